@@ -72,30 +72,30 @@ typedef struct attention_bwd_args {
 
 #ifndef __cplusplus
 /* The arguments of the backward of a forward; the caller adds do_, dq, dk, dv and work. */
-static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *f)
+static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *fwd)
 {
-    return (attention_bwd_args){.tokens = f->tokens,
-                                .heads = f->heads,
-                                .kv_heads = f->kv_heads,
-                                .head_dim = f->head_dim,
-                                .segments = f->segments,
-                                .longest = f->longest,
-                                .causal = f->causal,
-                                .scale = f->scale,
-                                .cu = f->cu,
-                                .keys = f->keys,
-                                .cu_keys = f->cu_keys,
-                                .place = f->place,
-                                .prefix = f->prefix,
-                                .q = f->q,
-                                .k = f->k,
-                                .v = f->v,
-                                .o = f->o,
-                                .lse = f->lse,
-                                .q_stride = f->q_stride,
-                                .k_stride = f->k_stride,
-                                .v_stride = f->v_stride,
-                                .o_stride = f->o_stride};
+    return (attention_bwd_args){.tokens = fwd->tokens,
+                                .heads = fwd->heads,
+                                .kv_heads = fwd->kv_heads,
+                                .head_dim = fwd->head_dim,
+                                .segments = fwd->segments,
+                                .longest = fwd->longest,
+                                .causal = fwd->causal,
+                                .scale = fwd->scale,
+                                .cu = fwd->cu,
+                                .keys = fwd->keys,
+                                .cu_keys = fwd->cu_keys,
+                                .place = fwd->place,
+                                .prefix = fwd->prefix,
+                                .q = fwd->q,
+                                .k = fwd->k,
+                                .v = fwd->v,
+                                .o = fwd->o,
+                                .lse = fwd->lse,
+                                .q_stride = fwd->q_stride,
+                                .k_stride = fwd->k_stride,
+                                .v_stride = fwd->v_stride,
+                                .o_stride = fwd->o_stride};
 }
 #endif
 

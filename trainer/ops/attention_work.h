@@ -26,8 +26,8 @@ static inline int64_t attention_tiles(int64_t tokens)
 /* Bytes of dp for one head. */
 static inline double attention_dp_head(int64_t segments, int64_t longest)
 {
-    double s = (double)(attention_tiles(longest) * ATTENTION_TILE);
-    return 2.0 * (double)segments * s * s;
+    double sum = (double)(attention_tiles(longest) * ATTENTION_TILE);
+    return 2.0 * (double)segments * sum * sum;
 }
 
 /* How many groups the heads are cut into; each has whole key-value heads. 0: even one key-value
@@ -36,9 +36,9 @@ static inline int64_t attention_groups(int64_t segments, int64_t longest, int64_
                                        int64_t kv_heads)
 {
     double head = attention_dp_head(segments, longest);
-    for (int64_t g = 1; g <= kv_heads; g++)
-        if (kv_heads % g == 0 && head * (double)(heads / g) <= ATTENTION_DP_BYTES)
-            return g;
+    for (int64_t kv_head = 1; kv_head <= kv_heads; kv_head++)
+        if (kv_heads % kv_head == 0 && head * (double)(heads / kv_head) <= ATTENTION_DP_BYTES)
+            return kv_head;
     return 0;
 }
 

@@ -43,9 +43,9 @@ typedef struct gemm_args {
 } gemm_args;
 
 /* BAD_INPUT for a residual where it may not go. Both backends call it, so they answer alike. */
-WARN_UNUSED static inline status gemm_check_residual(const gemm_args *a)
+WARN_UNUSED static inline status gemm_check_residual(const gemm_args *args)
 {
-    if (a->residual && (a->residual == a->c || a->accumulate || a->c_acc))
+    if (args->residual && (args->residual == args->c || args->accumulate || args->c_acc))
         return FAIL(ST_BAD_INPUT, "gemm: a residual needs a result of type act that is not the "
                                   "residual and is not accumulated");
     return ST_OK;
@@ -71,14 +71,14 @@ typedef struct grouped_gemm_args {
 } grouped_gemm_args;
 
 /* BAD_INPUT for `gated` where it may not go. Both backends call it. */
-WARN_UNUSED static inline status grouped_gemm_check_gated(const grouped_gemm_args *a)
+WARN_UNUSED static inline status grouped_gemm_check_gated(const grouped_gemm_args *args)
 {
-    if (a->gated && (a->mode != GROUPED_FWD || a->n % 2 != 0))
+    if (args->gated && (args->mode != GROUPED_FWD || args->n % 2 != 0))
         return FAIL(
             ST_BAD_INPUT,
             "grouped_gemm: a gated product must be the forward one with an even N; mode is %d "
             "and N is %lld",
-            a->mode, (long long)a->n);
+            args->mode, (long long)args->n);
     return ST_OK;
 }
 

@@ -19,35 +19,35 @@ static status cuda_backend(cuda_module *out)
     return ST_OK;
 }
 
-static status open_with(const backend_vtable *v, const ops_table *ops, const device_options *o,
-                        device **out)
+static status open_with(const backend_vtable *backend, const ops_table *ops,
+                        const device_options *options, device **out)
 {
-    TRY(v->open(o, out));
+    TRY(backend->open(options, out));
     (*out)->ops = ops;
     return ST_OK;
 }
 
-static status cuda_open(const device_options *o, device **out)
+static status cuda_open(const device_options *options, device **out)
 {
     cuda_module cuda;
     TRY(cuda_backend(&cuda));
-    return open_with(cuda.backend, cuda.ops, o, out);
+    return open_with(cuda.backend, cuda.ops, options, out);
 }
 
-static status cpu_open(const device_options *o, device **out)
+static status cpu_open(const device_options *options, device **out)
 {
     const ops_table *ops = &ops_cpu;
 #ifdef TESSERA_OPS_AVX2
     if (cpu_has_avx2())
         ops = &ops_cpu_avx2;
 #endif
-    return open_with(&backend_cpu, ops, o, out);
+    return open_with(&backend_cpu, ops, options, out);
 }
 
 /* Opens the CPU in place of a GPU and keeps the reason. */
-static status fall_back(const device_options *o, const char *why, device **out)
+static status fall_back(const device_options *options, const char *why, device **out)
 {
-    device_options cpu = *o;
+    device_options cpu = *options;
     cpu.index = 0;
     log_info("using the CPU reason=\"%s\"", why);
     TRY(cpu_open(&cpu, out));
@@ -55,42 +55,42 @@ static status fall_back(const device_options *o, const char *why, device **out)
     return ST_OK;
 }
 
-static status open_kind(int kind, const device_options *o, device **out)
+static status open_kind(int kind, const device_options *options, device **out)
 {
     if (kind == BACKEND_CPU)
-        return cpu_open(o, out);
+        return cpu_open(options, out);
     if (kind == BACKEND_SHAPES)
-        return open_with(&backend_shapes, &ops_shapes, o, out);
+        return open_with(&backend_shapes, &ops_shapes, options, out);
     if (kind == BACKEND_CUDA)
-        return cuda_open(o, out);
-    device *d = NULL;
-    char why[sizeof d->no_gpu];
-    if (cuda_open(o, &d) != ST_OK) {
+        return cuda_open(options, out);
+    device *dev = NULL;
+    char why[sizeof dev->no_gpu];
+    if (cuda_open(options, &dev) != ST_OK) {
         snprintf(why, sizeof why, "%.500s", status_text());
         status_clear();
-        return fall_back(o, why, out);
+        return fall_back(options, why, out);
     }
-    const char *missing = ops_first_missing(d->ops);
+    const char *missing = ops_first_missing(dev->ops);
     if (missing) {
         snprintf(why, sizeof why, "the CUDA backend lacks the op %s on %.400s", missing,
-                 d->description);
-        device_close(&d);
-        return fall_back(o, why, out);
+                 dev->description);
+        device_close(&dev);
+        return fall_back(options, why, out);
     }
-    *out = d;
+    *out = dev;
     return ST_OK;
 }
 
-status device_open(int kind, const device_options *o, device **out)
+status device_open(int kind, const device_options *options, device **out)
 {
-    device *d = NULL;
+    device *dev = NULL;
     size_t total;
-    TRY(open_kind(kind, o, &d));
-    status st = d->backend->memory(d, &d->used_at_open, &total);
+    TRY(open_kind(kind, options, &dev));
+    status st = dev->backend->memory(dev, &dev->used_at_open, &total);
     if (st != ST_OK) {
-        device_close(&d);
+        device_close(&dev);
         return st;
     }
-    *out = d;
+    *out = dev;
     return ST_OK;
 }

@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 typedef struct ops_table {
-#define OP(name) status (*name)(stream * s, const struct name##_args *a);
+#define OP(name) status (*name)(stream * queue, const struct name##_args *args);
 #include "trainer/ops/ops.def"
 } ops_table;
 

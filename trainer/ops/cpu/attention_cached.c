@@ -12,23 +12,24 @@ typedef struct cached_job {
     int64_t longest;
 } cached_job;
 
-static status cached_check(const attention_cached_args *a, int64_t *out_longest)
+static status cached_check(const attention_cached_args *args, int64_t *out_longest)
 {
-    if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->head_dim <= 0)
+    if (args->heads <= 0 || args->kv_heads <= 0 || args->heads % args->kv_heads != 0 ||
+        args->head_dim <= 0)
         return FAIL(
             ST_BAD_INPUT,
             "attention_cached: there are %lld query heads for %lld key-value heads of width "
             "%lld; the first number must be a multiple of the second",
-            (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim);
+            (long long)args->heads, (long long)args->kv_heads, (long long)args->head_dim);
     *out_longest = 0;
-    for (int64_t i = 0; i < a->queries; i++) {
-        int64_t first = a->first[i], n = a->length[i];
-        if (first < 0 || n < 0 || first + n > a->rows)
+    for (int64_t i = 0; i < args->queries; i++) {
+        int64_t first = args->first[i], length = args->length[i];
+        if (first < 0 || length < 0 || first + length > args->rows)
             return FAIL(
                 ST_BAD_INPUT,
                 "attention_cached: query %lld sees the rows [%lld, %lld), but there are %lld",
-                (long long)i, (long long)first, (long long)(first + n), (long long)a->rows);
-        *out_longest = n > *out_longest ? n : *out_longest;
+                (long long)i, (long long)first, (long long)(first + length), (long long)args->rows);
+        *out_longest = length > *out_longest ? length : *out_longest;
     }
     return ST_OK;
 }
@@ -42,18 +43,18 @@ static real dot(const real *x, const real *y, int64_t n)
     return sum;
 }
 
-/* Writes o [d] of one query head over k and v [n, d], whose rows are `stride` apart. */
-static void query_head(const real *q, const real *k, const real *v, int64_t stride, int64_t n,
+/* Writes o [d] of one query head over k and v [length, d], whose rows are `stride` apart. */
+static void query_head(const real *q, const real *k, const real *v, int64_t stride, int64_t length,
                        int64_t d, real scale, real *score, real *o)
 {
     for (int64_t j = 0; j < d; j++)
         o[j] = 0;
-    if (n == 0)
+    if (length == 0)
         return;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < length; i++)
         score[i] = scale * dot(q, k + i * stride, d);
-    HEAD_SOFTMAX_ROW(score, n);
-    for (int64_t i = 0; i < n; i++) {
+    HEAD_SOFTMAX_ROW(score, length);
+    for (int64_t i = 0; i < length; i++) {
         const real *x = v + i * stride, p = score[i];
 #pragma omp simd
         for (int64_t j = 0; j < d; j++)
@@ -61,30 +62,32 @@ static void query_head(const real *q, const real *k, const real *v, int64_t stri
     }
 }
 
-static void cached_heads(const void *context, part p)
+static void cached_heads(const void *context, part todo)
 {
     const cached_job *job = context;
-    const attention_cached_args *a = job->args;
-    const int64_t d = a->head_dim, group = a->heads / a->kv_heads, stride = a->kv_heads * d;
-    for (int64_t t = p.begin; t < p.end; t++) {
-        int64_t i = t / a->kv_heads, kv = t % a->kv_heads;
-        const int64_t at = a->first[i] * stride + kv * d;
-        for (int64_t h = kv * group; h < (kv + 1) * group; h++)
-            query_head((const real *)a->q + (i * a->heads + h) * d, (const real *)a->k + at,
-                       (const real *)a->v + at, stride, a->length[i], d, (real)a->scale,
-                       job->scratch + p.thread * job->longest,
-                       (real *)a->o + (i * a->heads + h) * d);
+    const attention_cached_args *args = job->args;
+    const int64_t head_dim = args->head_dim, group = args->heads / args->kv_heads,
+                  stride = args->kv_heads * head_dim;
+    for (int64_t j = todo.begin; j < todo.end; j++) {
+        int64_t i = j / args->kv_heads, kv = j % args->kv_heads;
+        const int64_t at = args->first[i] * stride + kv * head_dim;
+        for (int64_t k = kv * group; k < (kv + 1) * group; k++)
+            query_head((const real *)args->q + (i * args->heads + k) * head_dim,
+                       (const real *)args->k + at, (const real *)args->v + at, stride,
+                       args->length[i], head_dim, (real)args->scale,
+                       job->scratch + todo.thread * job->longest,
+                       (real *)args->o + (i * args->heads + k) * head_dim);
     }
 }
 
-status CPU_OP(attention_cached)(stream *s, const attention_cached_args *a)
+status CPU_OP(attention_cached)(stream *queue, const attention_cached_args *args)
 {
-    cached_job job = {.args = a};
+    cached_job job = {.args = args};
     void *scratch;
-    TRY(cached_check(a, &job.longest));
-    TRY(cpu_scratch(s, (size_t)(cpu_threads(s) * job.longest) * sizeof(real), &scratch));
+    TRY(cached_check(args, &job.longest));
+    TRY(cpu_scratch(queue, (size_t)(cpu_threads(queue) * job.longest) * sizeof(real), &scratch));
     job.scratch = scratch;
-    cpu_run(s, a->queries * a->kv_heads, 2 * a->heads / a->kv_heads * job.longest * a->head_dim,
-            cached_heads, &job);
+    cpu_run(queue, args->queries * args->kv_heads,
+            2 * args->heads / args->kv_heads * job.longest * args->head_dim, cached_heads, &job);
     return ST_OK;
 }

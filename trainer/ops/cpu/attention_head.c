@@ -20,15 +20,15 @@ real HEAD_SOFTMAX_ROW(real *s, int64_t n)
     return max + REAL_LOG(sum);
 }
 
-void HEAD_DOTS(const head_view *w, const head_grads *g)
+void HEAD_DOTS(const head_view *view, const head_grads *grads)
 {
-    for (int64_t i = 0; i < w->n; i++) {
-        const real *x = g->o + i * w->o_stride, *y = g->do_ + i * w->o_stride;
+    for (int64_t i = 0; i < view->n; i++) {
+        const real *x = grads->o + i * view->o_stride, *y = grads->do_ + i * view->o_stride;
         real sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < w->d; j++)
+        for (int64_t j = 0; j < view->d; j++)
             sum += x[j] * y[j];
-        g->dot[i * w->lse_stride] = sum;
+        grads->dot[i * view->lse_stride] = sum;
     }
 }
 

@@ -31,12 +31,12 @@ typedef struct head_grads {
     real *dot;                   /* written: the row sums of do * o, with stride lse_stride */
 } head_grads;
 
-/* How many keys of its own segment query i sees. */
-static inline int64_t head_keys(const head_view *w, int64_t i)
+/* How many keys of its own segment query `index` sees. */
+static inline int64_t head_keys(const head_view *view, int64_t index)
 {
-    if (!w->causal)
-        return w->keys;
-    return w->place ? w->place[i] - w->first_key + 1 : i + 1;
+    if (!view->causal)
+        return view->keys;
+    return view->place ? view->place[index] - view->first_key + 1 : index + 1;
 }
 
 #define HEAD_SOFTMAX_ROW CPU_PASTE(head_softmax_row, CPU_VARIANT)
@@ -59,10 +59,10 @@ enum {
 /* The short way's scratch in numbers: q, k or v transposed twice, and two score matrices. */
 enum { SHORT_SCRATCH = 2 * SHORT_DIM * SHORT_KEYS + 2 * SHORT_KEYS * SHORT_KEYS };
 
-static inline bool head_is_short(const head_view *w)
+static inline bool head_is_short(const head_view *view)
 {
-    return !w->place && w->prefix_keys == 0 && w->n <= SHORT_KEYS && w->d % LANES == 0 &&
-           w->d <= SHORT_DIM;
+    return !view->place && view->prefix_keys == 0 && view->n <= SHORT_KEYS &&
+           view->d % LANES == 0 && view->d <= SHORT_DIM;
 }
 
 void SHORT_HEAD_FWD(const head_view *view, real *o, real *lse, real *scratch);

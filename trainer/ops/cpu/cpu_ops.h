@@ -33,9 +33,9 @@
 #define REAL_SIN  sinf
 #endif
 
-static inline int64_t max_i64(int64_t a, int64_t b)
+static inline int64_t max_i64(int64_t longest, int64_t b)
 {
-    return a > b ? a : b;
+    return longest > b ? longest : b;
 }
 
 static inline int64_t min_i64(int64_t a, int64_t b)
@@ -56,34 +56,35 @@ static inline real real_exp(real x)
 #else
 /* e^x in straight-line code, so that loops over it become vector code (loops over libm's expf do
  * not). With x = n ln2 + r and |r| <= ln2/2, e^r is its Taylor series to r^7/7!, whose remainder is
- * under 6e-9, and 2^n is put together from exponent bits. The result is within 2 ulp of libm's; it
- * is 0 below -87.3 (no subnormals) and infinite above 88.72, and NaN stays NaN. */
+ * under 6e-9, and 2^n is put together from exponent bits. Letters: n, r as here; t, u as in
+ * real_normal_cdf. The result is within 2 ulp of libm's; it is 0 below -87.3 (no subnormals) and
+ * infinite above 88.72, and NaN stays NaN. */
 static inline real real_exp(real x)
 {
     const float lo = -87.33f, hi = 88.72f;
     const float shift = 12582912.0f;   /* 1.5 * 2^23: adding it rounds to an integer */
     const float ln2_high = 0x1.63p-1f; /* few bits: n * ln2_high is exact */
     const float ln2_low = (float)(0x1.62e42fefa39efp-1 - 0x1.63p-1);
-    float c = x < lo ? lo : x;
-    c = c > hi ? hi : c;
+    float clamped = x < lo ? lo : x;
+    clamped = clamped > hi ? hi : clamped;
     union {
-        float f;
-        uint32_t u;
-    } n = {.f = c * 0x1.715476p+0f + shift}, power;
-    float k = n.f - shift;
-    float r = (c - k * ln2_high) - k * ln2_low;
-    float e = 1.0f / 5040;
-    e = e * r + 1.0f / 720;
-    e = e * r + 1.0f / 120;
-    e = e * r + 1.0f / 24;
-    e = e * r + 1.0f / 6;
-    e = e * r + 0.5f;
-    e = e * r * r + r + 1.0f;
-    /* The low bits of n.f hold n. 2^128 is no float, so the power is applied in two halves. */
-    power.u = (n.u + 126u) << 23;
-    e = e * power.f * 2.0f;
-    e = x < lo ? 0.0f : e;
-    return x > hi ? HUGE_VALF : e;
+        float number;
+        uint32_t bits;
+    } n = {.number = clamped * 0x1.715476p+0f + shift}, power;
+    float whole = n.number - shift;
+    float r = (clamped - whole * ln2_high) - whole * ln2_low;
+    float series = 1.0f / 5040;
+    series = series * r + 1.0f / 720;
+    series = series * r + 1.0f / 120;
+    series = series * r + 1.0f / 24;
+    series = series * r + 1.0f / 6;
+    series = series * r + 0.5f;
+    series = series * r * r + r + 1.0f;
+    /* The low bits of n.number hold n. 2^128 is no float, so the power is applied in two halves. */
+    power.bits = (n.bits + 126u) << 23;
+    series = series * power.number * 2.0f;
+    series = x < lo ? 0.0f : series;
+    return x > hi ? HUGE_VALF : series;
 }
 #endif
 
@@ -101,18 +102,18 @@ static inline real real_normal_cdf(real x, real bell)
 static inline real real_normal_cdf(real x, real bell)
 {
     float u = x < 0 ? -x : x, t = 1 / (1 + u * 0.35355339f);
-    float p = 0.03480792059511257f;
-    p = p * t - 0.18532100498274925f;
-    p = p * t + 0.3664926310807376f;
-    p = p * t - 0.26709985783116164f;
-    p = p * t - 0.04355530224365512f;
-    p = p * t + 0.04917846432590112f;
-    p = p * t + 0.048983221156901444f;
-    p = p * t + 0.1872627618677471f;
-    p = p * t + 0.24488132731697973f;
-    p = p * t + 0.28228264541020903f;
-    p = p * t + 0.2820871965154224f;
-    float tail = bell * t * p / 2;
+    float polynomial = 0.03480792059511257f;
+    polynomial = polynomial * t - 0.18532100498274925f;
+    polynomial = polynomial * t + 0.3664926310807376f;
+    polynomial = polynomial * t - 0.26709985783116164f;
+    polynomial = polynomial * t - 0.04355530224365512f;
+    polynomial = polynomial * t + 0.04917846432590112f;
+    polynomial = polynomial * t + 0.048983221156901444f;
+    polynomial = polynomial * t + 0.1872627618677471f;
+    polynomial = polynomial * t + 0.24488132731697973f;
+    polynomial = polynomial * t + 0.28228264541020903f;
+    polynomial = polynomial * t + 0.2820871965154224f;
+    float tail = bell * t * polynomial / 2;
     return x < 0 ? tail : 1 - tail;
 }
 #endif

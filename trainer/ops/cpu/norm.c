@@ -3,43 +3,45 @@
 
 #include "trainer/ops/cpu/norm_row.h"
 
-static void rms_fwd_rows(const void *context, part p)
+static void rms_fwd_rows(const void *context, part todo)
 {
-    const rmsnorm_fwd_args *a = context;
-    const int64_t n = a->n;
-    const real *x = a->x;
-    real *y = a->y, *rstd = a->rstd;
-    for (int64_t i = p.begin; i < p.end; i++)
-        rstd[i] = rms_row(y + i * n, x + i * n, a->w, n, (real)a->eps);
+    const rmsnorm_fwd_args *args = context;
+    const int64_t n = args->n;
+    const real *x = args->x;
+    real *y = args->y, *rstd = args->rstd;
+    for (int64_t i = todo.begin; i < todo.end; i++)
+        rstd[i] = rms_row(y + i * n, x + i * n, args->w, n, (real)args->eps);
 }
 
-status CPU_OP(rmsnorm_fwd)(stream *s, const rmsnorm_fwd_args *a)
+status CPU_OP(rmsnorm_fwd)(stream *queue, const rmsnorm_fwd_args *args)
 {
-    cpu_run(s, a->rows, a->n + ROW_WORK, rms_fwd_rows, a);
+    cpu_run(queue, args->rows, args->n + ROW_WORK, rms_fwd_rows, args);
     return ST_OK;
 }
 
-static void rms_bwd_blocks(const void *context, part p)
+static void rms_bwd_blocks(const void *context, part todo)
 {
-    const blocks *b = context;
-    const rmsnorm_bwd_args *a = b->args;
-    const int64_t n = a->n;
-    const real *x = a->x, *rstd = a->rstd, *dy = a->dy;
-    real *dx = a->dx;
-    for (int64_t k = p.begin; k < p.end; k++) {
-        real *dw = b->part + k * n;
+    const blocks *layout = context;
+    const rmsnorm_bwd_args *args = layout->args;
+    const int64_t n = args->n;
+    const real *x = args->x, *rstd = args->rstd, *dy = args->dy;
+    real *dx = args->dx;
+    for (int64_t k = todo.begin; k < todo.end; k++) {
+        real *dw = layout->part + k * n;
         memset(dw, 0, (size_t)n * sizeof *dw);
-        for (int64_t i = k * b->rows; i < min_i64((k + 1) * b->rows, a->rows); i++)
-            rms_row_bwd(dx + i * n, dw, x + i * n, a->w, dy + i * n, rstd[i], n, a->dx_accumulate);
+        for (int64_t i = k * layout->rows; i < min_i64((k + 1) * layout->rows, args->rows); i++)
+            rms_row_bwd(dx + i * n, dw, x + i * n, args->w, dy + i * n, rstd[i], n,
+                        args->dx_accumulate);
     }
 }
 
-status CPU_OP(rmsnorm_bwd)(stream *s, const rmsnorm_bwd_args *a)
+status CPU_OP(rmsnorm_bwd)(stream *queue, const rmsnorm_bwd_args *args)
 {
-    blocks b;
-    TRY(blocks_make(s, a->rows, a->n, a, &b));
-    cpu_run(s, b.n_blocks, b.rows * (2 * a->n + ROW_WORK), rms_bwd_blocks, &b);
-    add_partials(a->dw, b.part, b.n_blocks, a->n, a->n);
+    blocks layout;
+    TRY(blocks_make(queue, args->rows, args->n, args, &layout));
+    cpu_run(queue, layout.n_blocks, layout.rows * (2 * args->n + ROW_WORK), rms_bwd_blocks,
+            &layout);
+    add_partials(args->dw, layout.part, layout.n_blocks, args->n, args->n);
     return ST_OK;
 }
 
@@ -62,19 +64,19 @@ static void layer_row(real *y, real *out_mean, real *out_rstd, const real *x, co
     *out_rstd = (real)r;
 }
 
-static void layer_fwd_rows(const void *context, part p)
+static void layer_fwd_rows(const void *context, part todo)
 {
-    const layernorm_fwd_args *a = context;
-    const int64_t n = a->n;
-    const real *x = a->x;
-    real *y = a->y, *mean = a->mean, *rstd = a->rstd;
-    for (int64_t i = p.begin; i < p.end; i++)
-        layer_row(y + i * n, mean + i, rstd + i, x + i * n, a->w, a->b, n, (real)a->eps);
+    const layernorm_fwd_args *args = context;
+    const int64_t n = args->n;
+    const real *x = args->x;
+    real *y = args->y, *mean = args->mean, *rstd = args->rstd;
+    for (int64_t i = todo.begin; i < todo.end; i++)
+        layer_row(y + i * n, mean + i, rstd + i, x + i * n, args->w, args->b, n, (real)args->eps);
 }
 
-status CPU_OP(layernorm_fwd)(stream *s, const layernorm_fwd_args *a)
+status CPU_OP(layernorm_fwd)(stream *queue, const layernorm_fwd_args *args)
 {
-    cpu_run(s, a->rows, 2 * a->n + ROW_WORK, layer_fwd_rows, a);
+    cpu_run(queue, args->rows, 2 * args->n + ROW_WORK, layer_fwd_rows, args);
     return ST_OK;
 }
 
@@ -107,30 +109,31 @@ static void layer_row_bwd(real *dx, real *dw, real *db, const real *x, const rea
     }
 }
 
-static void layer_bwd_blocks(const void *context, part p)
+static void layer_bwd_blocks(const void *context, part todo)
 {
-    const blocks *b = context;
-    const layernorm_bwd_args *a = b->args;
-    const int64_t n = a->n;
-    const real *x = a->x, *mean = a->mean, *rstd = a->rstd, *dy = a->dy;
-    real *dx = a->dx;
-    for (int64_t k = p.begin; k < p.end; k++) {
-        real *dw = b->part + k * 2 * n, *db = dw + n;
+    const blocks *layout = context;
+    const layernorm_bwd_args *args = layout->args;
+    const int64_t n = args->n;
+    const real *x = args->x, *mean = args->mean, *rstd = args->rstd, *dy = args->dy;
+    real *dx = args->dx;
+    for (int64_t k = todo.begin; k < todo.end; k++) {
+        real *dw = layout->part + k * 2 * n, *db = dw + n;
         memset(dw, 0, (size_t)(2 * n) * sizeof *dw);
-        for (int64_t i = k * b->rows; i < min_i64((k + 1) * b->rows, a->rows); i++)
-            layer_row_bwd(dx + i * n, dw, db, x + i * n, a->w, dy + i * n, mean[i], rstd[i], n,
-                          a->dx_accumulate);
+        for (int64_t i = k * layout->rows; i < min_i64((k + 1) * layout->rows, args->rows); i++)
+            layer_row_bwd(dx + i * n, dw, db, x + i * n, args->w, dy + i * n, mean[i], rstd[i], n,
+                          args->dx_accumulate);
     }
 }
 
-status CPU_OP(layernorm_bwd)(stream *s, const layernorm_bwd_args *a)
+status CPU_OP(layernorm_bwd)(stream *queue, const layernorm_bwd_args *args)
 {
-    blocks b;
-    if (a->rows == 0) /* there is then no array of partial sums to point into */
+    blocks layout;
+    if (args->rows == 0) /* there is then no array of partial sums to point into */
         return ST_OK;
-    TRY(blocks_make(s, a->rows, 2 * a->n, a, &b));
-    cpu_run(s, b.n_blocks, b.rows * (3 * a->n + ROW_WORK), layer_bwd_blocks, &b);
-    add_partials(a->dw, b.part, b.n_blocks, 2 * a->n, a->n);
-    add_partials(a->db, b.part + a->n, b.n_blocks, 2 * a->n, a->n);
+    TRY(blocks_make(queue, args->rows, 2 * args->n, args, &layout));
+    cpu_run(queue, layout.n_blocks, layout.rows * (3 * args->n + ROW_WORK), layer_bwd_blocks,
+            &layout);
+    add_partials(args->dw, layout.part, layout.n_blocks, 2 * args->n, args->n);
+    add_partials(args->db, layout.part + args->n, layout.n_blocks, 2 * args->n, args->n);
     return ST_OK;
 }

@@ -21,25 +21,25 @@ typedef struct blocks {
 
 /* Cuts `rows` into at most BLOCKS_MAX blocks and takes scratch for a partial sum of `width` numbers
  * each. */
-static inline status blocks_make(stream *s, int64_t rows, int64_t width, const void *args,
+static inline status blocks_make(stream *queue, int64_t rows, int64_t width, const void *args,
                                  blocks *out)
 {
     int64_t each = ceil_div(rows, BLOCKS_MAX);
     each = each < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : each;
     *out = (blocks){.args = args, .n_blocks = ceil_div(rows, each), .rows = each};
     void *scratch;
-    TRY(cpu_scratch(s, (size_t)(out->n_blocks * width) * sizeof(real), &scratch));
+    TRY(cpu_scratch(queue, (size_t)(out->n_blocks * width) * sizeof(real), &scratch));
     out->part = scratch;
     return ST_OK;
 }
 
 /* out[j] += sum over blocks of partial[block * stride + j], in block order. */
 static inline void add_partials(real *out, const real *partial, int64_t n_blocks, int64_t stride,
-                                int64_t n)
+                                int64_t head_dim)
 {
-    for (int64_t b = 0; b < n_blocks; b++)
-        for (int64_t j = 0; j < n; j++)
-            out[j] += partial[b * stride + j];
+    for (int64_t block = 0; block < n_blocks; block++)
+        for (int64_t j = 0; j < head_dim; j++)
+            out[j] += partial[block * stride + j];
 }
 
 static inline real rms_row(real *y, const real *x, const real *w, int64_t n, real eps)
@@ -63,18 +63,18 @@ static inline void rms_row_bwd(real *dx, real *dw, const real *x, const real *w,
 #pragma omp simd reduction(+ : dot)
     for (int64_t j = 0; j < n; j++)
         dot += (double)dy[j] * w[j] * x[j];
-    const real c = (real)(dot * r * r * r / (double)n);
+    const real common = (real)(dot * r * r * r / (double)n);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++)
         dw[j] += dy[j] * x[j] * r;
     if (accumulate) {
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            dx[j] += r * dy[j] * w[j] - c * x[j];
+            dx[j] += r * dy[j] * w[j] - common * x[j];
     } else {
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            dx[j] = r * dy[j] * w[j] - c * x[j];
+            dx[j] = r * dy[j] * w[j] - common * x[j];
     }
 }
 

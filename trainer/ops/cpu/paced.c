@@ -8,50 +8,51 @@
 static void sleep_until(int64_t ns)
 {
     for (int64_t left; (left = ns - clock_ns()) > 0;) { /* a signal may end a sleep early */
-        struct timespec t = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
-        nanosleep(&t, NULL);
+        struct timespec now = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
+        nanosleep(&now, NULL);
     }
 }
 
-static void copy_run(const paced_run *r)
+static void copy_run(const paced_run *run_of)
 {
-    if (r->x_bytes == 0 && r->bytes > 0)
-        memset(r->y, 0, (size_t)r->bytes);
-    if (r->x_bytes == 0)
+    if (run_of->x_bytes == 0 && run_of->bytes > 0)
+        memset(run_of->y, 0, (size_t)run_of->bytes);
+    if (run_of->x_bytes == 0)
         return;
-    for (int64_t at = 0; at < r->bytes; at += r->x_bytes)
-        memmove((char *)r->y + at, r->x, (size_t)min_i64(r->x_bytes, r->bytes - at));
+    for (int64_t at = 0; at < run_of->bytes; at += run_of->x_bytes)
+        memmove((char *)run_of->y + at, run_of->x,
+                (size_t)min_i64(run_of->x_bytes, run_of->bytes - at));
 }
 
-status CPU_OP(paced_copy)(stream *s, const paced_copy_args *a)
+status CPU_OP(paced_copy)(stream *queue, const paced_copy_args *args)
 {
-    const int64_t from = clock_ns() + a->pace.wait_ns;
-    (void)s;
+    const int64_t from = clock_ns() + args->pace.wait_ns;
+    (void)queue;
     sleep_until(from);
-    for (int i = 0; i < a->n; i++)
-        copy_run(&a->run[i]);
-    sleep_until(from + a->pace.span_ns);
+    for (int i = 0; i < args->n; i++)
+        copy_run(&args->run[i]);
+    sleep_until(from + args->pace.span_ns);
     return ST_OK;
 }
 
-static void sum_part(const void *context, part p)
+static void sum_part(const void *context, part todo)
 {
-    const paced_sum_args *a = context;
-    const real *x = a->x;
-    real *y = a->y;
-    for (int64_t i = p.begin; i < p.end; i++) {
+    const paced_sum_args *args = context;
+    const real *x = args->x;
+    real *y = args->y;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
         real sum = 0;
-        for (int64_t piece = 0; piece < a->pieces; piece++)
-            sum += x[piece * a->n + i];
+        for (int64_t piece = 0; piece < args->pieces; piece++)
+            sum += x[piece * args->n + i];
         y[i] = sum;
     }
 }
 
-status CPU_OP(paced_sum)(stream *s, const paced_sum_args *a)
+status CPU_OP(paced_sum)(stream *queue, const paced_sum_args *args)
 {
-    const int64_t from = clock_ns() + a->pace.wait_ns;
+    const int64_t from = clock_ns() + args->pace.wait_ns;
     sleep_until(from);
-    cpu_run(s, a->n, a->pieces, sum_part, a);
-    sleep_until(from + a->pace.span_ns);
+    cpu_run(queue, args->n, args->pieces, sum_part, args);
+    sleep_until(from + args->pace.span_ns);
     return ST_OK;
 }

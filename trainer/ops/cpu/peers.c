@@ -4,9 +4,9 @@
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
-static char *locate_window(const peer_set *p, int64_t rank, size_t at)
+static char *locate_window(const peer_set *peers, int64_t rank, size_t at)
 {
-    return (char *)p->base[rank] + at;
+    return (char *)peers->base[rank] + at;
 }
 
 static bool needs_round(int32_t round, const int32_t *rounds)
@@ -14,12 +14,13 @@ static bool needs_round(int32_t round, const int32_t *rounds)
     return !rounds || round == 0 || round < rounds[0];
 }
 
-status CPU_OP(peers_tell)(stream *s, const peers_tell_args *a)
+status CPU_OP(peers_tell)(stream *queue, const peers_tell_args *args)
 {
-    (void)s;
-    for (int64_t r = 0; r < a->peers.size; r++)
-        memcpy((int32_t *)(void *)locate_window(&a->peers, r, a->at) + a->peers.rank * a->count,
-               a->values, (size_t)a->count * sizeof *a->values);
+    (void)queue;
+    for (int64_t i = 0; i < args->peers.size; i++)
+        memcpy((int32_t *)(void *)locate_window(&args->peers, i, args->at) +
+                   args->peers.rank * args->count,
+               args->values, (size_t)args->count * sizeof *args->values);
     return ST_OK;
 }
 
@@ -33,59 +34,59 @@ static bool is_stopped(const int32_t *stop)
     return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
-status CPU_OP(peers_meet)(stream *s, const peers_meet_args *a)
+status CPU_OP(peers_meet)(stream *queue, const peers_meet_args *args)
 {
-    (void)s;
-    if (!needs_round(a->round, a->rounds))
+    (void)queue;
+    if (!needs_round(args->round, args->rounds))
         return ST_OK;
-    uint32_t *met = (uint32_t *)(void *)locate_window(&a->peers, a->peers.rank, a->met),
+    uint32_t *met = (uint32_t *)(void *)locate_window(&args->peers, args->peers.rank, args->met),
              turn = *met + 1;
-    for (int64_t r = 0; r < a->peers.size && (a->phase & MEET_ARRIVE); r++)
-        __atomic_store_n((uint32_t *)(void *)locate_window(&a->peers, r, a->arrived) +
-                             a->peers.rank,
+    for (int64_t i = 0; i < args->peers.size && (args->phase & MEET_ARRIVE); i++)
+        __atomic_store_n((uint32_t *)(void *)locate_window(&args->peers, i, args->arrived) +
+                             args->peers.rank,
                          turn, __ATOMIC_RELEASE);
-    if (!(a->phase & MEET_WAIT))
+    if (!(args->phase & MEET_WAIT))
         return ST_OK;
     const uint32_t *arrived =
-        (const uint32_t *)(void *)locate_window(&a->peers, a->peers.rank, a->arrived);
-    for (int64_t r = 0; r < a->peers.size; r++)
-        while (!has_arrived(arrived + r, turn) && !is_stopped(a->stop))
+        (const uint32_t *)(void *)locate_window(&args->peers, args->peers.rank, args->arrived);
+    for (int64_t i = 0; i < args->peers.size; i++)
+        while (!has_arrived(arrived + i, turn) && !is_stopped(args->stop))
             sched_yield();
     *met = turn;
     return ST_OK;
 }
 
-static int64_t count_of(const exchange_plan_args *a, int64_t rank, int64_t expert)
+static int64_t count_of(const exchange_plan_args *args, int64_t rank, int64_t expert)
 {
-    const int32_t *b = a->borders + rank * (a->experts + 1) + expert;
-    return b[1] > b[0] ? b[1] - b[0] : 0;
+    const int32_t *borders = args->borders + rank * (args->experts + 1) + expert;
+    return borders[1] > borders[0] ? borders[1] - borders[0] : 0;
 }
 
-status CPU_OP(exchange_plan)(stream *s, const exchange_plan_args *a)
+status CPU_OP(exchange_plan)(stream *queue, const exchange_plan_args *args)
 {
-    (void)s;
-    const int64_t own = a->experts / a->ranks;
-    const int32_t *mine = a->borders + a->rank * (a->experts + 1);
-    const int64_t kept = mine[(a->rank + 1) * own] - mine[a->rank * own];
+    (void)queue;
+    const int64_t own = args->experts / args->ranks;
+    const int32_t *mine = args->borders + args->rank * (args->experts + 1);
+    const int64_t kept = mine[(args->rank + 1) * own] - mine[args->rank * own];
     int64_t most = 0;
-    for (int64_t owner = 0; owner < a->ranks; owner++) {
+    for (int64_t owner = 0; owner < args->ranks; owner++) {
         int64_t row = 0;
-        for (int64_t x = 0; x < own; x++) {
-            if (owner == a->rank)
-                a->order[x] = (int32_t)row;
-            for (int64_t from = 0; from < a->ranks; from++) {
-                if (from == a->rank)
-                    a->place[owner * own + x] = (int32_t)row;
-                row += count_of(a, from, owner * own + x);
+        for (int64_t i = 0; i < own; i++) {
+            if (owner == args->rank)
+                args->order[i] = (int32_t)row;
+            for (int64_t from = 0; from < args->ranks; from++) {
+                if (from == args->rank)
+                    args->place[owner * own + i] = (int32_t)row;
+                row += count_of(args, from, owner * own + i);
             }
         }
-        if (owner == a->rank)
-            a->order[own] = (int32_t)row;
+        if (owner == args->rank)
+            args->order[own] = (int32_t)row;
         most = row > most ? row : most;
     }
-    a->rounds[0] = (int32_t)ceil_div(most, a->rows);
-    a->moved[0] += a->order[own] - kept;
-    a->moved[1] += mine[a->experts] - mine[0] - kept;
+    args->rounds[0] = (int32_t)ceil_div(most, args->rows);
+    args->moved[0] += args->order[own] - kept;
+    args->moved[1] += mine[args->experts] - mine[0] - kept;
     return ST_OK;
 }
 
@@ -103,30 +104,30 @@ static int64_t expert_of(const int32_t *offset, int64_t experts, int64_t slot)
     return low;
 }
 
-static void move_rows(const void *context, part p)
+static void move_rows(const void *context, part todo)
 {
-    const exchange_rows_args *a = context;
-    const int64_t own = a->experts / a->peers.size;
-    const size_t bytes = (size_t)a->width * sizeof(real);
-    for (int64_t slot = p.begin; slot < p.end && slot < a->offset[a->experts]; slot++) {
-        int64_t e = expert_of(a->offset, a->experts, slot);
-        int64_t row = a->place[e] + slot - a->offset[e] - a->round * a->rows;
-        if (row < 0 || row >= a->rows)
+    const exchange_rows_args *args = context;
+    const int64_t own = args->experts / args->peers.size;
+    const size_t bytes = (size_t)args->width * sizeof(real);
+    for (int64_t slot = todo.begin; slot < todo.end && slot < args->offset[args->experts]; slot++) {
+        int64_t expert = expert_of(args->offset, args->experts, slot);
+        int64_t row = args->place[expert] + slot - args->offset[expert] - args->round * args->rows;
+        if (row < 0 || row >= args->rows)
             continue;
-        char *there = locate_window(&a->peers, e / own, a->at) + (size_t)row * bytes;
-        char *here = (char *)a->mine + (size_t)slot * bytes;
-        memcpy(a->back ? here : there, a->back ? there : here, bytes);
+        char *there = locate_window(&args->peers, expert / own, args->at) + (size_t)row * bytes;
+        char *here = (char *)args->mine + (size_t)slot * bytes;
+        memcpy(args->back ? here : there, args->back ? there : here, bytes);
     }
 }
 
-status CPU_OP(exchange_rows)(stream *s, const exchange_rows_args *a)
+status CPU_OP(exchange_rows)(stream *queue, const exchange_rows_args *args)
 {
-    const int64_t first = a->round * a->rows, own = a->experts / a->peers.size;
-    for (int64_t x = 0; x <= own && a->round_offset; x++) {
-        int64_t row = a->order[x] - first;
-        a->round_offset[x] = (int32_t)(row < 0 ? 0 : row > a->rows ? a->rows : row);
+    const int64_t first = args->round * args->rows, own = args->experts / args->peers.size;
+    for (int64_t i = 0; i <= own && args->round_offset; i++) {
+        int64_t row = args->order[i] - first;
+        args->round_offset[i] = (int32_t)(row < 0 ? 0 : row > args->rows ? args->rows : row);
     }
-    if (needs_round(a->round, a->rounds))
-        cpu_run(s, a->slots, a->width, move_rows, a);
+    if (needs_round(args->round, args->rounds))
+        cpu_run(queue, args->slots, args->width, move_rows, args);
     return ST_OK;
 }

@@ -18,52 +18,52 @@ enum {
 /* 1 / sqrt(2 pi) */
 #define GELU_DENSITY ((real)0.39894228040143267794)
 
-static void add_part(const void *context, part p)
+static void add_part(const void *context, part todo)
 {
-    const add_args *a = context;
-    const real *x = a->a, *b = a->b;
-    real *y = a->y;
+    const add_args *args = context;
+    const real *x = args->a, *b = args->b;
+    real *y = args->y;
     if (b) {
 #pragma omp simd
-        for (int64_t i = p.begin; i < p.end; i++)
+        for (int64_t i = todo.begin; i < todo.end; i++)
             y[i] = x[i] + b[i];
     } else {
 #pragma omp simd
-        for (int64_t i = p.begin; i < p.end; i++)
+        for (int64_t i = todo.begin; i < todo.end; i++)
             y[i] += x[i];
     }
 }
 
-status CPU_OP(add)(stream *s, const add_args *a)
+status CPU_OP(add)(stream *queue, const add_args *args)
 {
-    cpu_run(s, a->n, 1, add_part, a);
+    cpu_run(queue, args->n, 1, add_part, args);
     return ST_OK;
 }
 
-static void scale_part(const void *context, part p)
+static void scale_part(const void *context, part todo)
 {
-    const scale_args *a = context;
-    const real factor = (real)a->factor;
-    real *y = a->y;
+    const scale_args *args = context;
+    const real factor = (real)args->factor;
+    real *y = args->y;
 #pragma omp simd
-    for (int64_t i = p.begin; i < p.end; i++)
+    for (int64_t i = todo.begin; i < todo.end; i++)
         y[i] *= factor;
 }
 
-status CPU_OP(scale)(stream *s, const scale_args *a)
+status CPU_OP(scale)(stream *queue, const scale_args *args)
 {
-    cpu_run(s, a->n, 1, scale_part, a);
+    cpu_run(queue, args->n, 1, scale_part, args);
     return ST_OK;
 }
 
-static void bias_columns(const void *context, part p)
+static void bias_columns(const void *context, part todo)
 {
-    const bias_grad_args *a = context;
-    for (int64_t g = p.begin; g < p.end; g++) {
-        int64_t j0 = g * BIAS_COLUMNS, width = min_i64(BIAS_COLUMNS, a->n - j0);
-        real *db = (real *)a->db + j0, sum[BIAS_COLUMNS] = {0};
-        for (int64_t i = 0; i < a->rows; i++) {
-            const real *row = (const real *)a->dy + i * a->n + j0;
+    const bias_grad_args *args = context;
+    for (int64_t k = todo.begin; k < todo.end; k++) {
+        int64_t j0 = k * BIAS_COLUMNS, width = min_i64(BIAS_COLUMNS, args->n - j0);
+        real *db = (real *)args->db + j0, sum[BIAS_COLUMNS] = {0};
+        for (int64_t i = 0; i < args->rows; i++) {
+            const real *row = (const real *)args->dy + i * args->n + j0;
             for (int64_t j = 0; j < width; j++)
                 sum[j] += row[j];
         }
@@ -72,9 +72,9 @@ static void bias_columns(const void *context, part p)
     }
 }
 
-status CPU_OP(bias_grad)(stream *s, const bias_grad_args *a)
+status CPU_OP(bias_grad)(stream *queue, const bias_grad_args *args)
 {
-    cpu_run(s, ceil_div(a->n, BIAS_COLUMNS), a->rows * BIAS_COLUMNS, bias_columns, a);
+    cpu_run(queue, ceil_div(args->n, BIAS_COLUMNS), args->rows * BIAS_COLUMNS, bias_columns, args);
     return ST_OK;
 }
 
@@ -86,33 +86,34 @@ static int64_t valid_rows(int64_t rows, const int32_t *n_valid)
     return *n_valid < 0 ? 0 : min_i64(rows, *n_valid);
 }
 
-static void swiglu_fwd_rows(const void *context, part p)
+static void swiglu_fwd_rows(const void *context, part todo)
 {
-    const swiglu_fwd_args *a = context;
-    const int64_t n = a->width;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        const real *gate = (const real *)a->x + i * 2 * n, *up = gate + n;
-        real *y = (real *)a->y + i * n;
-        swiglu_row(y, gate, up, n);
+    const swiglu_fwd_args *args = context;
+    const int64_t width = args->width;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        const real *gate = (const real *)args->x + i * 2 * width, *up = gate + width;
+        real *y = (real *)args->y + i * width;
+        swiglu_row(y, gate, up, width);
     }
 }
 
-status CPU_OP(swiglu_fwd)(stream *s, const swiglu_fwd_args *a)
+status CPU_OP(swiglu_fwd)(stream *queue, const swiglu_fwd_args *args)
 {
-    cpu_run(s, valid_rows(a->rows, a->n_valid), ACTIVATION_WORK * a->width, swiglu_fwd_rows, a);
+    cpu_run(queue, valid_rows(args->rows, args->n_valid), ACTIVATION_WORK * args->width,
+            swiglu_fwd_rows, args);
     return ST_OK;
 }
 
-static void swiglu_bwd_rows(const void *context, part p)
+static void swiglu_bwd_rows(const void *context, part todo)
 {
-    const swiglu_bwd_args *a = context;
-    const int64_t n = a->width;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        const real *gate = (const real *)a->x + i * 2 * n, *up = gate + n;
-        const real *dy = (const real *)a->dy + i * n;
-        real *dgate = (real *)a->dx + i * 2 * n, *dup = dgate + n;
+    const swiglu_bwd_args *args = context;
+    const int64_t width = args->width;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        const real *gate = (const real *)args->x + i * 2 * width, *up = gate + width;
+        const real *dy = (const real *)args->dy + i * width;
+        real *dgate = (real *)args->dx + i * 2 * width, *dup = dgate + width;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
+        for (int64_t j = 0; j < width; j++) {
             real g = gate[j], u = up[j], sg = real_sigmoid(g);
             dgate[j] = dy[j] * u * sg * (1 + g * (1 - sg));
             dup[j] = dy[j] * g * sg;
@@ -120,9 +121,10 @@ static void swiglu_bwd_rows(const void *context, part p)
     }
 }
 
-status CPU_OP(swiglu_bwd)(stream *s, const swiglu_bwd_args *a)
+status CPU_OP(swiglu_bwd)(stream *queue, const swiglu_bwd_args *args)
 {
-    cpu_run(s, valid_rows(a->rows, a->n_valid), ACTIVATION_WORK * a->width, swiglu_bwd_rows, a);
+    cpu_run(queue, valid_rows(args->rows, args->n_valid), ACTIVATION_WORK * args->width,
+            swiglu_bwd_rows, args);
     return ST_OK;
 }
 
@@ -166,30 +168,31 @@ static void gelu_erf_bwd(real *dx, const real *x, const real *dy, int64_t n)
     }
 }
 
-static void gelu_fwd_part(const void *context, part p)
+static void gelu_fwd_part(const void *context, part todo)
 {
-    const gelu_fwd_args *a = context;
-    const real *x = (const real *)a->x + p.begin;
-    (a->kind == GELU_ERF ? gelu_erf : gelu_tanh)((real *)a->y + p.begin, x, p.end - p.begin);
+    const gelu_fwd_args *args = context;
+    const real *x = (const real *)args->x + todo.begin;
+    (args->kind == GELU_ERF ? gelu_erf : gelu_tanh)((real *)args->y + todo.begin, x,
+                                                    todo.end - todo.begin);
 }
 
-status CPU_OP(gelu_fwd)(stream *s, const gelu_fwd_args *a)
+status CPU_OP(gelu_fwd)(stream *queue, const gelu_fwd_args *args)
 {
-    cpu_run(s, a->n, ACTIVATION_WORK, gelu_fwd_part, a);
+    cpu_run(queue, args->n, ACTIVATION_WORK, gelu_fwd_part, args);
     return ST_OK;
 }
 
-static void gelu_bwd_part(const void *context, part p)
+static void gelu_bwd_part(const void *context, part todo)
 {
-    const gelu_bwd_args *a = context;
-    const real *x = (const real *)a->x + p.begin, *dy = (const real *)a->dy + p.begin;
-    (a->kind == GELU_ERF ? gelu_erf_bwd : gelu_tanh_bwd)((real *)a->dx + p.begin, x, dy,
-                                                         p.end - p.begin);
+    const gelu_bwd_args *args = context;
+    const real *x = (const real *)args->x + todo.begin, *dy = (const real *)args->dy + todo.begin;
+    (args->kind == GELU_ERF ? gelu_erf_bwd : gelu_tanh_bwd)((real *)args->dx + todo.begin, x, dy,
+                                                            todo.end - todo.begin);
 }
 
-status CPU_OP(gelu_bwd)(stream *s, const gelu_bwd_args *a)
+status CPU_OP(gelu_bwd)(stream *queue, const gelu_bwd_args *args)
 {
-    cpu_run(s, a->n, ACTIVATION_WORK, gelu_bwd_part, a);
+    cpu_run(queue, args->n, ACTIVATION_WORK, gelu_bwd_part, args);
     return ST_OK;
 }
 
@@ -199,25 +202,25 @@ static void normalise_pixels(real *out, const uint8_t *in, int64_t n)
         out[i] = ((real)in[i] - (real)127.5) / (real)127.5;
 }
 
-static void patch_rows(const void *context, part p)
+static void patch_rows(const void *context, part todo)
 {
-    const patch_input_args *a = context;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        real *out = (real *)a->out + i * PATCH_VIDEO;
-        if (a->video) {
-            normalise_pixels(out, a->pixels + i * PATCH_VIDEO, PATCH_VIDEO);
+    const patch_input_args *args = context;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        real *out = (real *)args->out + i * PATCH_VIDEO;
+        if (args->video) {
+            normalise_pixels(out, args->pixels + i * PATCH_VIDEO, PATCH_VIDEO);
             continue;
         }
-        for (int c = 0; c < 3; c++) {
-            real *frames = out + (ptrdiff_t)c * 2 * CHANNEL;
-            normalise_pixels(frames, a->pixels + i * PATCH_STILL + c * CHANNEL, CHANNEL);
+        for (int j = 0; j < 3; j++) {
+            real *frames = out + (ptrdiff_t)j * 2 * CHANNEL;
+            normalise_pixels(frames, args->pixels + i * PATCH_STILL + j * CHANNEL, CHANNEL);
             memcpy(frames + CHANNEL, frames, CHANNEL * sizeof *frames);
         }
     }
 }
 
-status CPU_OP(patch_input)(stream *s, const patch_input_args *a)
+status CPU_OP(patch_input)(stream *queue, const patch_input_args *args)
 {
-    cpu_run(s, a->patches, PATCH_VIDEO, patch_rows, a);
+    cpu_run(queue, args->patches, PATCH_VIDEO, patch_rows, args);
     return ST_OK;
 }

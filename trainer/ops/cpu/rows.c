@@ -12,30 +12,30 @@ enum {
     SHARES = 16 /* parts by target; each reads all indices, which costs little next to the rows */
 };
 
-static void gather_rows(const void *context, part p)
+static void gather_rows(const void *context, part todo)
 {
-    const rows_gather_args *a = context;
-    const int64_t n = a->width;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        real *y = (real *)a->y + i * n;
-        if (a->index[i] >= 0)
-            memcpy(y, (const real *)a->x + a->index[i] * n, (size_t)n * sizeof *y);
-        else if (!a->keep)
-            memset(y, 0, (size_t)n * sizeof *y);
+    const rows_gather_args *args = context;
+    const int64_t width = args->width;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        real *y = (real *)args->y + i * width;
+        if (args->index[i] >= 0)
+            memcpy(y, (const real *)args->x + args->index[i] * width, (size_t)width * sizeof *y);
+        else if (!args->keep)
+            memset(y, 0, (size_t)width * sizeof *y);
     }
 }
 
-status CPU_OP(rows_gather)(stream *s, const rows_gather_args *a)
+status CPU_OP(rows_gather)(stream *queue, const rows_gather_args *args)
 {
-    cpu_run(s, a->n, a->width, gather_rows, a);
+    cpu_run(queue, args->n, args->width, gather_rows, args);
     return ST_OK;
 }
 
 /* y += w x */
-static void add_row(real *y, const real *x, real w, int64_t n)
+static void add_row(real *y, const real *x, real w, int64_t shape)
 {
 #pragma omp simd
-    for (int64_t j = 0; j < n; j++)
+    for (int64_t j = 0; j < shape; j++)
         y[j] += w * x[j];
 }
 
@@ -48,33 +48,34 @@ static status check_index(const char *op, const int32_t *index, int64_t n, int64
     return ST_OK;
 }
 
-static void scatter_rows(const void *context, part p)
+static void scatter_rows(const void *context, part todo)
 {
-    const rows_scatter_args *a = context;
-    const int64_t n = a->width;
-    for (int64_t i = p.begin; i < p.end; i++)
-        if (a->index[i] >= 0)
-            add_row((real *)a->y + a->index[i] * n, (const real *)a->x + i * n, 1, n);
+    const rows_scatter_args *args = context;
+    const int64_t width = args->width;
+    for (int64_t i = todo.begin; i < todo.end; i++)
+        if (args->index[i] >= 0)
+            add_row((real *)args->y + args->index[i] * width, (const real *)args->x + i * width, 1,
+                    width);
 }
 
-static void scatter_shares(const void *context, part p)
+static void scatter_shares(const void *context, part todo)
 {
-    const rows_scatter_args *a = context;
-    const int64_t n = a->width;
-    for (int64_t i = 0; i < a->n; i++) {
-        int64_t at = a->index[i], share = at % SHARES;
-        if (at >= 0 && share >= p.begin && share < p.end)
-            add_row((real *)a->y + at * n, (const real *)a->x + i * n, 1, n);
+    const rows_scatter_args *args = context;
+    const int64_t width = args->width;
+    for (int64_t i = 0; i < args->n; i++) {
+        int64_t at = args->index[i], share = at % SHARES;
+        if (at >= 0 && share >= todo.begin && share < todo.end)
+            add_row((real *)args->y + at * width, (const real *)args->x + i * width, 1, width);
     }
 }
 
-status CPU_OP(rows_scatter)(stream *s, const rows_scatter_args *a)
+status CPU_OP(rows_scatter)(stream *queue, const rows_scatter_args *args)
 {
-    TRY(check_index("rows_scatter", a->index, a->n, a->y_rows));
-    if (a->distinct)
-        cpu_run(s, a->n, a->width, scatter_rows, a);
+    TRY(check_index("rows_scatter", args->index, args->n, args->y_rows));
+    if (args->distinct)
+        cpu_run(queue, args->n, args->width, scatter_rows, args);
     else
-        cpu_run(s, SHARES, a->n * a->width / SHARES, scatter_shares, a);
+        cpu_run(queue, SHARES, args->n * args->width / SHARES, scatter_shares, args);
     return ST_OK;
 }
 
@@ -88,45 +89,45 @@ static status check_corners(const char *op, const int32_t *index, int64_t n, int
     return ST_OK;
 }
 
-static void weighted_rows(const void *context, part p)
+static void weighted_rows(const void *context, part todo)
 {
-    const rows_weighted_args *a = context;
-    const int64_t n = a->width;
-    const real *table = a->table;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        const int32_t *at = a->index + i * CORNERS;
-        const real *w = (const real *)a->weight + i * CORNERS;
-        const real *r0 = table + at[0] * n, *r1 = table + at[1] * n;
-        const real *r2 = table + at[2] * n, *r3 = table + at[3] * n;
-        real *y = (real *)a->y + i * n;
+    const rows_weighted_args *args = context;
+    const int64_t width = args->width;
+    const real *table = args->table;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        const int32_t *at = args->index + i * CORNERS;
+        const real *w = (const real *)args->weight + i * CORNERS;
+        const real *r0 = table + at[0] * width, *r1 = table + at[1] * width;
+        const real *r2 = table + at[2] * width, *r3 = table + at[3] * width;
+        real *y = (real *)args->y + i * width;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < width; j++)
             y[j] += w[0] * r0[j] + w[1] * r1[j] + w[2] * r2[j] + w[3] * r3[j];
     }
 }
 
-status CPU_OP(rows_weighted)(stream *s, const rows_weighted_args *a)
+status CPU_OP(rows_weighted)(stream *queue, const rows_weighted_args *args)
 {
-    TRY(check_corners("rows_weighted", a->index, a->n, a->table_rows));
-    cpu_run(s, a->n, CORNERS * a->width, weighted_rows, a);
+    TRY(check_corners("rows_weighted", args->index, args->n, args->table_rows));
+    cpu_run(queue, args->n, CORNERS * args->width, weighted_rows, args);
     return ST_OK;
 }
 
-static void weighted_shares(const void *context, part p)
+static void weighted_shares(const void *context, part todo)
 {
-    const rows_weighted_bwd_args *a = context;
-    const int64_t n = a->width;
-    const real *weight = a->weight, *dy = a->dy;
-    for (int64_t c = 0; c < a->n * CORNERS; c++) {
-        int64_t at = a->index[c], share = at % SHARES;
-        if (share >= p.begin && share < p.end && weight[c] != 0)
-            add_row((real *)a->dtable + at * n, dy + c / CORNERS * n, weight[c], n);
+    const rows_weighted_bwd_args *args = context;
+    const int64_t width = args->width;
+    const real *weight = args->weight, *dy = args->dy;
+    for (int64_t i = 0; i < args->n * CORNERS; i++) {
+        int64_t at = args->index[i], share = at % SHARES;
+        if (share >= todo.begin && share < todo.end && weight[i] != 0)
+            add_row((real *)args->dtable + at * width, dy + i / CORNERS * width, weight[i], width);
     }
 }
 
-status CPU_OP(rows_weighted_bwd)(stream *s, const rows_weighted_bwd_args *a)
+status CPU_OP(rows_weighted_bwd)(stream *queue, const rows_weighted_bwd_args *args)
 {
-    TRY(check_corners("rows_weighted_bwd", a->index, a->n, a->table_rows));
-    cpu_run(s, SHARES, CORNERS * a->n * a->width / SHARES, weighted_shares, a);
+    TRY(check_corners("rows_weighted_bwd", args->index, args->n, args->table_rows));
+    cpu_run(queue, SHARES, CORNERS * args->n * args->width / SHARES, weighted_shares, args);
     return ST_OK;
 }

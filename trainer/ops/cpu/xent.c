@@ -52,46 +52,47 @@ typedef struct xent_job {
     real *nll;
 } xent_job;
 
-static void xent_rows(const void *context, part p)
+static void xent_rows(const void *context, part todo)
 {
     const xent_job *job = context;
-    const xent_args *a = job->args;
-    const int64_t n = a->vocab;
-    const real *weight = a->weight;
-    for (int64_t i = p.begin; i < p.end; i++) {
-        real *z = (real *)a->logits + i * n, max = row_max(z, n);
-        if (a->best)
-            a->best[i] = first_at(z, n, max);
+    const xent_args *args = job->args;
+    const int64_t vocab = args->vocab;
+    const real *weight = args->weight;
+    for (int64_t i = todo.begin; i < todo.end; i++) {
+        real *z = (real *)args->logits + i * vocab, max = row_max(z, vocab);
+        if (args->best)
+            args->best[i] = first_at(z, vocab, max);
         job->nll[i] = 0;
-        if (a->label[i] >= 0)
-            job->nll[i] = xent_row(z, n, a->label[i], weight ? weight[i] : 1, max, a->backward);
-        else if (a->backward)
-            memset(z, 0, (size_t)n * sizeof *z);
+        if (args->label[i] >= 0)
+            job->nll[i] =
+                xent_row(z, vocab, args->label[i], weight ? weight[i] : 1, max, args->backward);
+        else if (args->backward)
+            memset(z, 0, (size_t)vocab * sizeof *z);
     }
 }
 
-status CPU_OP(xent)(stream *s, const xent_args *a)
+status CPU_OP(xent)(stream *queue, const xent_args *args)
 {
-    if (a->n == 0)
+    if (args->n == 0)
         return ST_OK;
-    if (a->vocab <= 0)
+    if (args->vocab <= 0)
         return FAIL(ST_BAD_INPUT, "xent: the vocabulary has %lld words; it must have at least one",
-                    (long long)a->vocab);
-    for (int64_t i = 0; i < a->n; i++)
-        if (a->label[i] >= a->vocab)
+                    (long long)args->vocab);
+    for (int64_t i = 0; i < args->n; i++)
+        if (args->label[i] >= args->vocab)
             return FAIL(ST_BAD_INPUT, "xent: label %lld is %d, outside the vocabulary of %lld",
-                        (long long)i, a->label[i], (long long)a->vocab);
-    void *nll = a->nll;
+                        (long long)i, args->label[i], (long long)args->vocab);
+    void *nll = args->nll;
     if (!nll)
-        TRY(cpu_scratch(s, (size_t)a->n * sizeof(real), &nll));
-    xent_job job = {a, nll};
-    cpu_run(s, a->n, 8 * a->vocab, xent_rows, &job);
-    const real *weight = a->weight;
-    for (int64_t i = 0; i < a->n; i++)
-        if (a->label[i] >= 0) {
+        TRY(cpu_scratch(queue, (size_t)args->n * sizeof(real), &nll));
+    xent_job job = {args, nll};
+    cpu_run(queue, args->n, 8 * args->vocab, xent_rows, &job);
+    const real *weight = args->weight;
+    for (int64_t i = 0; i < args->n; i++)
+        if (args->label[i] >= 0) {
             double w = weight ? (double)weight[i] : 1;
-            *a->loss_sum += w * (double)job.nll[i];
-            *a->weight_sum += w;
+            *args->loss_sum += w * (double)job.nll[i];
+            *args->weight_sum += w;
         }
     return ST_OK;
 }

@@ -6,21 +6,21 @@
 #include "trainer/ops/cuda/attention_portable.h"
 #include "trainer/ops/table.h"
 
-status cuda_attention_fwd(stream *s, const attention_fwd_args *a);
-status cuda_attention_bwd(stream *s, const attention_bwd_args *a);
+status cuda_attention_fwd(stream *queue, const attention_fwd_args *args);
+status cuda_attention_bwd(stream *queue, const attention_bwd_args *args);
 
-status cuda_attention_fwd(stream *s, const attention_fwd_args *a)
+status cuda_attention_fwd(stream *queue, const attention_fwd_args *args)
 {
     bool done = false;
-    if (!a->cu_keys && !a->prefix)
-        TRY(attention_cudnn_fwd(s, a, &done));
-    return done ? ST_OK : cuda_attention_portable_fwd(s, a);
+    if (!args->cu_keys && !args->prefix)
+        TRY(attention_cudnn_fwd(queue, args, &done));
+    return done ? ST_OK : cuda_attention_portable_fwd(queue, args);
 }
 
-status cuda_attention_bwd(stream *s, const attention_bwd_args *a)
+status cuda_attention_bwd(stream *queue, const attention_bwd_args *args)
 {
     bool done = false;
-    if (!a->cu_keys && !a->prefix)
-        TRY(attention_cudnn_bwd(s, a, &done));
-    return done ? ST_OK : cuda_attention_portable_bwd(s, a);
+    if (!args->cu_keys && !args->prefix)
+        TRY(attention_cudnn_bwd(queue, args, &done));
+    return done ? ST_OK : cuda_attention_portable_bwd(queue, args);
 }

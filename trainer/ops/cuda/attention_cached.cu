@@ -15,7 +15,7 @@ typedef struct partial {
     float top, sum, o[PER_LANE];
 } partial;
 
-static __device__ __forceinline__ void see_key(partial *w, const float (&q)[PER_LANE],
+static __device__ __forceinline__ void see_key(partial *part, const float (&q)[PER_LANE],
                                                const bf16 *k, const bf16 *v, int d)
 {
     const int lane = threadIdx.x % LANES;
@@ -24,42 +24,42 @@ static __device__ __forceinline__ void see_key(partial *w, const float (&q)[PER_
     for (int i = 0; i < PER_LANE; i++)
         score += i * LANES + lane < d ? q[i] * to_float(k[i * LANES + lane]) : 0;
     score = warp_sum(score);
-    const float top = fmaxf(w->top, score), keep = exp2_fast(w->top - top),
+    const float top = fmaxf(part->top, score), keep = exp2_fast(part->top - top),
                 weight = exp2_fast(score - top);
-    w->sum = w->sum * keep + weight;
+    part->sum = part->sum * keep + weight;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++)
-        w->o[i] =
-            w->o[i] * keep + (i * LANES + lane < d ? weight * to_float(v[i * LANES + lane]) : 0);
-    w->top = top;
+        part->o[i] =
+            part->o[i] * keep + (i * LANES + lane < d ? weight * to_float(v[i * LANES + lane]) : 0);
+    part->top = top;
 }
 
-static __global__ void cached_kernel(attention_cached_args a)
+static __global__ void cached_kernel(attention_cached_args args)
 {
     __shared__ float tops[WARPS], sums[WARPS], parts[WARPS][CACHED_HEAD_DIM_MAX];
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, d = (int)a.head_dim;
-    const int64_t query = blockIdx.x / a.heads, head = blockIdx.x % a.heads;
-    const int64_t stride = a.kv_heads * d, at = head / (a.heads / a.kv_heads) * d;
-    int64_t first = a.first[query], end = first + a.length[query];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, d = (int)args.head_dim;
+    const int64_t query = blockIdx.x / args.heads, head = blockIdx.x % args.heads;
+    const int64_t stride = args.kv_heads * d, at = head / (args.heads / args.kv_heads) * d;
+    int64_t first = args.first[query], end = first + args.length[query];
     first = first < 0 ? 0 : first;
-    end = end > a.rows ? a.rows : end;
-    const bf16 *q = (const bf16 *)a.q + blockIdx.x * a.head_dim;
-    partial w = {-INFINITY, 0, {}};
+    end = end > args.rows ? args.rows : end;
+    const bf16 *q = (const bf16 *)args.q + blockIdx.x * args.head_dim;
+    partial part = {-INFINITY, 0, {}};
     float scaled[PER_LANE];
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++)
         scaled[i] =
-            i * LANES + lane < d ? to_float(q[i * LANES + lane]) * (float)a.scale * LOG2E : 0;
+            i * LANES + lane < d ? to_float(q[i * LANES + lane]) * (float)args.scale * LOG2E : 0;
     for (int64_t j = first + warp; j < end; j += WARPS)
-        see_key(&w, scaled, (const bf16 *)a.k + j * stride + at,
-                (const bf16 *)a.v + j * stride + at, d);
+        see_key(&part, scaled, (const bf16 *)args.k + j * stride + at,
+                (const bf16 *)args.v + j * stride + at, d);
     if (lane == 0) {
-        tops[warp] = w.top;
-        sums[warp] = w.sum;
+        tops[warp] = part.top;
+        sums[warp] = part.sum;
     }
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++)
-        parts[warp][i * LANES + lane] = w.o[i];
+        parts[warp][i * LANES + lane] = part.o[i];
     __syncthreads();
     for (int j = threadIdx.x; j < d; j += blockDim.x) {
         float top = tops[0], sum = 0, o = 0;
@@ -70,19 +70,20 @@ static __global__ void cached_kernel(attention_cached_args a)
             sum += keep * sums[i];
             o += keep * parts[i][j];
         }
-        ((bf16 *)a.o)[blockIdx.x * a.head_dim + j] = to_bf16(end > first ? o / sum : 0);
+        ((bf16 *)args.o)[blockIdx.x * args.head_dim + j] = to_bf16(end > first ? o / sum : 0);
     }
 }
 
-extern "C" status cuda_attention_cached(stream *s, const attention_cached_args *a)
+extern "C" status cuda_attention_cached(stream *queue, const attention_cached_args *args)
 {
-    if (a->heads <= 0 || a->kv_heads <= 0 || a->heads % a->kv_heads != 0 || a->head_dim <= 0 ||
-        a->head_dim > CACHED_HEAD_DIM_MAX)
+    if (args->heads <= 0 || args->kv_heads <= 0 || args->heads % args->kv_heads != 0 ||
+        args->head_dim <= 0 || args->head_dim > CACHED_HEAD_DIM_MAX)
         return FAIL(ST_BAD_INPUT,
                     "attention_cached: there are %lld query heads for %lld key-value heads of "
                     "width %lld; the first must "
                     "be a multiple of the second, the last at most %d",
-                    (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim,
+                    (long long)args->heads, (long long)args->kv_heads, (long long)args->head_dim,
                     CACHED_HEAD_DIM_MAX);
-    return LAUNCH(s, cached_kernel, grid_of(a->queries * a->heads), WARPS * LANES, 0, *a);
+    return LAUNCH(queue, cached_kernel, grid_of(args->queries * args->heads), WARPS * LANES, 0,
+                  *args);
 }

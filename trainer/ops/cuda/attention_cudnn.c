@@ -62,10 +62,10 @@ static void plans_done(void *data)
     free(all);
 }
 
-static status plans_of(stream *s, plans **out)
+static status plans_of(stream *queue, plans **out)
 {
-    cuda_device *d = (cuda_device *)s->dev;
-    if (!d->kept[KEPT_ATTENTION].data) {
+    cuda_device *cuda = (cuda_device *)queue->dev;
+    if (!cuda->kept[KEPT_ATTENTION].data) {
         cudnnHandle_t handle = NULL;
         CUDNN_TRY(Create, &handle);
         plans *all = calloc(1, sizeof *all);
@@ -74,25 +74,25 @@ static status plans_of(stream *s, plans **out)
             return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
         }
         all->handle = handle;
-        d->kept[KEPT_ATTENTION] = (cuda_kept){all, plans_done};
+        cuda->kept[KEPT_ATTENTION] = (cuda_kept){all, plans_done};
     }
-    *out = d->kept[KEPT_ATTENTION].data;
-    CUDNN_TRY(SetStream, (*out)->handle, cuda_handle(s));
+    *out = cuda->kept[KEPT_ATTENTION].data;
+    CUDNN_TRY(SetStream, (*out)->handle, cuda_handle(queue));
     return ST_OK;
 }
 
-static status plan_new(stream *s, plans *all, const attention_shape *shape, bool backward,
+static status plan_new(stream *queue, plans *all, const attention_shape *shape, bool backward,
                        made_plan *out)
 {
-    if (((const cuda_stream *)s)->capturing)
+    if (((const cuda_stream *)queue)->capturing)
         return FAIL(
             ST_INTERNAL,
             "attention: a step is captured with a shape that did not run before the capture");
-    s->dev->counts.allocations++;
+    queue->dev->counts.allocations++;
     *out = (made_plan){.shape = *shape, .backward = backward};
-    cudnn_target t = {.handle = all->handle, .deterministic = shape->deterministic};
-    status st = backward ? attention_graph_backward(shape, &t, &out->plan)
-                         : attention_graph_forward(shape, &t, &out->plan);
+    cudnn_target target = {.handle = all->handle, .deterministic = shape->deterministic};
+    status st = backward ? attention_graph_backward(shape, &target, &out->plan)
+                         : attention_graph_forward(shape, &target, &out->plan);
     if (st == ST_OK)
         return ST_OK;
     return status_context(st,
@@ -105,13 +105,13 @@ static status plan_new(stream *s, plans *all, const attention_shape *shape, bool
 
 /* Finds or makes the plan of a shape. *out is NULL if the library has no engine for it; that is
  * remembered too. */
-static status plan_for(stream *s, plans *all, const attention_shape *shape, bool backward,
+static status plan_for(stream *queue, plans *all, const attention_shape *shape, bool backward,
                        const cudnn_plan **out)
 {
     for (int64_t i = 0; i < all->n; i++) {
-        const made_plan *p = &all->list[i];
-        if (p->backward == backward && memcmp(&p->shape, shape, sizeof *shape) == 0) {
-            *out = p->refused ? NULL : &p->plan;
+        const made_plan *known = &all->list[i];
+        if (known->backward == backward && memcmp(&known->shape, shape, sizeof *shape) == 0) {
+            *out = known->refused ? NULL : &known->plan;
             return ST_OK;
         }
     }
@@ -124,7 +124,7 @@ static status plan_for(stream *s, plans *all, const attention_shape *shape, bool
         all->capacity = capacity;
     }
     made_plan *made = &all->list[all->n];
-    status st = plan_new(s, all, shape, backward, made);
+    status st = plan_new(queue, all, shape, backward, made);
     if (st == ST_UNAVAILABLE) {
         log_warn("attention uses our own kernels direction=%s reason=\"cuDNN: %s\"",
                  backward ? "backward" : "forward", status_text());
@@ -144,11 +144,11 @@ typedef struct workspace {
     int64_t bytes;
 } workspace;
 
-static void *take_space(workspace *w, int64_t bytes)
+static void *take_space(workspace *space, int64_t bytes)
 {
-    void *p = w->base ? w->base + w->bytes : NULL;
-    w->bytes += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
-    return p;
+    void *array = space->base ? space->base + space->bytes : NULL;
+    space->bytes += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    return array;
 }
 
 typedef struct batch {
@@ -162,60 +162,63 @@ typedef struct batch {
 
 /* Lays out the workspace of a call, or only measures it. `copies`: a group's log-sums are copied
  * into rows with a stride of their own. */
-static void lay_out(batch *b, workspace *w, const attention_shape *a, int64_t tokens, bool backward,
-                    bool copies, int64_t library)
+static void lay_out(batch *shape, workspace *space, const attention_shape *of, int64_t tokens,
+                    bool backward, bool copies, int64_t library)
 {
-    int64_t rows = a->segments * a->heads * a->longest, ratio = a->heads / a->kv_heads;
-    bool packs = attention_packs_sums(a);
-    b->length = take_space(w, a->segments * (int64_t)sizeof(int32_t));
+    int64_t rows = of->segments * of->heads * of->longest, ratio = of->heads / of->kv_heads;
+    bool packs = attention_packs_sums(of);
+    shape->length = take_space(space, of->segments * (int64_t)sizeof(int32_t));
     for (int i = 0; i < PACK_FIRSTS; i++)
-        b->first[i] = take_space(w, (a->segments + 1) * (int64_t)sizeof(int64_t));
+        shape->first[i] = take_space(space, (of->segments + 1) * (int64_t)sizeof(int64_t));
     if (backward) {
         int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
-        int64_t row_sums = tokens * a->lse_stride * f32;
-        b->lse = copies ? take_space(w, row_sums) : NULL;
-        b->sum = !packs ? take_space(w, rows * f32) : copies ? take_space(w, row_sums) : NULL;
-        b->dq_sum = NULL;
-        b->dq_sum_bytes =
-            a->deterministic ? 0 : (packs ? tokens * a->o_stride : rows * a->head_dim) * f32;
-        if (b->dq_sum_bytes)
-            b->dq_sum = take_space(w, b->dq_sum_bytes);
-        b->dk_full = ratio > 1 ? take_space(w, tokens * a->k_stride * ratio * bf16) : NULL;
-        b->dv_full = ratio > 1 ? take_space(w, tokens * a->v_stride * ratio * bf16) : NULL;
+        int64_t row_sums = tokens * of->lse_stride * f32;
+        shape->lse = copies ? take_space(space, row_sums) : NULL;
+        shape->sum = !packs   ? take_space(space, rows * f32)
+                     : copies ? take_space(space, row_sums)
+                              : NULL;
+        shape->dq_sum = NULL;
+        shape->dq_sum_bytes =
+            of->deterministic ? 0 : (packs ? tokens * of->o_stride : rows * of->head_dim) * f32;
+        if (shape->dq_sum_bytes)
+            shape->dq_sum = take_space(space, shape->dq_sum_bytes);
+        shape->dk_full = ratio > 1 ? take_space(space, tokens * of->k_stride * ratio * bf16) : NULL;
+        shape->dv_full = ratio > 1 ? take_space(space, tokens * of->v_stride * ratio * bf16) : NULL;
     }
-    b->library = take_space(w, library);
+    shape->library = take_space(space, library);
 }
 
-static status find_room(stream *s, batch *b, const attention_shape *a, int64_t tokens,
-                        bool backward, bool copies, const cudnn_plan *p)
+static status find_room(stream *queue, batch *shape, const attention_shape *of, int64_t tokens,
+                        bool backward, bool copies, const cudnn_plan *plan)
 {
-    workspace w = {0};
+    workspace space = {0};
     void *base;
-    lay_out(b, &w, a, tokens, backward, copies, p->workspace_bytes);
-    TRY(cuda_scratch(s, (size_t)w.bytes, &base));
-    w = (workspace){.base = base};
-    lay_out(b, &w, a, tokens, backward, copies, p->workspace_bytes);
+    lay_out(shape, &space, of, tokens, backward, copies, plan->workspace_bytes);
+    TRY(cuda_scratch(queue, (size_t)space.bytes, &base));
+    space = (workspace){.base = base};
+    lay_out(shape, &space, of, tokens, backward, copies, plan->workspace_bytes);
     return ST_OK;
 }
 
-static attention_pack_args packing(const batch *b, const attention_shape *a, int64_t tokens,
+static attention_pack_args packing(const batch *shape, const attention_shape *of, int64_t tokens,
                                    const int32_t *cu)
 {
-    attention_pack_args p = {
-        .segments = a->segments,
+    attention_pack_args pack = {
+        .segments = of->segments,
         .tokens = tokens,
         .cu = cu,
-        .length = b->length,
-        .stride = {a->q_stride, a->k_stride, a->v_stride, a->o_stride, a->lse_stride}};
-    memcpy(p.first, b->first, sizeof p.first);
-    return p;
+        .length = shape->length,
+        .stride = {of->q_stride, of->k_stride, of->v_stride, of->o_stride, of->lse_stride}};
+    memcpy(pack.first, shape->first, sizeof pack.first);
+    return pack;
 }
 
-static void put_tail(attention_pack_args *p, int i, void *array, int64_t stride, int64_t width)
+static void put_tail(attention_pack_args *packed_args, int index, void *array, int64_t stride,
+                     int64_t width)
 {
-    p->tail[i] = array;
-    p->tail_stride[i] = stride;
-    p->tail_width[i] = width;
+    packed_args->tail[index] = array;
+    packed_args->tail_stride[index] = stride;
+    packed_args->tail_width[index] = width;
 }
 
 /* The pointers of an execution, by the uid of their tensor. The first n are handed over. */
@@ -224,20 +227,20 @@ typedef struct hand {
     void *pointer[ATTENTION_COUNT];
 } hand;
 
-static void give_pointer(hand *h, int64_t uid, const void *p)
+static void give_pointer(hand *held, int64_t uid, const void *array)
 {
-    if (!p)
+    if (!array)
         return;
-    h->uid[h->n] = uid;
-    h->pointer[h->n++] = (void *)p;
+    held->uid[held->n] = uid;
+    held->pointer[held->n++] = (void *)array;
 }
 
-static void give_batch(hand *h, const batch *b)
+static void give_batch(hand *held, const batch *shape)
 {
-    give_pointer(h, ATTENTION_LENGTH, b->length);
-    give_pointer(h, ATTENTION_LENGTH_KV, b->length);
+    give_pointer(held, ATTENTION_LENGTH, shape->length);
+    give_pointer(held, ATTENTION_LENGTH_KV, shape->length);
     for (int i = 0; i < PACK_FIRSTS; i++)
-        give_pointer(h, ATTENTION_FIRST_Q + i, b->first[i]);
+        give_pointer(held, ATTENTION_FIRST_Q + i, shape->first[i]);
 }
 
 /* The address of head `head` in an array of bf16. */
@@ -251,57 +254,58 @@ static const float *row_of(const void *array, int64_t head)
     return (const float *)array + head;
 }
 
-static attention_shape shape_fwd(const attention_fwd_args *a)
+static attention_shape shape_fwd(const attention_fwd_args *args)
 {
-    return (attention_shape){.segments = a->segments,
-                             .longest = a->longest ? a->longest : a->tokens,
-                             .heads = a->heads,
-                             .kv_heads = a->kv_heads,
-                             .head_dim = a->head_dim,
-                             .q_stride = a->q_stride,
-                             .k_stride = a->k_stride,
-                             .v_stride = a->v_stride,
-                             .o_stride = a->o_stride,
-                             .lse_stride = a->heads,
-                             .causal = a->causal};
+    return (attention_shape){.segments = args->segments,
+                             .longest = args->longest ? args->longest : args->tokens,
+                             .heads = args->heads,
+                             .kv_heads = args->kv_heads,
+                             .head_dim = args->head_dim,
+                             .q_stride = args->q_stride,
+                             .k_stride = args->k_stride,
+                             .v_stride = args->v_stride,
+                             .o_stride = args->o_stride,
+                             .lse_stride = args->heads,
+                             .causal = args->causal};
 }
 
-static attention_fwd_args as_fwd(const attention_bwd_args *a)
+static attention_fwd_args as_fwd(const attention_bwd_args *args)
 {
-    return (attention_fwd_args){.tokens = a->tokens,
-                                .heads = a->heads,
-                                .kv_heads = a->kv_heads,
-                                .head_dim = a->head_dim,
-                                .segments = a->segments,
-                                .longest = a->longest,
-                                .causal = a->causal,
-                                .scale = a->scale,
-                                .cu = a->cu,
-                                .q = a->q,
-                                .k = a->k,
-                                .v = a->v,
-                                .q_stride = a->q_stride,
-                                .k_stride = a->k_stride,
-                                .v_stride = a->v_stride,
-                                .o_stride = a->o_stride,
-                                .o = (void *)a->o,
-                                .lse = (void *)a->lse};
+    return (attention_fwd_args){.tokens = args->tokens,
+                                .heads = args->heads,
+                                .kv_heads = args->kv_heads,
+                                .head_dim = args->head_dim,
+                                .segments = args->segments,
+                                .longest = args->longest,
+                                .causal = args->causal,
+                                .scale = args->scale,
+                                .cu = args->cu,
+                                .q = args->q,
+                                .k = args->k,
+                                .v = args->v,
+                                .q_stride = args->q_stride,
+                                .k_stride = args->k_stride,
+                                .v_stride = args->v_stride,
+                                .o_stride = args->o_stride,
+                                .o = (void *)args->o,
+                                .lse = (void *)args->lse};
 }
 
 /* How many groups of key-value heads run, one after the other. 0: even one key-value head takes too
  * much memory. */
-static int64_t groups_of(const attention_shape *a)
+static int64_t groups_of(const attention_shape *shape)
 {
-    if (!a->deterministic)
+    if (!shape->deterministic)
         return 1;
-    return attention_groups(a->segments, a->longest, a->heads, a->kv_heads);
+    return attention_groups(shape->segments, shape->longest, shape->heads, shape->kv_heads);
 }
 
-static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, int64_t *out_groups)
+static attention_shape shape_bwd(const stream *queue, const attention_bwd_args *args,
+                                 int64_t *out_groups)
 {
-    attention_fwd_args f = as_fwd(a);
-    attention_shape shape = shape_fwd(&f);
-    shape.deterministic = ((const cuda_device *)s->dev)->options.deterministic;
+    attention_fwd_args fwd = as_fwd(args);
+    attention_shape shape = shape_fwd(&fwd);
+    shape.deterministic = ((const cuda_device *)queue->dev)->options.deterministic;
     *out_groups = groups_of(&shape);
     if (*out_groups > 1) {
         int64_t copied = attention_copied_row(shape.heads, *out_groups);
@@ -313,46 +317,48 @@ static attention_shape shape_bwd(const stream *s, const attention_bwd_args *a, i
     return shape;
 }
 
-static bool is_aligned(const void *p)
+static bool is_aligned(const void *array)
 {
-    return (uintptr_t)p % CUDNN_ALIGNMENT == 0;
+    return (uintptr_t)array % CUDNN_ALIGNMENT == 0;
 }
 
-static bool is_dense(const attention_fwd_args *a)
+static bool is_dense(const attention_fwd_args *args)
 {
-    return attention_is_dense(a->tokens, a->segments, a->longest ? a->longest : a->tokens);
+    return attention_is_dense(args->tokens, args->segments,
+                              args->longest ? args->longest : args->tokens);
 }
 
-static enum refusal refusal_of(const stream *s, const attention_fwd_args *a)
+static enum refusal refusal_of(const stream *queue, const attention_fwd_args *args)
 {
-    if (cuda_facts_of(s)->sm < LEAST_SM)
+    if (cuda_facts_of(queue)->sm < LEAST_SM)
         return OLD_GPU;
-    if (a->head_dim % WIDTH_STEP != 0 || a->head_dim > WIDTH_MAX)
+    if (args->head_dim % WIDTH_STEP != 0 || args->head_dim > WIDTH_MAX)
         return WIDTH;
-    if (a->q_stride % WIDTH_STEP != 0 || a->k_stride % WIDTH_STEP != 0 ||
-        a->v_stride % WIDTH_STEP != 0 || a->o_stride % WIDTH_STEP != 0 || !is_aligned(a->q) ||
-        !is_aligned(a->k) || !is_aligned(a->v) || !is_aligned(a->o) || !is_aligned(a->lse))
+    if (args->q_stride % WIDTH_STEP != 0 || args->k_stride % WIDTH_STEP != 0 ||
+        args->v_stride % WIDTH_STEP != 0 || args->o_stride % WIDTH_STEP != 0 ||
+        !is_aligned(args->q) || !is_aligned(args->k) || !is_aligned(args->v) ||
+        !is_aligned(args->o) || !is_aligned(args->lse))
         return ALIGNMENT;
-    return is_dense(a) ? TAKEN : SPARSE;
+    return is_dense(args) ? TAKEN : SPARSE;
 }
 
-static enum refusal refusal_of_bwd(const stream *s, const attention_bwd_args *a,
+static enum refusal refusal_of_bwd(const stream *queue, const attention_bwd_args *args,
                                    const attention_shape *shape, int64_t groups)
 {
-    attention_fwd_args f = as_fwd(a);
-    enum refusal why = refusal_of(s, &f);
+    attention_fwd_args fwd = as_fwd(args);
+    enum refusal why = refusal_of(queue, &fwd);
     if (why != TAKEN)
         return why;
-    if (!is_aligned(a->do_) || !is_aligned(a->dq) || !is_aligned(a->dk) || !is_aligned(a->dv) ||
-        !is_aligned(a->work))
+    if (!is_aligned(args->do_) || !is_aligned(args->dq) || !is_aligned(args->dk) ||
+        !is_aligned(args->dv) || !is_aligned(args->work))
         return ALIGNMENT;
     if (groups == 0)
         return MEMORY;
-    return a->heads == a->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
+    return args->heads == args->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
 }
 
 /* Logs each reason once per direction, with the first shape that met it. */
-static void tell_refusal(const stream *s, const attention_fwd_args *a, bool backward,
+static void tell_refusal(const stream *queue, const attention_fwd_args *args, bool backward,
                          enum refusal why)
 {
     static const char *const text[REFUSALS] = {
@@ -363,147 +369,147 @@ static void tell_refusal(const stream *s, const attention_fwd_args *a, bool back
         [MEMORY] = "cuDNN's deterministic backward needs too much memory",
         [GROUPED] = "cuDNN packs the sums of grouped queries only for head widths that are a "
                     "multiple of 16"};
-    cuda_device *d = (cuda_device *)s->dev;
+    cuda_device *cuda = (cuda_device *)queue->dev;
     unsigned bit = 1u << (2 * why + backward);
-    if (d->attention_told & bit)
+    if (cuda->attention_told & bit)
         return;
-    d->attention_told |= bit;
+    cuda->attention_told |= bit;
     log_info("attention uses our own kernels direction=%s reason=\"%s\" segments=%lld tokens=%lld "
              "heads=%lld width=%lld",
-             backward ? "backward" : "forward", text[why], (long long)a->segments,
-             (long long)a->tokens, (long long)a->heads, (long long)a->head_dim);
+             backward ? "backward" : "forward", text[why], (long long)args->segments,
+             (long long)args->tokens, (long long)args->heads, (long long)args->head_dim);
 }
 
 /* Whether this call may go to cuDNN at all: not if the device was opened without it (its
  * description says why), and not if there is nothing to compute. */
-static bool is_asked(const stream *s, const attention_fwd_args *a)
+static bool is_asked(const stream *queue, const attention_fwd_args *args)
 {
-    return ((const cuda_device *)s->dev)->cudnn && a->segments > 0 && a->tokens > 1;
+    return ((const cuda_device *)queue->dev)->cudnn && args->segments > 0 && args->tokens > 1;
 }
 
-status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
+status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *out_done)
 {
-    attention_shape shape = shape_fwd(a);
+    attention_shape shape = shape_fwd(args);
     plans *all;
     const cudnn_plan *plan;
-    batch b = {0};
+    batch bound = {0};
     *out_done = false;
-    if (!is_asked(s, a))
+    if (!is_asked(queue, args))
         return ST_OK;
-    enum refusal why = refusal_of(s, a);
+    enum refusal why = refusal_of(queue, args);
     if (why != TAKEN) {
-        tell_refusal(s, a, false, why);
+        tell_refusal(queue, args, false, why);
         return ST_OK;
     }
-    TRY(plans_of(s, &all));
-    TRY(plan_for(s, all, &shape, false, &plan));
+    TRY(plans_of(queue, &all));
+    TRY(plan_for(queue, all, &shape, false, &plan));
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(s, &b, &shape, a->tokens, false, false, plan));
-    attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
-    put_tail(&pack, 0, a->o, a->o_stride, a->heads * a->head_dim);
-    pack.tail_f32 = a->lse;
-    pack.f32_width = a->heads;
-    TRY(cuda_attention_pack(s, &pack));
+    TRY(find_room(queue, &bound, &shape, args->tokens, false, false, plan));
+    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu);
+    put_tail(&pack, 0, args->o, args->o_stride, args->heads * args->head_dim);
+    pack.tail_f32 = args->lse;
+    pack.f32_width = args->heads;
+    TRY(cuda_attention_pack(queue, &pack));
 
-    float scale = (float)a->scale, minus = -INFINITY;
-    hand h = {0};
-    give_batch(&h, &b);
-    give_pointer(&h, ATTENTION_Q, a->q);
-    give_pointer(&h, ATTENTION_K, a->k);
-    give_pointer(&h, ATTENTION_V, a->v);
-    give_pointer(&h, ATTENTION_O, a->o);
-    give_pointer(&h, ATTENTION_LSE, a->lse);
-    give_pointer(&h, ATTENTION_SCALE, &scale);
-    give_pointer(&h, ATTENTION_MINUS, &minus);
-    return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b.library);
+    float scale = (float)args->scale, minus = -INFINITY;
+    hand held = {0};
+    give_batch(&held, &bound);
+    give_pointer(&held, ATTENTION_Q, args->q);
+    give_pointer(&held, ATTENTION_K, args->k);
+    give_pointer(&held, ATTENTION_V, args->v);
+    give_pointer(&held, ATTENTION_O, args->o);
+    give_pointer(&held, ATTENTION_LSE, args->lse);
+    give_pointer(&held, ATTENTION_SCALE, &scale);
+    give_pointer(&held, ATTENTION_MINUS, &minus);
+    return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound.library);
 }
 
 /* Runs one group: the key-value heads from `kv` on, with their query heads. */
-static status run_group(stream *s, const attention_bwd_args *a, const attention_shape *shape,
-                        const batch *b, plans *all, const cudnn_plan *plan, int64_t kv)
+static status run_group(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
+                        const batch *bound, plans *all, const cudnn_plan *plan, int64_t kv)
 {
-    int64_t d = a->head_dim, q = kv * (a->heads / a->kv_heads);
-    const attention_columns_args lse = {.rows = a->tokens,
+    int64_t head_dim = args->head_dim, query_head = kv * (args->heads / args->kv_heads);
+    const attention_columns_args lse = {.rows = args->tokens,
                                         .width = shape->heads,
-                                        .from_stride = a->heads,
+                                        .from_stride = args->heads,
                                         .to_stride = shape->lse_stride,
-                                        .from = row_of(a->lse, q),
-                                        .to = b->lse};
-    if (b->lse)
-        TRY(cuda_attention_columns(s, &lse));
-    float scale = (float)a->scale, minus = -INFINITY, one = 1;
-    hand h = {0};
-    give_batch(&h, b);
-    give_pointer(&h, ATTENTION_Q, head_of(a->q, q, d));
-    give_pointer(&h, ATTENTION_K, head_of(a->k, kv, d));
-    give_pointer(&h, ATTENTION_V, head_of(a->v, kv, d));
-    give_pointer(&h, ATTENTION_O, head_of(a->o, q, d));
-    give_pointer(&h, ATTENTION_LSE, b->lse ? b->lse : lse.from);
-    give_pointer(&h, ATTENTION_SCALE, &scale);
-    give_pointer(&h, ATTENTION_MINUS, &minus);
-    give_pointer(&h, ATTENTION_ONE, &one);
-    give_pointer(&h, ATTENTION_DO, head_of(a->do_, q, d));
-    give_pointer(&h, ATTENTION_DQ, head_of(a->dq, q, d));
-    give_pointer(&h, ATTENTION_DK, head_of(a->dk, kv, d));
-    give_pointer(&h, ATTENTION_DV, head_of(a->dv, kv, d));
-    give_pointer(&h, ATTENTION_SUM, b->sum ? b->sum : row_of(a->work, q));
-    give_pointer(&h, ATTENTION_DQ_SUM, b->dq_sum);
-    give_pointer(&h, ATTENTION_DK_FULL, b->dk_full);
-    give_pointer(&h, ATTENTION_DV_FULL, b->dv_full);
-    return cudnn_plan_run(plan, all->handle, h.n, h.uid, h.pointer, b->library);
+                                        .from = row_of(args->lse, query_head),
+                                        .to = bound->lse};
+    if (bound->lse)
+        TRY(cuda_attention_columns(queue, &lse));
+    float scale = (float)args->scale, minus = -INFINITY, one = 1;
+    hand held = {0};
+    give_batch(&held, bound);
+    give_pointer(&held, ATTENTION_Q, head_of(args->q, query_head, head_dim));
+    give_pointer(&held, ATTENTION_K, head_of(args->k, kv, head_dim));
+    give_pointer(&held, ATTENTION_V, head_of(args->v, kv, head_dim));
+    give_pointer(&held, ATTENTION_O, head_of(args->o, query_head, head_dim));
+    give_pointer(&held, ATTENTION_LSE, bound->lse ? bound->lse : lse.from);
+    give_pointer(&held, ATTENTION_SCALE, &scale);
+    give_pointer(&held, ATTENTION_MINUS, &minus);
+    give_pointer(&held, ATTENTION_ONE, &one);
+    give_pointer(&held, ATTENTION_DO, head_of(args->do_, query_head, head_dim));
+    give_pointer(&held, ATTENTION_DQ, head_of(args->dq, query_head, head_dim));
+    give_pointer(&held, ATTENTION_DK, head_of(args->dk, kv, head_dim));
+    give_pointer(&held, ATTENTION_DV, head_of(args->dv, kv, head_dim));
+    give_pointer(&held, ATTENTION_SUM, bound->sum ? bound->sum : row_of(args->work, query_head));
+    give_pointer(&held, ATTENTION_DQ_SUM, bound->dq_sum);
+    give_pointer(&held, ATTENTION_DK_FULL, bound->dk_full);
+    give_pointer(&held, ATTENTION_DV_FULL, bound->dv_full);
+    return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound->library);
 }
 
-status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
+status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *out_done)
 {
     int64_t groups;
-    attention_fwd_args f = as_fwd(a);
-    attention_shape shape = shape_bwd(s, a, &groups);
+    attention_fwd_args fwd = as_fwd(args);
+    attention_shape shape = shape_bwd(queue, args, &groups);
     plans *all;
     const cudnn_plan *plan;
-    batch b = {0};
+    batch bound = {0};
     *out_done = false;
-    if (!is_asked(s, &f))
+    if (!is_asked(queue, &fwd))
         return ST_OK;
-    enum refusal why = refusal_of_bwd(s, a, &shape, groups);
+    enum refusal why = refusal_of_bwd(queue, args, &shape, groups);
     if (why != TAKEN) {
-        tell_refusal(s, &f, true, why);
+        tell_refusal(queue, &fwd, true, why);
         return ST_OK;
     }
-    TRY(plans_of(s, &all));
-    TRY(plan_for(s, all, &shape, true, &plan));
-    const bool copies = attention_copied_row(a->heads, groups) != 0;
+    TRY(plans_of(queue, &all));
+    TRY(plan_for(queue, all, &shape, true, &plan));
+    const bool copies = attention_copied_row(args->heads, groups) != 0;
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(s, &b, &shape, a->tokens, true, copies, plan));
-    if (b.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
-        TRY(s->dev->backend->zero(s, b.dq_sum, (size_t)b.dq_sum_bytes));
-    attention_pack_args pack = packing(&b, &shape, a->tokens, a->cu);
-    put_tail(&pack, 0, a->dq, a->q_stride, a->heads * a->head_dim);
-    put_tail(&pack, 1, a->dk, a->k_stride, a->kv_heads * a->head_dim);
-    put_tail(&pack, 2, a->dv, a->v_stride, a->kv_heads * a->head_dim);
-    TRY(cuda_attention_pack(s, &pack));
+    TRY(find_room(queue, &bound, &shape, args->tokens, true, copies, plan));
+    if (bound.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
+        TRY(queue->dev->backend->zero(queue, bound.dq_sum, (size_t)bound.dq_sum_bytes));
+    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu);
+    put_tail(&pack, 0, args->dq, args->q_stride, args->heads * args->head_dim);
+    put_tail(&pack, 1, args->dk, args->k_stride, args->kv_heads * args->head_dim);
+    put_tail(&pack, 2, args->dv, args->v_stride, args->kv_heads * args->head_dim);
+    TRY(cuda_attention_pack(queue, &pack));
     for (int64_t i = 0; i < groups; i++)
-        TRY(run_group(s, a, &shape, &b, all, plan, i * shape.kv_heads));
+        TRY(run_group(queue, args, &shape, &bound, all, plan, i * shape.kv_heads));
     return ST_OK;
 }
 
 #else
 
-status attention_cudnn_fwd(stream *s, const attention_fwd_args *a, bool *out_done)
+status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *out_done)
 {
-    (void)s;
-    (void)a;
+    (void)queue;
+    (void)args;
     *out_done = false;
     return ST_OK;
 }
 
-status attention_cudnn_bwd(stream *s, const attention_bwd_args *a, bool *out_done)
+status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *out_done)
 {
-    (void)s;
-    (void)a;
+    (void)queue;
+    (void)args;
     *out_done = false;
     return ST_OK;
 }

@@ -23,33 +23,33 @@ typedef struct softmax_rows {
 /* Turns scores into probabilities relative to the largest score so far; `sum` and o are rescaled
  * when that grows. */
 template <int D>
-static __device__ inline void softmax_step(softmax_rows *r, float (&s)[GROUPS][4],
+static __device__ inline void softmax_step(softmax_rows *rows, float (&s)[GROUPS][4],
                                            float (&o)[D / 8][4], float scale2)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float largest = r->max[half];
+        float largest = rows->max[half];
 #pragma unroll
-        for (int n = 0; n < GROUPS; n++)
-            largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        for (int i = 0; i < GROUPS; i++)
+            largest = fmaxf(largest, fmaxf(s[i][2 * half], s[i][2 * half + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
         /* There was no key yet. Any base but -inf makes the masked scores 0. */
         const float base = largest == -INFINITY ? 0.0f : largest * scale2;
-        const float shrink = exp2_fast(r->max[half] * scale2 - base);
-        r->max[half] = largest;
-        r->sum[half] *= shrink;
+        const float shrink = exp2_fast(rows->max[half] * scale2 - base);
+        rows->max[half] = largest;
+        rows->sum[half] *= shrink;
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            o[n][2 * half] *= shrink;
-            o[n][2 * half + 1] *= shrink;
+        for (int i = 0; i < D / 8; i++) {
+            o[i][2 * half] *= shrink;
+            o[i][2 * half + 1] *= shrink;
         }
 #pragma unroll
-        for (int n = 0; n < GROUPS; n++)
+        for (int i = 0; i < GROUPS; i++)
 #pragma unroll
-            for (int e = 2 * half; e < 2 * half + 2; e++) {
-                s[n][e] = exp2_fast(s[n][e] * scale2 - base);
-                r->sum[half] += s[n][e];
+            for (int j = 2 * half; j < 2 * half + 2; j++) {
+                s[i][j] = exp2_fast(s[i][j] * scale2 - base);
+                rows->sum[half] += s[i][j];
             }
     }
 }
@@ -59,44 +59,44 @@ static __device__ inline void mask_scores(float (&s)[GROUPS][4], const visible (
                                           int first)
 {
 #pragma unroll
-    for (int n = 0; n < GROUPS; n++)
+    for (int i = 0; i < GROUPS; i++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (!sees(seen[e / 2], first + product_column(n, e)))
-                s[n][e] = -INFINITY;
+        for (int j = 0; j < 4; j++)
+            if (!sees(seen[j / 2], first + product_column(i, j)))
+                s[i][j] = -INFINITY;
 }
 
 template <int D>
 static __global__ void __launch_bounds__(OWN_THREADS)
-    attention_fwd_kernel(attention_fwd_args a, bool wide)
+    attention_fwd_kernel(attention_fwd_args args, bool wide)
 {
     SHARED_BYTES(shared);
     __shared__ sight sight_of;
     bf16 *q_tile = (bf16 *)shared, *k_tile = q_tile + TILE * tile<D>::STRIDE;
     bf16 *v_tile = k_tile + TILE * tile<D>::STRIDE;
-    const int64_t h = blockIdx.x, kv = h / (a.heads / a.kv_heads);
+    const int64_t at_head = blockIdx.x, kv = at_head / (args.heads / args.kv_heads);
     /* Where a document is long its last tiles see most keys, so they start first. */
     const int64_t first = (int64_t)(gridDim.y - 1 - blockIdx.y) * TILE;
-    const int row0 = (int)threadIdx.x / LANES * 16, g = (int)threadIdx.x % LANES / 4;
-    const head q = head_of(a.q, a.q_stride, a.head_dim, h, wide);
-    const head k = head_of(a.k, a.k_stride, a.head_dim, kv, wide);
-    const head v = head_of(a.v, a.v_stride, a.head_dim, kv, wide);
-    const head o = head_of(a.o, a.o_stride, a.head_dim, h, wide);
-    tile_sight(&sight_of, sides_of(a), first, false);
+    const int row0 = (int)threadIdx.x / LANES * 16, group = (int)threadIdx.x % LANES / 4;
+    const head q_head = head_of(args.q, args.q_stride, args.head_dim, at_head, wide);
+    const head k_head = head_of(args.k, args.k_stride, args.head_dim, kv, wide);
+    const head v_head = head_of(args.v, args.v_stride, args.head_dim, kv, wide);
+    const head o_head = head_of(args.o, args.o_stride, args.head_dim, at_head, wide);
+    tile_sight(&sight_of, sides_of(args), first, false);
     const range any = sight_of.any;
-    const visible seen[2] = {sight_of.row[row0 + g], sight_of.row[row0 + g + 8]};
-    const float scale2 = (float)a.scale * LOG2E;
+    const visible seen[2] = {sight_of.row[row0 + group], sight_of.row[row0 + group + 8]};
+    const float scale2 = (float)args.scale * LOG2E;
 
     float sum[D / 8][4] = {};
     softmax_rows rows = {{-INFINITY, -INFINITY}, {0, 0}};
-    tile_load<D>(q_tile, q, first, a.tokens);
-    tile_load<D>(k_tile, k, any.begin, any.end);
+    tile_load<D>(q_tile, q_head, first, args.tokens);
+    tile_load<D>(k_tile, k_head, any.begin, any.end);
     copy_commit();
     for (int at = any.begin, next; at < any.end; at = next) {
         next = next_tile(sight_of, at);
         copy_wait<0>();
         __syncthreads(); /* k has arrived, and all warps are done with the last v */
-        tile_load<D>(v_tile, v, at, any.end);
+        tile_load<D>(v_tile, v_head, at, any.end);
         copy_commit();
         float s[GROUPS][4];
         product_nt<D>(s, q_tile, row0, k_tile);
@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(OWN_THREADS)
         copy_wait<0>();
         __syncthreads(); /* v has arrived, and all warps are done with this k */
         if (next < any.end)
-            tile_load<D>(k_tile, k, next, any.end);
+            tile_load<D>(k_tile, k_head, next, any.end);
         copy_commit();
         softmax_step<D>(&rows, s, sum, scale2);
         product_nn<D>(sum, s, v_tile);
@@ -118,29 +118,32 @@ static __global__ void __launch_bounds__(OWN_THREADS)
         total += __shfl_xor_sync(0xffffffffu, total, 1);
         total += __shfl_xor_sync(0xffffffffu, total, 2);
         scale[half] = total > 0 ? 1 / total : 0;
-        const int row = row0 + g + half * 8;
-        if (threadIdx.x % 4 == 0 && first + row < a.tokens)
-            ((float *)a.lse)[(first + row) * a.heads + h] =
-                row < sight_of.used ? rows.max[half] * (float)a.scale + logf(total) : 0.0f;
+        const int row = row0 + group + half * 8;
+        if (threadIdx.x % 4 == 0 && first + row < args.tokens)
+            ((float *)args.lse)[(first + row) * args.heads + at_head] =
+                row < sight_of.used ? rows.max[half] * (float)args.scale + logf(total) : 0.0f;
     }
     __syncthreads(); /* needed where no key was seen: q has arrived for all warps */
-    warp_store<D>(o, first, a.tokens, first + sight_of.used, sum, scale, q_tile);
+    warp_store<D>(o_head, first, args.tokens, first + sight_of.used, sum, scale, q_tile);
 }
 
-template <int D> static status launch_fwd(stream *s, const attention_fwd_args *a, bool wide)
+template <int D> static status launch_fwd(stream *queue, const attention_fwd_args *args, bool wide)
 {
     const size_t shared = 3 * tile<D>::BYTES;
     TRY(allow_shared(attention_fwd_kernel<D>, shared));
-    return LAUNCH(s, attention_fwd_kernel<D>, grid_of(a->heads, ceil_div(a->tokens, TILE)),
-                  OWN_THREADS, shared, *a, wide);
+    return LAUNCH(queue, attention_fwd_kernel<D>,
+                  grid_of(args->heads, ceil_div(args->tokens, TILE)), OWN_THREADS, shared, *args,
+                  wide);
 }
 
-status cuda_attention_portable_fwd(stream *s, const attention_fwd_args *a)
+status cuda_attention_portable_fwd(stream *queue, const attention_fwd_args *args)
 {
-    TRY(attention_check(sides_of(*a), a->heads, a->kv_heads, a->head_dim));
+    TRY(attention_check(sides_of(*args), args->heads, args->kv_heads, args->head_dim));
     const bool wide =
-        (a->head_dim | a->q_stride | a->k_stride | a->v_stride | a->o_stride) % VECTOR == 0 &&
-        aligned16(a->q) && aligned16(a->k) && aligned16(a->v) && aligned16(a->o);
-    return a->head_dim <= DIM_SMALL ? launch_fwd<DIM_SMALL>(s, a, wide)
-                                    : launch_fwd<DIM_MAX>(s, a, wide);
+        (args->head_dim | args->q_stride | args->k_stride | args->v_stride | args->o_stride) %
+                VECTOR ==
+            0 &&
+        aligned16(args->q) && aligned16(args->k) && aligned16(args->v) && aligned16(args->o);
+    return args->head_dim <= DIM_SMALL ? launch_fwd<DIM_SMALL>(queue, args, wide)
+                                       : launch_fwd<DIM_MAX>(queue, args, wide);
 }

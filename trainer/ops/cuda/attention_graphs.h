@@ -23,9 +23,9 @@ typedef struct attention_shape {
 
 /* Whether the library keeps row sums packed: it does for head widths that are a multiple of 32
  * bytes. For others it pads them to [segments, heads, longest, ..]. */
-static inline bool attention_packs_sums(const attention_shape *a)
+static inline bool attention_packs_sums(const attention_shape *shape)
 {
-    return a->head_dim % 16 == 0;
+    return shape->head_dim % 16 == 0;
 }
 
 /* The uids of the pointers that an execution hands over. First elements are int64 [segments + 1].

@@ -7,49 +7,51 @@
 
 enum { THREADS = 256, TAIL_BLOCKS = 264 /* two per multiprocessor of an H200 */ };
 
-static __global__ void pack_kernel(attention_pack_args a)
+static __global__ void pack_kernel(attention_pack_args args)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i > a.segments)
+    if (i > args.segments)
         return;
-    if (i < a.segments)
-        a.length[i] = a.cu[i + 1] - a.cu[i];
-    for (int f = 0; f < PACK_FIRSTS; f++)
-        a.first[f][i] = (int64_t)a.cu[i] * a.stride[f];
+    if (i < args.segments)
+        args.length[i] = args.cu[i + 1] - args.cu[i];
+    for (int j = 0; j < PACK_FIRSTS; j++)
+        args.first[j][i] = (int64_t)args.cu[i] * args.stride[j];
 }
 
-static __global__ void tail_kernel(attention_pack_args a)
+static __global__ void tail_kernel(attention_pack_args args)
 {
-    const int64_t used = a.cu[a.segments], rows = a.tokens - used;
+    const int64_t used = args.cu[args.segments], rows = args.tokens - used;
     const int64_t step = (int64_t)TAIL_BLOCKS * THREADS;
     const int64_t start = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    for (int t = 0; t < PACK_TAILS; t++) {
-        const int64_t width = a.tail_width[t] / VECTOR;
-        bf16 *p = (bf16 *)a.tail[t] + used * a.tail_stride[t];
-        for (int64_t i = start; a.tail[t] && i < rows * width; i += step)
-            *(uint4 *)(p + i / width * a.tail_stride[t] + i % width * VECTOR) =
+    for (int j = 0; j < PACK_TAILS; j++) {
+        const int64_t width = args.tail_width[j] / VECTOR;
+        bf16 *tail = (bf16 *)args.tail[j] + used * args.tail_stride[j];
+        for (int64_t i = start; args.tail[j] && i < rows * width; i += step)
+            *(uint4 *)(tail + i / width * args.tail_stride[j] + i % width * VECTOR) =
                 make_uint4(0, 0, 0, 0);
     }
-    for (int64_t i = start; a.tail_f32 && i < rows * a.f32_width; i += step)
-        a.tail_f32[used * a.f32_width + i] = 0;
+    for (int64_t i = start; args.tail_f32 && i < rows * args.f32_width; i += step)
+        args.tail_f32[used * args.f32_width + i] = 0;
 }
 
-extern "C" status cuda_attention_pack(stream *s, const attention_pack_args *a)
+extern "C" status cuda_attention_pack(stream *queue, const attention_pack_args *args)
 {
-    TRY(LAUNCH(s, pack_kernel, grid_of(ceil_div(a->segments + 1, THREADS)), THREADS, 0, *a));
-    return LAUNCH(s, tail_kernel, dim3(TAIL_BLOCKS), THREADS, 0, *a);
+    TRY(LAUNCH(queue, pack_kernel, grid_of(ceil_div(args->segments + 1, THREADS)), THREADS, 0,
+               *args));
+    return LAUNCH(queue, tail_kernel, dim3(TAIL_BLOCKS), THREADS, 0, *args);
 }
 
-static __global__ void columns_kernel(attention_columns_args a)
+static __global__ void columns_kernel(attention_columns_args args)
 {
-    const int64_t r = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (r >= a.rows)
+    const int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= args.rows)
         return;
-    for (int64_t i = threadIdx.x; i < a.width; i += blockDim.x)
-        a.to[r * a.to_stride + i] = a.from[r * a.from_stride + i];
+    for (int64_t i = threadIdx.x; i < args.width; i += blockDim.x)
+        args.to[row * args.to_stride + i] = args.from[row * args.from_stride + i];
 }
 
-extern "C" status cuda_attention_columns(stream *s, const attention_columns_args *a)
+extern "C" status cuda_attention_columns(stream *queue, const attention_columns_args *args)
 {
-    return LAUNCH(s, columns_kernel, tile_grid(a->rows, a->width), tile_block(a->width), 0, *a);
+    return LAUNCH(queue, columns_kernel, tile_grid(args->rows, args->width),
+                  tile_block(args->width), 0, *args);
 }

@@ -19,8 +19,8 @@ static __global__ void columns_kernel(int64_t parts, int64_t n, int64_t stride,
     float sum = 0;
     if (j < n)
 #pragma unroll 8
-        for (int64_t p = warp; p < parts; p += COLUMN_WARPS)
-            sum += partial[p * stride + j];
+        for (int64_t part = warp; part < parts; part += COLUMN_WARPS)
+            sum += partial[part * stride + j];
     sums[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || j >= n)
@@ -32,11 +32,11 @@ static __global__ void columns_kernel(int64_t parts, int64_t n, int64_t stride,
 }
 
 /* out[j] += sum over parts of partial[part * stride + j], j < n. */
-static inline status columns_add(stream *s, int64_t parts, int64_t n, int64_t stride,
+static inline status columns_add(stream *queue, int64_t parts, int64_t n, int64_t stride,
                                  const float *partial, float *out)
 {
-    return LAUNCH(s, columns_kernel, grid_of(ceil_div(n, LANES)), COLUMN_WARPS * LANES, 0, parts, n,
-                  stride, partial, out);
+    return LAUNCH(queue, columns_kernel, grid_of(ceil_div(n, LANES)), COLUMN_WARPS * LANES, 0,
+                  parts, n, stride, partial, out);
 }
 
 #endif

@@ -17,17 +17,17 @@ enum {
 
 /* A block owns a token, or blockDim.x * N columns of one. */
 template <int N>
-static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_fwd_args a)
+static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_fwd_args args)
 {
-    const int64_t t = blockIdx.x, at = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
-    const int k = (int)a.top_k;
-    if (at >= a.width)
+    const int64_t token = blockIdx.x, at = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const int k = (int)args.top_k;
+    if (at >= args.width)
         return;
-    const float *weight = (const float *)a.weight;
-    const bf16 *o = (const bf16 *)a.o + at;
+    const float *weight = (const float *)args.weight;
+    const bf16 *o = (const bf16 *)args.o + at;
     float sum[N] = {}, x[N];
-    if (a.residual)
-        unpack(sum, *(const piece<N> *)((const bf16 *)a.residual + t * a.width + at));
+    if (args.residual)
+        unpack(sum, *(const piece<N> *)((const bf16 *)args.residual + token * args.width + at));
     for (int k0 = 0; k0 < k; k0 += ROWS) {
         int from[ROWS];
         float w[ROWS];
@@ -36,13 +36,13 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
          * first is added. A slot without a row reads row 0, which then counts for nothing. */
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
-            const int64_t slot = t * k + (k0 + j < k ? k0 + j : 0);
-            from[j] = k0 + j < k ? __ldg(a.slot_row + slot) : -1;
+            const int64_t slot = token * k + (k0 + j < k ? k0 + j : 0);
+            from[j] = k0 + j < k ? __ldg(args.slot_row + slot) : -1;
             w[j] = weight ? __ldg(weight + slot) : 1.0f;
         }
 #pragma unroll
         for (int j = 0; j < ROWS; j++)
-            row[j] = load_piece<N>(o + (int64_t)(from[j] < 0 ? 0 : from[j]) * a.width);
+            row[j] = load_piece<N>(o + (int64_t)(from[j] < 0 ? 0 : from[j]) * args.width);
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
             unpack(x, row[j]);
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS, 4) combine_fwd_kernel(combine_
                 sum[i] += from[j] < 0 ? 0.0f : w[j] * x[i];
         }
     }
-    *(piece<N> *)((bf16 *)a.y + t * a.width + at) = pack(sum);
+    *(piece<N> *)((bf16 *)args.y + token * args.width + at) = pack(sum);
 }
 
 /* One warp does one slot: it writes do_ = w dy and returns this lane's part of the dot product of
@@ -86,42 +86,43 @@ static __device__ inline float slot_bwd(bf16 *do_, const bf16 *o, const bf16 *dy
 }
 
 template <int N>
-static __global__ void __launch_bounds__(THREADS) combine_bwd_kernel(combine_bwd_args a)
+static __global__ void __launch_bounds__(THREADS) combine_bwd_kernel(combine_bwd_args args)
 {
     const int64_t slot = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
-    if (slot >= a.tokens * a.top_k)
+    if (slot >= args.tokens * args.top_k)
         return;
-    const int64_t row = a.slot_row[slot];
+    const int64_t row = args.slot_row[slot];
     float dot = 0;
     if (row >= 0)
-        dot = slot_bwd<N>((bf16 *)a.do_ + row * a.width, (const bf16 *)a.o + row * a.width,
-                          (const bf16 *)a.dy + slot / a.top_k * a.width,
-                          ((const float *)a.weight)[slot], a.width);
+        dot = slot_bwd<N>((bf16 *)args.do_ + row * args.width,
+                          (const bf16 *)args.o + row * args.width,
+                          (const bf16 *)args.dy + slot / args.top_k * args.width,
+                          ((const float *)args.weight)[slot], args.width);
     dot = warp_sum(dot);
     if (threadIdx.x % LANES == 0)
-        ((float *)a.dweight)[slot] = dot;
+        ((float *)args.dweight)[slot] = dot;
 }
 
-static bool whole_vectors(int64_t width, const void *a, const void *b, const void *c)
+static bool whole_vectors(int64_t width, const void *first, const void *second, const void *third)
 {
-    return width % VECTOR == 0 && aligned16(a) && aligned16(b) && aligned16(c);
+    return width % VECTOR == 0 && aligned16(first) && aligned16(second) && aligned16(third);
 }
 
-extern "C" status cuda_combine_fwd(stream *s, const combine_fwd_args *a)
+extern "C" status cuda_combine_fwd(stream *queue, const combine_fwd_args *args)
 {
-    const bool wide = whole_vectors(a->width, a->o, a->y, a->residual);
-    const int64_t columns = a->width / (wide ? VECTOR : 1), warps = ceil_div(columns, LANES);
+    const bool wide = whole_vectors(args->width, args->o, args->y, args->residual);
+    const int64_t columns = args->width / (wide ? VECTOR : 1), warps = ceil_div(columns, LANES);
     const int threads = warps < WARPS ? (int)warps * LANES : THREADS;
-    const dim3 grid = grid_of(a->tokens, ceil_div(columns, THREADS));
+    const dim3 grid = grid_of(args->tokens, ceil_div(columns, THREADS));
     if (wide)
-        return LAUNCH(s, combine_fwd_kernel<VECTOR>, grid, threads, 0, *a);
-    return LAUNCH(s, combine_fwd_kernel<1>, grid, threads, 0, *a);
+        return LAUNCH(queue, combine_fwd_kernel<VECTOR>, grid, threads, 0, *args);
+    return LAUNCH(queue, combine_fwd_kernel<1>, grid, threads, 0, *args);
 }
 
-extern "C" status cuda_combine_bwd(stream *s, const combine_bwd_args *a)
+extern "C" status cuda_combine_bwd(stream *queue, const combine_bwd_args *args)
 {
-    const dim3 grid = grid_of(ceil_div(a->tokens * a->top_k, WARPS));
-    if (whole_vectors(a->width, a->o, a->dy, a->do_))
-        return LAUNCH(s, combine_bwd_kernel<VECTOR>, grid, THREADS, 0, *a);
-    return LAUNCH(s, combine_bwd_kernel<1>, grid, THREADS, 0, *a);
+    const dim3 grid = grid_of(ceil_div(args->tokens * args->top_k, WARPS));
+    if (whole_vectors(args->width, args->o, args->dy, args->do_))
+        return LAUNCH(queue, combine_bwd_kernel<VECTOR>, grid, THREADS, 0, *args);
+    return LAUNCH(queue, combine_bwd_kernel<1>, grid, THREADS, 0, *args);
 }

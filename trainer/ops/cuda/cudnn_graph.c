@@ -11,211 +11,221 @@ enum { ENGINES_MAX = 32, NOTES_MAX = 32 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-static void keep_error(cudnn_graph *g, const char *call, cudnnStatus_t error)
+static void keep_error(cudnn_graph *graph, const char *call, cudnnStatus_t error)
 {
-    if (error != CUDNN_STATUS_SUCCESS && g->st == ST_OK)
-        g->st = cudnn_fail(call, error);
+    if (error != CUDNN_STATUS_SUCCESS && graph->st == ST_OK)
+        graph->st = cudnn_fail(call, error);
 }
 
-static descriptor make_descriptor(cudnn_graph *g, cudnnBackendDescriptorType_t type)
+static descriptor make_descriptor(cudnn_graph *graph, cudnnBackendDescriptorType_t type)
 {
-    descriptor d = NULL;
-    if (g->st == ST_OK && g->n_made == CUDNN_MADE)
-        g->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d parts", CUDNN_MADE);
-    if (g->st != ST_OK)
+    descriptor desc = NULL;
+    if (graph->st == ST_OK && graph->n_made == CUDNN_MADE)
+        graph->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d parts", CUDNN_MADE);
+    if (graph->st != ST_OK)
         return NULL;
-    keep_error(g, "cudnnBackendCreateDescriptor", cudnn_api()->BackendCreateDescriptor(type, &d));
-    if (d)
-        g->made[g->n_made++] = d;
-    return d;
+    keep_error(graph, "cudnnBackendCreateDescriptor",
+               cudnn_api()->BackendCreateDescriptor(type, &desc));
+    if (desc)
+        graph->made[graph->n_made++] = desc;
+    return desc;
 }
 
-static void set_attribute(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
-                          cudnnBackendAttributeType_t type, int64_t n, const void *values)
+static void set_attribute(cudnn_graph *graph, descriptor desc, cudnnBackendAttributeName_t name,
+                          cudnnBackendAttributeType_t type, int64_t n_ops, const void *values)
 {
-    if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendSetAttribute",
-                   cudnn_api()->BackendSetAttribute(d, name, type, n, values));
+    if (graph->st == ST_OK)
+        keep_error(graph, "cudnnBackendSetAttribute",
+                   cudnn_api()->BackendSetAttribute(desc, name, type, n_ops, values));
 }
 
-static void set_descriptor(cudnn_graph *g, descriptor d, cudnnBackendAttributeName_t name,
+static void set_descriptor(cudnn_graph *graph, descriptor desc, cudnnBackendAttributeName_t name,
                            descriptor value)
 {
-    set_attribute(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    set_attribute(graph, desc, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void finish_descriptor(cudnn_graph *g, descriptor d)
+static void finish_descriptor(cudnn_graph *graph, descriptor desc)
 {
-    if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendFinalize", cudnn_api()->BackendFinalize(d));
+    if (graph->st == ST_OK)
+        keep_error(graph, "cudnnBackendFinalize", cudnn_api()->BackendFinalize(desc));
 }
 
-static void finish_op(cudnn_graph *g, descriptor d)
+static void finish_op(cudnn_graph *graph, descriptor desc)
 {
-    finish_descriptor(g, d);
-    if (g->st == ST_OK && g->n_ops == CUDNN_OPS)
-        g->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d operations", CUDNN_OPS);
-    if (g->st == ST_OK)
-        g->op[g->n_ops++] = d;
+    finish_descriptor(graph, desc);
+    if (graph->st == ST_OK && graph->n_ops == CUDNN_OPS)
+        graph->st = FAIL(ST_INTERNAL, "a cuDNN graph has more than %d operations", CUDNN_OPS);
+    if (graph->st == ST_OK)
+        graph->op[graph->n_ops++] = desc;
 }
 
 typedef struct kind {
     bool inner, number;
 } kind;
 
-static cudnn_tensor make_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l, kind k)
+static cudnn_tensor make_tensor(cudnn_graph *graph, int64_t uid, const cudnn_layout *layout,
+                                kind wanted)
 {
-    cudnn_tensor t = {.it = make_descriptor(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
+    cudnn_tensor tensor = {.it = make_descriptor(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR)};
     int64_t alignment = CUDNN_ALIGNMENT;
-    memcpy(t.dim, l->dim, sizeof t.dim);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &l->type);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_DIMS, l->dim);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_DIMS, l->stride);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &k.inner);
-    set_attribute(g, t.it, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &k.number);
-    if (l->ragged)
-        set_descriptor(g, t.it, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, l->ragged->it);
-    finish_descriptor(g, t.it);
-    return t;
+    memcpy(tensor.dim, layout->dim, sizeof tensor.dim);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
+                  &layout->type);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, CUDNN_DIMS,
+                  layout->dim);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, CUDNN_DIMS,
+                  layout->stride);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
+                  &alignment);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1,
+                  &wanted.inner);
+    set_attribute(graph, tensor.it, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1,
+                  &wanted.number);
+    if (layout->ragged)
+        set_descriptor(graph, tensor.it, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, layout->ragged->it);
+    finish_descriptor(graph, tensor.it);
+    return tensor;
 }
 
-cudnn_tensor cudnn_graph_tensor(cudnn_graph *g, int64_t uid, const cudnn_layout *l)
+cudnn_tensor cudnn_graph_tensor(cudnn_graph *graph, int64_t uid, const cudnn_layout *layout)
 {
-    return make_tensor(g, uid, l, (kind){0});
+    return make_tensor(graph, uid, layout, (kind){0});
 }
 
-cudnn_tensor cudnn_graph_number(cudnn_graph *g, int64_t uid, cudnnDataType_t type)
+cudnn_tensor cudnn_graph_number(cudnn_graph *graph, int64_t uid, cudnnDataType_t type)
 {
     cudnn_layout one = {.type = type, .dim = {1, 1, 1, 1}, .stride = {1, 1, 1, 1}};
-    return make_tensor(g, uid, &one, (kind){.number = true});
+    return make_tensor(graph, uid, &one, (kind){.number = true});
 }
 
-cudnn_tensor cudnn_graph_inner_as(cudnn_graph *g, const cudnn_layout *l)
+cudnn_tensor cudnn_graph_inner_as(cudnn_graph *graph, const cudnn_layout *layout)
 {
-    return make_tensor(g, CUDNN_FIRST_UID + g->next_uid++, l, (kind){.inner = true});
+    return make_tensor(graph, CUDNN_FIRST_UID + graph->next_uid++, layout, (kind){.inner = true});
 }
 
-cudnn_tensor cudnn_graph_inner(cudnn_graph *g, cudnnDataType_t type, const int64_t *dim)
+cudnn_tensor cudnn_graph_inner(cudnn_graph *graph, cudnnDataType_t type, const int64_t *dim)
 {
-    cudnn_layout l = {.type = type,
-                      .stride = {dim[1] * dim[2] * dim[3], dim[2] * dim[3], dim[3], 1}};
-    memcpy(l.dim, dim, sizeof l.dim);
-    return cudnn_graph_inner_as(g, &l);
+    cudnn_layout layout = {.type = type,
+                           .stride = {dim[1] * dim[2] * dim[3], dim[2] * dim[3], dim[3], 1}};
+    memcpy(layout.dim, dim, sizeof layout.dim);
+    return cudnn_graph_inner_as(graph, &layout);
 }
 
-void cudnn_graph_matmul(cudnn_graph *g, cudnn_tensor a, cudnn_tensor b, cudnn_tensor c,
+void cudnn_graph_matmul(cudnn_graph *graph, cudnn_tensor a, cudnn_tensor b, cudnn_tensor c,
                         cudnn_sizes of)
 {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor how = make_descriptor(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set_attribute(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    finish_descriptor(g, how);
-    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    descriptor how = make_descriptor(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    set_attribute(graph, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    finish_descriptor(graph, how);
+    descriptor op = make_descriptor(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
     if (of.rows)
-        set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, of.rows->it);
+        set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, of.rows->it);
     if (of.columns)
-        set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, of.columns->it);
+        set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, of.columns->it);
     if (of.inner)
-        set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, of.inner->it);
-    finish_op(g, op);
+        set_descriptor(graph, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, of.inner->it);
+    finish_op(graph, op);
 }
 
 /* axis -1: the mode has no axis */
-static descriptor pointwise(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type,
+static descriptor pointwise(cudnn_graph *graph, cudnnPointwiseMode_t mode, cudnnDataType_t type,
                             int64_t axis)
 {
-    descriptor how = make_descriptor(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set_attribute(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &f);
-    set_attribute(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    descriptor how = make_descriptor(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set_attribute(graph, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_attribute(graph, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type);
     if (axis >= 0)
-        set_attribute(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finish_descriptor(g, how);
-    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+        set_attribute(graph, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    finish_descriptor(graph, how);
+    descriptor op = make_descriptor(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     return op;
 }
 
-void cudnn_graph_map(cudnn_graph *g, cudnnPointwiseMode_t f, cudnnDataType_t type, cudnn_tensor x,
-                     const cudnn_tensor *b, cudnn_tensor y)
+void cudnn_graph_map(cudnn_graph *graph, cudnnPointwiseMode_t mode, cudnnDataType_t type,
+                     cudnn_tensor x, const cudnn_tensor *b, cudnn_tensor y)
 {
-    descriptor op = pointwise(g, f, type, -1);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
+    descriptor op = pointwise(graph, mode, type, -1);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
     if (b)
-        set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
-    finish_op(g, op);
+        set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
+    finish_op(graph, op);
 }
 
-void cudnn_graph_index(cudnn_graph *g, int64_t axis, cudnn_tensor x, cudnn_tensor y)
+void cudnn_graph_index(cudnn_graph *graph, int64_t axis, cudnn_tensor x, cudnn_tensor y)
 {
-    descriptor op = pointwise(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
-    finish_op(g, op);
+    descriptor op = pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, axis);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
+    finish_op(graph, op);
 }
 
-void cudnn_graph_select(cudnn_graph *g, cudnn_tensor x, cudnn_tensor otherwise, cudnn_tensor t,
+void cudnn_graph_select(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor otherwise,
+                        cudnn_tensor condition, cudnn_tensor y)
+{
+    descriptor op = pointwise(graph, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, otherwise.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, condition.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
+    finish_op(graph, op);
+}
+
+void cudnn_graph_reduce(cudnn_graph *graph, cudnnReduceTensorOp_t reduction, cudnn_tensor x,
                         cudnn_tensor y)
 {
-    descriptor op = pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, otherwise.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.it);
-    finish_op(g, op);
-}
-
-void cudnn_graph_reduce(cudnn_graph *g, cudnnReduceTensorOp_t f, cudnn_tensor x, cudnn_tensor y)
-{
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor how = make_descriptor(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    set_attribute(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    set_attribute(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &f);
-    finish_descriptor(g, how);
-    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.it);
-    finish_op(g, op);
+    descriptor how = make_descriptor(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    set_attribute(graph, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    set_attribute(graph, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                  &reduction);
+    finish_descriptor(graph, how);
+    descriptor op = make_descriptor(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.it);
+    finish_op(graph, op);
 }
 
-void cudnn_graph_reshape(cudnn_graph *g, cudnn_tensor x, cudnn_tensor y)
+void cudnn_graph_reshape(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor y)
 {
-    descriptor op = make_descriptor(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.it);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.it);
-    finish_op(g, op);
+    descriptor op = make_descriptor(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.it);
+    set_descriptor(graph, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.it);
+    finish_op(graph, op);
 }
 
-static void graph_done(cudnn_graph *g)
+static void graph_done(cudnn_graph *graph)
 {
-    while (g->n_made > 0)
-        cudnn_api()->BackendDestroyDescriptor(g->made[--g->n_made]);
-    free(g);
+    while (graph->n_made > 0)
+        cudnn_api()->BackendDestroyDescriptor(graph->made[--graph->n_made]);
+    free(graph);
 }
 
 /* Whether the engine declares that it may add in any order. */
-static bool wanders(cudnn_graph *g, descriptor config)
+static bool wanders(cudnn_graph *graph, descriptor config)
 {
     cudnnBackendNumericalNote_t note[NOTES_MAX];
     int64_t n = 0;
-    descriptor engine = make_descriptor(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendGetAttribute",
+    descriptor engine = make_descriptor(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    if (graph->st == ST_OK)
+        keep_error(graph, "cudnnBackendGetAttribute",
                    cudnn_api()->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine));
-    if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendGetAttribute",
+    if (graph->st == ST_OK)
+        keep_error(graph, "cudnnBackendGetAttribute",
                    cudnn_api()->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                                     CUDNN_TYPE_NUMERICAL_NOTE, NOTES_MAX, &n,
                                                     note));
-    for (int64_t i = 0; i < n && g->st == ST_OK; i++)
+    for (int64_t i = 0; i < n && graph->st == ST_OK; i++)
         if (note[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
             return true;
     return false;
@@ -223,85 +233,87 @@ static bool wanders(cudnn_graph *g, descriptor config)
 
 /* Tries to make a plan with this engine. Returns NULL if the engine does not accept the graph after
  * all. */
-static descriptor try_plan(cudnn_graph *g, descriptor config, const cudnn_target *t)
+static descriptor try_plan(cudnn_graph *graph, descriptor config, const cudnn_target *target)
 {
-    descriptor plan = make_descriptor(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-    if (t->handle)
-        set_attribute(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
+    descriptor plan = make_descriptor(graph, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    set_descriptor(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+    if (target->handle)
+        set_attribute(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                      &target->handle);
     else
-        set_descriptor(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t->properties);
-    if (g->st != ST_OK || cudnn_api()->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
+        set_descriptor(graph, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target->properties);
+    if (graph->st != ST_OK || cudnn_api()->BackendFinalize(plan) != CUDNN_STATUS_SUCCESS)
         return NULL;
     return plan;
 }
 
-static descriptor from_list(cudnn_graph *g, descriptor graph, cudnnBackendHeurMode_t mode,
-                            const cudnn_target *t)
+static descriptor from_list(cudnn_graph *whole, descriptor graph, cudnnBackendHeurMode_t mode,
+                            const cudnn_target *target)
 {
-    descriptor config[ENGINES_MAX], plan = NULL,
-                                    list = make_descriptor(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    descriptor config[ENGINES_MAX],
+        plan = NULL, list = make_descriptor(whole, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     int64_t n = 0;
     for (int i = 0; i < ENGINES_MAX; i++)
-        config[i] = make_descriptor(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    set_descriptor(g, list, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set_attribute(g, list, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    if (!t->handle)
-        set_descriptor(g, list, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, t->properties);
-    if (g->st != ST_OK || cudnn_api()->BackendFinalize(list) != CUDNN_STATUS_SUCCESS)
+        config[i] = make_descriptor(whole, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    set_descriptor(whole, list, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set_attribute(whole, list, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (!target->handle)
+        set_descriptor(whole, list, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target->properties);
+    if (whole->st != ST_OK || cudnn_api()->BackendFinalize(list) != CUDNN_STATUS_SUCCESS)
         return NULL;
-    keep_error(g, "cudnnBackendGetAttribute",
+    keep_error(whole, "cudnnBackendGetAttribute",
                cudnn_api()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n,
                                                 config));
-    for (int64_t i = 0; i < n && !plan && g->st == ST_OK; i++)
-        if (!t->deterministic || !wanders(g, config[i]))
-            plan = try_plan(g, config[i], t);
+    for (int64_t i = 0; i < n && !plan && whole->st == ST_OK; i++)
+        if (!target->deterministic || !wanders(whole, config[i]))
+            plan = try_plan(whole, config[i], target);
     return plan;
 }
 
-static descriptor find_plan(cudnn_graph *g, const cudnn_target *t)
+static descriptor find_plan(cudnn_graph *whole, const cudnn_target *target)
 {
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK};
-    descriptor plan = NULL, graph = make_descriptor(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set_attribute(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops,
-                  g->op);
-    if (t->handle)
-        set_attribute(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
-    finish_descriptor(g, graph);
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0] && !plan && g->st == ST_OK; i++)
-        plan = from_list(g, graph, modes[i], t);
-    if (!plan && g->st == ST_OK)
-        g->st = FAIL(ST_UNAVAILABLE, "cuDNN %zu has no%s engine for this graph",
-                     cudnn_api()->GetVersion(), t->deterministic ? " deterministic" : "");
+    descriptor plan = NULL, graph = make_descriptor(whole, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_attribute(whole, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                  whole->n_ops, whole->op);
+    if (target->handle)
+        set_attribute(whole, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                      &target->handle);
+    finish_descriptor(whole, graph);
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0] && !plan && whole->st == ST_OK; i++)
+        plan = from_list(whole, graph, modes[i], target);
+    if (!plan && whole->st == ST_OK)
+        whole->st = FAIL(ST_UNAVAILABLE, "cuDNN %zu has no%s engine for this graph",
+                         cudnn_api()->GetVersion(), target->deterministic ? " deterministic" : "");
     return plan;
 }
 
-status cudnn_graph_plan(cudnn_graph *g, const cudnn_target *t, cudnn_plan *out)
+status cudnn_graph_plan(cudnn_graph *graph, const cudnn_target *target, cudnn_plan *out)
 {
     int64_t bytes = 0, n = 0;
-    descriptor plan = find_plan(g, t);
-    if (g->st == ST_OK)
-        keep_error(g, "cudnnBackendGetAttribute",
+    descriptor plan = find_plan(graph, target);
+    if (graph->st == ST_OK)
+        keep_error(graph, "cudnnBackendGetAttribute",
                    cudnn_api()->BackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                     CUDNN_TYPE_INT64, 1, &n, &bytes));
-    status st = g->st;
+    status st = graph->st;
     if (st != ST_OK) {
-        graph_done(g);
+        graph_done(graph);
         return st;
     }
-    *out = (cudnn_plan){.graph = g, .it = plan, .workspace_bytes = bytes};
+    *out = (cudnn_plan){.graph = graph, .it = plan, .workspace_bytes = bytes};
     return ST_OK;
 }
 
-void cudnn_plan_done(cudnn_plan *p)
+void cudnn_plan_done(cudnn_plan *made)
 {
-    if (p->graph)
-        graph_done(p->graph);
-    *p = (cudnn_plan){0};
+    if (made->graph)
+        graph_done(made->graph);
+    *made = (cudnn_plan){0};
 }
 
-static status run_pack(const cudnn_plan *p, cudnnHandle_t handle, descriptor pack, int64_t n,
+static status run_pack(const cudnn_plan *made, cudnnHandle_t handle, descriptor pack, int64_t n,
                        const int64_t *uids, void *const *pointers, void *workspace)
 {
     CUDNN_TRY(BackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n,
@@ -311,16 +323,16 @@ static status run_pack(const cudnn_plan *p, cudnnHandle_t handle, descriptor pac
     CUDNN_TRY(BackendSetAttribute, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
               &workspace);
     CUDNN_TRY(BackendFinalize, pack);
-    CUDNN_TRY(BackendExecute, handle, p->it, pack);
+    CUDNN_TRY(BackendExecute, handle, made->it, pack);
     return ST_OK;
 }
 
-status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, const int64_t *uids,
+status cudnn_plan_run(const cudnn_plan *made, cudnnHandle_t handle, int64_t n, const int64_t *uids,
                       void *const *pointers, void *workspace)
 {
     descriptor pack = NULL;
     CUDNN_TRY(BackendCreateDescriptor, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    status st = run_pack(p, handle, pack, n, uids, pointers, workspace);
+    status st = run_pack(made, handle, pack, n, uids, pointers, workspace);
     cudnn_api()->BackendDestroyDescriptor(pack);
     return st;
 }

@@ -57,15 +57,15 @@ typedef struct cudnn_sizes {
 } cudnn_sizes;
 void cudnn_graph_matmul(cudnn_graph *graph, cudnn_tensor a, cudnn_tensor b, cudnn_tensor c,
                         cudnn_sizes of);
-/* y = f(x) or f(x, b), computed as `type`. */
-void cudnn_graph_map(cudnn_graph *graph, cudnnPointwiseMode_t f, cudnnDataType_t type,
+/* y = mode(x) or mode(x, b), computed as `type`. */
+void cudnn_graph_map(cudnn_graph *graph, cudnnPointwiseMode_t mode, cudnnDataType_t type,
                      cudnn_tensor x, const cudnn_tensor *b, cudnn_tensor y);
 /* y = the index of x's element on this axis. */
 void cudnn_graph_index(cudnn_graph *graph, int64_t axis, cudnn_tensor x, cudnn_tensor y);
-/* y = t ? x : otherwise, element by element. */
-void cudnn_graph_select(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor otherwise, cudnn_tensor t,
-                        cudnn_tensor y);
-void cudnn_graph_reduce(cudnn_graph *graph, cudnnReduceTensorOp_t f, cudnn_tensor x,
+/* y = condition ? x : otherwise, element by element. */
+void cudnn_graph_select(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor otherwise,
+                        cudnn_tensor condition, cudnn_tensor y);
+void cudnn_graph_reduce(cudnn_graph *graph, cudnnReduceTensorOp_t reduction, cudnn_tensor x,
                         cudnn_tensor y);
 /* y is x's memory, seen with y's dimensions and strides. */
 void cudnn_graph_reshape(cudnn_graph *graph, cudnn_tensor x, cudnn_tensor y);

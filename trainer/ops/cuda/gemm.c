@@ -17,7 +17,7 @@
 #include "trainer/device/cuda_device.h"
 #include "trainer/ops/table.h"
 
-status cuda_gemm(stream *s, const gemm_args *g);
+status cuda_gemm(stream *queue, const gemm_args *gemm);
 
 static const size_t WORKSPACE = (size_t)32 << 20; /* NVIDIA's recommendation for Hopper */
 enum { ALIGN_MAX = 256, PLANS_FIRST = 64 };
@@ -45,16 +45,16 @@ typedef struct plans {
     int64_t n, capacity;
 } plans;
 
-static void plan_done(plan *p)
+static void plan_done(plan *planned)
 {
-    if (p->product)
-        cublas_api()->MatmulDescDestroy(p->product);
-    if (p->left)
-        cublas_api()->MatrixLayoutDestroy(p->left);
-    if (p->right)
-        cublas_api()->MatrixLayoutDestroy(p->right);
-    if (p->result)
-        cublas_api()->MatrixLayoutDestroy(p->result);
+    if (planned->product)
+        cublas_api()->MatmulDescDestroy(planned->product);
+    if (planned->left)
+        cublas_api()->MatrixLayoutDestroy(planned->left);
+    if (planned->right)
+        cublas_api()->MatrixLayoutDestroy(planned->right);
+    if (planned->result)
+        cublas_api()->MatrixLayoutDestroy(planned->result);
 }
 
 static void plans_done(void *data)
@@ -67,9 +67,9 @@ static void plans_done(void *data)
     free(all);
 }
 
-static status plans_of(cuda_device *d, plans **out)
+static status plans_of(cuda_device *cuda, plans **out)
 {
-    if (!d->kept[KEPT_GEMM].data) {
+    if (!cuda->kept[KEPT_GEMM].data) {
         cublasLtHandle_t handle = NULL;
         CUBLAS_TRY(Create(&handle));
         plans *all = calloc(1, sizeof *all);
@@ -78,69 +78,72 @@ static status plans_of(cuda_device *d, plans **out)
             return FAIL(ST_NO_MEMORY, "gemm: no memory for plans");
         }
         all->handle = handle;
-        d->kept[KEPT_GEMM] = (cuda_kept){all, plans_done};
+        cuda->kept[KEPT_GEMM] = (cuda_kept){all, plans_done};
     }
-    *out = d->kept[KEPT_GEMM].data;
+    *out = cuda->kept[KEPT_GEMM].data;
     return ST_OK;
 }
 
-static int32_t alignment(const void *p)
+static int32_t alignment(const void *array)
 {
-    uintptr_t bits = (uintptr_t)p | ALIGN_MAX;
+    uintptr_t bits = (uintptr_t)array | ALIGN_MAX;
     return (int32_t)(bits & (~bits + 1));
 }
 
-static key key_of(const gemm_args *g)
+static key key_of(const gemm_args *gemm)
 {
-    return (key){.m = g->m,
-                 .n = g->n,
-                 .k = g->k,
-                 .lda = g->lda,
-                 .ldb = g->ldb,
-                 .ldc = g->ldc,
-                 .trans_a = g->trans_a,
-                 .trans_b = g->trans_b,
-                 .c_acc = g->c_acc,
-                 .bias = g->bias != NULL,
-                 .align_a = alignment(g->a),
-                 .align_b = alignment(g->b),
-                 .align_c = alignment(g->c),
-                 .align_bias = alignment(g->bias),
-                 .align_residual = alignment(g->residual ? g->residual : g->c),
-                 .residual = g->residual != NULL};
+    return (key){.m = gemm->m,
+                 .n = gemm->n,
+                 .k = gemm->k,
+                 .lda = gemm->lda,
+                 .ldb = gemm->ldb,
+                 .ldc = gemm->ldc,
+                 .trans_a = gemm->trans_a,
+                 .trans_b = gemm->trans_b,
+                 .c_acc = gemm->c_acc,
+                 .bias = gemm->bias != NULL,
+                 .align_a = alignment(gemm->a),
+                 .align_b = alignment(gemm->b),
+                 .align_c = alignment(gemm->c),
+                 .align_bias = alignment(gemm->bias),
+                 .align_residual = alignment(gemm->residual ? gemm->residual : gemm->c),
+                 .residual = gemm->residual != NULL};
 }
 
-static status describe_product(plan *p)
+static status describe_product(plan *planned)
 {
-    const key *k = &p->key;
+    const key *k = &planned->key;
     cudaDataType_t c_type = k->c_acc ? CUDA_R_32F : CUDA_R_16BF, bias_type = CUDA_R_16BF;
     /* A row-major [r, c] is a column-major [c, r] for the library. */
-    CUBLAS_TRY(MatrixLayoutCreate(&p->left, CUDA_R_16BF, (uint64_t)(k->trans_a ? k->m : k->k),
+    CUBLAS_TRY(MatrixLayoutCreate(&planned->left, CUDA_R_16BF, (uint64_t)(k->trans_a ? k->m : k->k),
                                   (uint64_t)(k->trans_a ? k->k : k->m), k->lda));
-    CUBLAS_TRY(MatrixLayoutCreate(&p->right, CUDA_R_16BF, (uint64_t)(k->trans_b ? k->k : k->n),
+    CUBLAS_TRY(MatrixLayoutCreate(&planned->right, CUDA_R_16BF,
+                                  (uint64_t)(k->trans_b ? k->k : k->n),
                                   (uint64_t)(k->trans_b ? k->n : k->k), k->ldb));
-    CUBLAS_TRY(MatrixLayoutCreate(&p->result, c_type, (uint64_t)k->n, (uint64_t)k->m, k->ldc));
-    CUBLAS_TRY(MatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    CUBLAS_TRY(
+        MatrixLayoutCreate(&planned->result, c_type, (uint64_t)k->n, (uint64_t)k->m, k->ldc));
+    CUBLAS_TRY(MatmulDescCreate(&planned->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     cublasOperation_t first = k->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = k->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    CUBLAS_TRY(
-        MatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    CUBLAS_TRY(
-        MatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    CUBLAS_TRY(MatmulDescSetAttribute(planned->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                      sizeof first));
+    CUBLAS_TRY(MatmulDescSetAttribute(planned->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                      sizeof second));
     if (!k->bias)
         return ST_OK;
     cublasLtEpilogue_t add = CUBLASLT_EPILOGUE_BIAS;
-    CUBLAS_TRY(MatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &add, sizeof add));
-    CUBLAS_TRY(MatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
-                                      sizeof bias_type));
+    CUBLAS_TRY(
+        MatmulDescSetAttribute(planned->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &add, sizeof add));
+    CUBLAS_TRY(MatmulDescSetAttribute(planned->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                                      &bias_type, sizeof bias_type));
     return ST_OK;
 }
 
-static status set_bias(const plan *p, const void *bias)
+static status set_bias(const plan *planned, const void *bias)
 {
-    if (p->key.bias)
-        CUBLAS_TRY(MatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                          sizeof bias));
+    if (planned->key.bias)
+        CUBLAS_TRY(MatmulDescSetAttribute(planned->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                          &bias, sizeof bias));
     return ST_OK;
 }
 
@@ -165,40 +168,44 @@ static status set_preference(cublasLtMatmulPreference_t prefer, const key *k)
     return ST_OK;
 }
 
-static status ask_heuristic(cublasLtHandle_t handle, plan *p, cublasLtMatmulPreference_t prefer)
+static status ask_heuristic(cublasLtHandle_t handle, plan *planned,
+                            cublasLtMatmulPreference_t prefer)
 {
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    TRY(set_preference(prefer, &p->key));
+    TRY(set_preference(prefer, &planned->key));
     cublasStatus_t error = cublas_api()->MatmulAlgoGetHeuristic(
-        handle, p->product, p->right, p->left, p->result, p->result, prefer, 1, &best, &found);
+        handle, planned->product, planned->right, planned->left, planned->result, planned->result,
+        prefer, 1, &best, &found);
     if (error != CUBLAS_STATUS_SUCCESS || found == 0 || best.state != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE,
                     "cublasLtMatmulAlgoGetHeuristic: error %d, %s; no algorithm for m %lld n %lld "
                     "k %lld, strides %lld %lld %lld, transposed %d %d, %s out, alignments %d %d %d",
-                    (int)error, cublas_api()->GetStatusString(error), (long long)p->key.m,
-                    (long long)p->key.n, (long long)p->key.k, (long long)p->key.lda,
-                    (long long)p->key.ldb, (long long)p->key.ldc, p->key.trans_a, p->key.trans_b,
-                    p->key.c_acc ? "fp32" : "bf16", p->key.align_a, p->key.align_b, p->key.align_c);
-    p->algorithm = best.algo;
-    p->workspace = best.workspaceSize;
+                    (int)error, cublas_api()->GetStatusString(error), (long long)planned->key.m,
+                    (long long)planned->key.n, (long long)planned->key.k,
+                    (long long)planned->key.lda, (long long)planned->key.ldb,
+                    (long long)planned->key.ldc, planned->key.trans_a, planned->key.trans_b,
+                    planned->key.c_acc ? "fp32" : "bf16", planned->key.align_a,
+                    planned->key.align_b, planned->key.align_c);
+    planned->algorithm = best.algo;
+    planned->workspace = best.workspaceSize;
     return ST_OK;
 }
 
-static status choose_algorithm(cublasLtHandle_t handle, plan *p, const gemm_args *g)
+static status choose_algorithm(cublasLtHandle_t handle, plan *planned, const gemm_args *gemm)
 {
     cublasLtMatmulPreference_t prefer = NULL;
-    TRY(describe_product(p));
-    TRY(set_bias(p, g->bias));
+    TRY(describe_product(planned));
+    TRY(set_bias(planned, gemm->bias));
     CUBLAS_TRY(MatmulPreferenceCreate(&prefer));
-    status st = ask_heuristic(handle, p, prefer);
+    status st = ask_heuristic(handle, planned, prefer);
     cublas_api()->MatmulPreferenceDestroy(prefer);
     return st;
 }
 
-static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **out)
+static status plan_for(stream *queue, plans *all, const gemm_args *gemm, const plan **out)
 {
-    key k = key_of(g);
+    key k = key_of(gemm);
     for (int64_t i = 0; i < all->n; i++) {
         if (memcmp(&all->list[i].key, &k, sizeof k) == 0) {
             *out = &all->list[i];
@@ -213,77 +220,79 @@ static status plan_for(stream *s, plans *all, const gemm_args *g, const plan **o
         all->list = list;
         all->capacity = capacity;
     }
-    plan p = {.key = k};
-    s->dev->counts.allocations++;
-    status st = choose_algorithm(all->handle, &p, g);
+    plan planned = {.key = k};
+    queue->dev->counts.allocations++;
+    status st = choose_algorithm(all->handle, &planned, gemm);
     if (st != ST_OK) {
-        plan_done(&p);
+        plan_done(&planned);
         return st;
     }
-    all->list[all->n] = p;
+    all->list[all->n] = planned;
     *out = &all->list[all->n++];
     return ST_OK;
 }
 
 /* The same checks as on the CPU (cpu/gemm.c), and what CUDA does not do. */
-static status check_gemm(const gemm_args *g)
+static status check_gemm(const gemm_args *gemm)
 {
-    int64_t a_width = g->trans_a ? g->m : g->k, b_width = g->trans_b ? g->k : g->n;
-    if (g->m < 0 || g->n < 0 || g->k < 0 || g->m > INT_MAX || g->n > INT_MAX || g->k > INT_MAX ||
-        g->lda > INT_MAX || g->ldb > INT_MAX || g->ldc > INT_MAX)
+    int64_t a_width = gemm->trans_a ? gemm->m : gemm->k,
+            b_width = gemm->trans_b ? gemm->k : gemm->n;
+    if (gemm->m < 0 || gemm->n < 0 || gemm->k < 0 || gemm->m > INT_MAX || gemm->n > INT_MAX ||
+        gemm->k > INT_MAX || gemm->lda > INT_MAX || gemm->ldb > INT_MAX || gemm->ldc > INT_MAX)
         return FAIL(ST_BAD_INPUT, "gemm: m %lld, n %lld, k %lld and the strides must fit 31 bits",
-                    (long long)g->m, (long long)g->n, (long long)g->k);
-    if (g->m == 0 || g->n == 0)
+                    (long long)gemm->m, (long long)gemm->n, (long long)gemm->k);
+    if (gemm->m == 0 || gemm->n == 0)
         return ST_OK;
-    if (g->ldc < g->n || (g->k > 0 && (g->lda < a_width || g->ldb < b_width)))
+    if (gemm->ldc < gemm->n || (gemm->k > 0 && (gemm->lda < a_width || gemm->ldb < b_width)))
         return FAIL(
             ST_BAD_INPUT,
             "gemm: the row strides %lld, %lld, %lld are shorter than the rows of %lld, %lld, %lld",
-            (long long)g->lda, (long long)g->ldb, (long long)g->ldc, (long long)a_width,
-            (long long)b_width, (long long)g->n);
-    if (g->bias && g->c_acc)
+            (long long)gemm->lda, (long long)gemm->ldb, (long long)gemm->ldc, (long long)a_width,
+            (long long)b_width, (long long)gemm->n);
+    if (gemm->bias && gemm->c_acc)
         return FAIL(ST_BAD_INPUT, "gemm: a bias goes with a bf16 result on CUDA, not with fp32");
-    if (g->bias && (g->accumulate || g->residual) && g->k == 0)
+    if (gemm->bias && (gemm->accumulate || gemm->residual) && gemm->k == 0)
         return FAIL(ST_BAD_INPUT, "gemm: on CUDA a product with K = 0 cannot add a bias to C");
-    return gemm_check_residual(g);
+    return gemm_check_residual(gemm);
 }
 
 /* K = 0: the sum has no terms, so only the bias, the residual or the old C remains. */
-static status empty_sum(stream *s, const gemm_args *g)
+static status empty_sum(stream *queue, const gemm_args *gemm)
 {
-    const backend_vtable *v = s->dev->backend;
-    size_t size = g->c_acc ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)g->n * size;
-    for (int64_t i = 0; i < g->m && !g->accumulate; i++) {
-        size_t at = (size_t)(i * g->ldc) * size;
-        char *row = (char *)g->c + at;
-        const char *from = g->residual ? (const char *)g->residual + at : g->bias;
-        TRY(from ? v->copy(s, row, from, bytes) : v->zero(s, row, bytes));
+    const backend_vtable *backend = queue->dev->backend;
+    size_t size = gemm->c_acc ? sizeof(float) : sizeof(uint16_t), bytes = (size_t)gemm->n * size;
+    for (int64_t i = 0; i < gemm->m && !gemm->accumulate; i++) {
+        size_t at = (size_t)(i * gemm->ldc) * size;
+        char *row = (char *)gemm->c + at;
+        const char *from = gemm->residual ? (const char *)gemm->residual + at : gemm->bias;
+        TRY(from ? backend->copy(queue, row, from, bytes) : backend->zero(queue, row, bytes));
     }
     return ST_OK;
 }
 
-status cuda_gemm(stream *s, const gemm_args *g)
+status cuda_gemm(stream *queue, const gemm_args *gemm)
 {
     plans *all;
-    const plan *p;
+    const plan *planned;
     void *workspace;
-    TRY(check_gemm(g));
-    if (g->m == 0 || g->n == 0)
+    TRY(check_gemm(gemm));
+    if (gemm->m == 0 || gemm->n == 0)
         return ST_OK;
-    if (g->k == 0)
-        return empty_sum(s, g);
-    TRY(plans_of((cuda_device *)s->dev, &all));
-    TRY(plan_for(s, all, g, &p));
-    TRY(set_bias(p, g->bias));
-    TRY(cuda_scratch(s, p->workspace, &workspace));
-    float alpha = (float)g->alpha, beta = g->accumulate || g->residual ? 1.0f : 0.0f;
-    const void *added = g->residual ? g->residual : g->c;
+    if (gemm->k == 0)
+        return empty_sum(queue, gemm);
+    TRY(plans_of((cuda_device *)queue->dev, &all));
+    TRY(plan_for(queue, all, gemm, &planned));
+    TRY(set_bias(planned, gemm->bias));
+    TRY(cuda_scratch(queue, planned->workspace, &workspace));
+    float alpha = (float)gemm->alpha, beta = gemm->accumulate || gemm->residual ? 1.0f : 0.0f;
+    const void *added = gemm->residual ? gemm->residual : gemm->c;
     cublasStatus_t error = cublas_api()->Matmul(
-        all->handle, p->product, &alpha, g->b, p->right, g->a, p->left, &beta, added, p->result,
-        g->c, p->result, &p->algorithm, workspace, p->workspace, s->handle);
+        all->handle, planned->product, &alpha, gemm->b, planned->right, gemm->a, planned->left,
+        &beta, added, planned->result, gemm->c, planned->result, &planned->algorithm, workspace,
+        planned->workspace, queue->handle);
     if (error != CUBLAS_STATUS_SUCCESS)
         return FAIL(ST_BAD_DEVICE, "cublasLtMatmul of m %lld n %lld k %lld: error %d, %s",
-                    (long long)g->m, (long long)g->n, (long long)g->k, (int)error,
+                    (long long)gemm->m, (long long)gemm->n, (long long)gemm->k, (int)error,
                     cublas_api()->GetStatusString(error));
     return ST_OK;
 }

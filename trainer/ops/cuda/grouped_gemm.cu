@@ -10,70 +10,71 @@ enum { PORTABLE_BLOCKS_PER_SM = 2 };
 
 template <int MODE, bool ALIGNED>
 static __global__ void __launch_bounds__(PORTABLE_THREADS, PORTABLE_BLOCKS_PER_SM)
-    grouped_portable_kernel(grouped_work w, const int32_t *offset, grouped_arrays p)
+    grouped_portable_kernel(grouped_work work, const int32_t *offset, grouped_arrays arrays)
 {
     SHARED_BYTES(shared);
-    portable_block<MODE, ALIGNED>(w, shared, offset, p.a, p.b, p.out);
+    portable_block<MODE, ALIGNED>(work, shared, offset, arrays.a, arrays.b, arrays.out);
 }
 
-template <int MODE, bool ALIGNED> static status portable(stream *s, const grouped_gemm_args *a)
+template <int MODE, bool ALIGNED>
+static status portable(stream *queue, const grouped_gemm_args *args)
 {
-    grouped_work w = grouped_work_of(a, PORTABLE_TILE_N, PORTABLE_STEP, 1);
-    int64_t blocks = cuda_facts_of(s)->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM;
-    int64_t tiles = grouped_tiles_most(&w);
-    size_t shared = PORTABLE_TABLES + 2 * ((size_t)w.experts + 1) * sizeof(int32_t);
+    grouped_work work = grouped_work_of(args, PORTABLE_TILE_N, PORTABLE_STEP, 1);
+    int64_t blocks = cuda_facts_of(queue)->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM;
+    int64_t tiles = grouped_tiles_most(&work);
+    size_t shared = PORTABLE_TABLES + 2 * ((size_t)work.experts + 1) * sizeof(int32_t);
     cudaError_t error =
         cudaFuncSetAttribute(grouped_portable_kernel<MODE, ALIGNED>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (error != cudaSuccess)
         return FAIL(ST_BAD_DEVICE, "grouped_gemm: %zu bytes of shared memory: %s", shared,
                     cudaGetErrorString(error));
-    return LAUNCH(s, (grouped_portable_kernel<MODE, ALIGNED>),
-                  grid_of(tiles < blocks ? tiles : blocks), PORTABLE_THREADS, shared, w, a->offset,
-                  grouped_arrays_of(a));
+    return LAUNCH(queue, (grouped_portable_kernel<MODE, ALIGNED>),
+                  grid_of(tiles < blocks ? tiles : blocks), PORTABLE_THREADS, shared, work,
+                  args->offset, grouped_arrays_of(args));
 }
 
-template <bool ALIGNED> static status portable_mode(stream *s, const grouped_gemm_args *a)
+template <bool ALIGNED> static status portable_mode(stream *queue, const grouped_gemm_args *args)
 {
-    switch (a->mode) {
+    switch (args->mode) {
     case GROUPED_FWD:
-        return portable<GROUPED_FWD, ALIGNED>(s, a);
+        return portable<GROUPED_FWD, ALIGNED>(queue, args);
     case GROUPED_DGRAD:
-        return portable<GROUPED_DGRAD, ALIGNED>(s, a);
+        return portable<GROUPED_DGRAD, ALIGNED>(queue, args);
     default:
-        return portable<GROUPED_WGRAD, ALIGNED>(s, a);
+        return portable<GROUPED_WGRAD, ALIGNED>(queue, args);
     }
 }
 
-static status check_grouped(const grouped_gemm_args *a)
+static status check_grouped(const grouped_gemm_args *args)
 {
-    if (a->mode != GROUPED_FWD && a->mode != GROUPED_DGRAD && a->mode != GROUPED_WGRAD)
-        return FAIL(ST_BAD_INPUT, "grouped_gemm: there is no mode %d", a->mode);
-    if (a->k <= 0 || a->n <= 0 || a->k > INT32_MAX / 2 || a->n > INT32_MAX / 2)
+    if (args->mode != GROUPED_FWD && args->mode != GROUPED_DGRAD && args->mode != GROUPED_WGRAD)
+        return FAIL(ST_BAD_INPUT, "grouped_gemm: there is no mode %d", args->mode);
+    if (args->k <= 0 || args->n <= 0 || args->k > INT32_MAX / 2 || args->n > INT32_MAX / 2)
         return FAIL(
             ST_BAD_INPUT,
             "grouped_gemm: the widths are %lld and %lld; they must be positive and fit 30 bits",
-            (long long)a->k, (long long)a->n);
-    if (a->experts > GROUPED_EXPERTS_MAX || a->rows_cap > INT32_MAX / 2)
+            (long long)args->k, (long long)args->n);
+    if (args->experts > GROUPED_EXPERTS_MAX || args->rows_cap > INT32_MAX / 2)
         return FAIL(
             ST_BAD_INPUT,
             "grouped_gemm: there are %lld experts and %lld rows; at most %d and 2^30 are possible",
-            (long long)a->experts, (long long)a->rows_cap, GROUPED_EXPERTS_MAX);
-    return grouped_gemm_check_gated(a);
+            (long long)args->experts, (long long)args->rows_cap, GROUPED_EXPERTS_MAX);
+    return grouped_gemm_check_gated(args);
 }
 
-extern "C" status cuda_grouped_gemm(stream *s, const grouped_gemm_args *a)
+extern "C" status cuda_grouped_gemm(stream *queue, const grouped_gemm_args *args)
 {
-    if (a->experts <= 0 || a->rows_cap <= 0)
+    if (args->experts <= 0 || args->rows_cap <= 0)
         return ST_OK;
-    status st = check_grouped(a);
+    status st = check_grouped(args);
     if (st != ST_OK)
         return st;
-    if (!grouped_aligned(a))
-        return portable_mode<false>(s, a);
+    if (!grouped_aligned(args))
+        return portable_mode<false>(queue, args);
 #ifdef __CUDACC__ /* a host cannot run this kind of tensor core */
-    if (cuda_facts_of(s)->sm == 90)
-        return grouped_gemm_hopper(s, a);
+    if (cuda_facts_of(queue)->sm == 90)
+        return grouped_gemm_hopper(queue, args);
 #endif
-    return portable_mode<true>(s, a);
+    return portable_mode<true>(queue, args);
 }

@@ -12,36 +12,38 @@ typedef struct grouped_arrays {
     grouped_out out;
 } grouped_arrays;
 
-static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *a)
+static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *args)
 {
-    switch (a->mode) {
+    switch (args->mode) {
     case GROUPED_FWD:
-        return grouped_arrays{a->x, a->w, {a->gated && a->y_dropped ? NULL : a->y, a->gated}};
+        return grouped_arrays{
+            args->x, args->w, {args->gated && args->y_dropped ? NULL : args->y, args->gated}};
     case GROUPED_DGRAD:
-        return grouped_arrays{a->y, a->w, {a->x, NULL}};
+        return grouped_arrays{args->y, args->w, {args->x, NULL}};
     default:
-        return grouped_arrays{a->x, a->y, {a->dw, NULL}};
+        return grouped_arrays{args->x, args->y, {args->dw, NULL}};
     }
 }
 
 /* Whether rows are made of whole 16-byte pieces, as TMA and cp.async need them. */
-static inline bool grouped_aligned(const grouped_gemm_args *a)
+static inline bool grouped_aligned(const grouped_gemm_args *args)
 {
-    grouped_arrays p = grouped_arrays_of(a);
-    return a->k % VECTOR == 0 && a->n % (a->gated ? 2 * VECTOR : VECTOR) == 0 &&
-           aligned16(p.a, p.b, p.out.y, p.out.gated);
+    grouped_arrays arrays = grouped_arrays_of(args);
+    return args->k % VECTOR == 0 && args->n % (args->gated ? 2 * VECTOR : VECTOR) == 0 &&
+           aligned16(arrays.a, arrays.b, arrays.out.y, arrays.out.gated);
 }
 
 /* An upper bound of the number of tiles, whatever the offsets are: each expert may begin one tile
  * more than its rows fill. */
-static inline int64_t grouped_tiles_most(const grouped_work *w)
+static inline int64_t grouped_tiles_most(const grouped_work *work)
 {
-    int64_t units =
-        w->mode == GROUPED_WGRAD ? w->experts : ceil_div(w->rows_cap, GROUPED_TILE_M) + w->experts;
-    return grouped_tiles(w, (int32_t)units);
+    int64_t units = work->mode == GROUPED_WGRAD
+                        ? work->experts
+                        : ceil_div(work->rows_cap, GROUPED_TILE_M) + work->experts;
+    return grouped_tiles(work, (int32_t)units);
 }
 
 /* Needs sm_90 and grouped_aligned. */
-status grouped_gemm_hopper(stream *s, const grouped_gemm_args *a);
+status grouped_gemm_hopper(stream *queue, const grouped_gemm_args *args);
 
 #endif

@@ -59,14 +59,14 @@ typedef struct grouped_shared {
 static __device__ __forceinline__ grouped_shared grouped_shared_of(unsigned char *base,
                                                                    int32_t experts)
 {
-    grouped_shared s;
-    s.stages = base;
-    s.bounce = base + GROUPED_AT_BOUNCE;
-    s.full = (uint64_t *)(base + GROUPED_AT_BARRIERS);
-    s.empty = s.full + GROUPED_STAGES;
-    s.first = (int32_t *)(base + GROUPED_AT_TABLES);
-    s.begin = s.first + experts + 1;
-    return s;
+    grouped_shared shared;
+    shared.stages = base;
+    shared.bounce = base + GROUPED_AT_BOUNCE;
+    shared.full = (uint64_t *)(base + GROUPED_AT_BARRIERS);
+    shared.empty = shared.full + GROUPED_STAGES;
+    shared.first = (int32_t *)(base + GROUPED_AT_TABLES);
+    shared.begin = shared.first + experts + 1;
+    return shared;
 }
 
 /* A position in the ring of stages, with the parity of its phase. */
@@ -75,63 +75,63 @@ typedef struct grouped_place {
     uint32_t parity;
 } grouped_place;
 
-static __device__ __forceinline__ void grouped_advance(grouped_place &p)
+static __device__ __forceinline__ void grouped_advance(grouped_place &place)
 {
-    p.stage++;
-    if (p.stage == GROUPED_STAGES) {
-        p.stage = 0;
-        p.parity ^= 1;
+    place.stage++;
+    if (place.stage == GROUPED_STAGES) {
+        place.stage = 0;
+        place.parity ^= 1;
     }
 }
 
 template <int MODE>
 static __device__ __forceinline__ void
-grouped_load(const grouped_shared &s, const CUtensorMap *a_map, const CUtensorMap *b_map,
-             const grouped_tile &t, int step, int rank, int stage)
+grouped_load(const grouped_shared &shared, const CUtensorMap *a_map, const CUtensorMap *b_map,
+             const grouped_tile &tile, int step, int rank, int stage)
 {
-    const grouped_operand a = grouped_a(MODE), b = grouped_b(MODE);
-    unsigned char *to = s.stages + stage * GROUPED_STAGE_BYTES;
-    uint64_t *full = &s.full[stage];
+    const grouped_operand left = grouped_a(MODE), right = grouped_b(MODE);
+    unsigned char *to = shared.stages + stage * GROUPED_STAGE_BYTES;
+    uint64_t *full = &shared.full[stage];
     barrier_expect(full, GROUPED_STAGE_BYTES);
-    for (int i = 0; i < a.boxes; i++) {
-        grouped_coordinate c = grouped_a_box(MODE, &t, step, i);
-        tma_load(to + i * a.box_bytes, a_map, full, c.c0, c.c1, c.c2);
+    for (int i = 0; i < left.boxes; i++) {
+        grouped_coordinate at = grouped_a_box(MODE, &tile, step, i);
+        tma_load(to + i * left.box_bytes, a_map, full, at.c0, at.c1, at.c2);
     }
     to += GROUPED_A_BYTES;
-    int half = b.boxes / GROUPED_BLOCKS;
-    for (int i = 0; i < b.boxes; i++) {
-        grouped_coordinate c = grouped_b_box(MODE, &t, step, i);
-        if (!t.shared)
-            tma_load(to + i * b.box_bytes, b_map, full, c.c0, c.c1, c.c2);
+    int half = right.boxes / GROUPED_BLOCKS;
+    for (int i = 0; i < right.boxes; i++) {
+        grouped_coordinate at = grouped_b_box(MODE, &tile, step, i);
+        if (!tile.shared)
+            tma_load(to + i * right.box_bytes, b_map, full, at.c0, at.c1, at.c2);
         else if (i / half == rank)
-            tma_load_shared(to + i * b.box_bytes, b_map, full, c.c0, c.c1, c.c2,
+            tma_load_shared(to + i * right.box_bytes, b_map, full, at.c0, at.c1, at.c2,
                             (1 << GROUPED_BLOCKS) - 1);
     }
 }
 
 template <int MODE>
-static __device__ void grouped_produce(const grouped_work &w, const grouped_shared &s,
+static __device__ void grouped_produce(const grouped_work &work, const grouped_shared &shared,
                                        const CUtensorMap *a_map, const CUtensorMap *b_map, int rank,
                                        int64_t cluster, int64_t clusters)
 {
-    int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
-    grouped_place p = {0, 1}; /* so that all stages are free at first */
+    int64_t tiles = grouped_tiles(&work, shared.first[work.experts]);
+    grouped_place place = {0, 1}; /* so that all stages are free at first */
     for (int64_t at = cluster; at < tiles; at += clusters) {
-        grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
-        for (int step = 0; step < t.steps; step++) {
-            barrier_wait(&s.empty[p.stage], p.parity);
-            grouped_load<MODE>(s, a_map, b_map, t, step, rank, p.stage);
-            grouped_advance(p);
+        grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
+        for (int step = 0; step < tile.steps; step++) {
+            barrier_wait(&shared.empty[place.stage], place.parity);
+            grouped_load<MODE>(shared, a_map, b_map, tile, step, rank, place.stage);
+            grouped_advance(place);
         }
     }
 }
 
 /* Says that this warp has read the stage: one arrival in each block. */
-static __device__ __forceinline__ void grouped_release(const grouped_shared &s, int stage)
+static __device__ __forceinline__ void grouped_release(const grouped_shared &shared, int stage)
 {
     uint32_t lane = threadIdx.x % 32;
     if (lane < GROUPED_BLOCKS)
-        barrier_arrive_at(&s.empty[stage], lane);
+        barrier_arrive_at(&shared.empty[stage], lane);
 }
 
 /* WGRAD: zeroes the rows from `tail` on in the stage's A and B, which are not this expert's. */
@@ -151,16 +151,16 @@ static __device__ __forceinline__ void grouped_zero_tail(unsigned char *stage, i
  * for. */
 template <int MODE>
 static __device__ __forceinline__ void
-grouped_multiply(const grouped_shared &s, const grouped_tile &t, int group, grouped_place &p,
-                 float (&d)[GROUPED_ACCUMULATORS])
+grouped_multiply(const grouped_shared &shared, const grouped_tile &tile, int group,
+                 grouped_place &place, float (&d)[GROUPED_ACCUMULATORS])
 {
     const grouped_operand oa = grouped_a(MODE), ob = grouped_b(MODE);
     int before = 0;
-    for (int step = 0; step < t.steps; step++) {
-        unsigned char *stage = s.stages + p.stage * GROUPED_STAGE_BYTES;
-        barrier_wait(&s.full[p.stage], p.parity);
-        if (MODE == GROUPED_WGRAD && step == t.steps - 1 && t.tail < GROUPED_STEP)
-            grouped_zero_tail(stage, t.tail, threadIdx.x - 128);
+    for (int step = 0; step < tile.steps; step++) {
+        unsigned char *stage = shared.stages + place.stage * GROUPED_STAGE_BYTES;
+        barrier_wait(&shared.full[place.stage], place.parity);
+        if (MODE == GROUPED_WGRAD && step == tile.steps - 1 && tile.tail < GROUPED_STEP)
+            grouped_zero_tail(stage, tile.tail, threadIdx.x - 128);
         uint32_t at = hopper_address(stage);
         uint64_t a = grouped_descriptor(at + group * GROUPED_HALF_A, oa.leading, oa.stride);
         uint64_t b = grouped_descriptor(at + GROUPED_A_BYTES, ob.leading, ob.stride);
@@ -171,22 +171,22 @@ grouped_multiply(const grouped_shared &s, const grouped_tile &t, int group, grou
         wgmma_commit();
         if (step > 0) {
             wgmma_wait<1>();
-            grouped_release(s, before);
+            grouped_release(shared, before);
         }
-        before = p.stage;
-        grouped_advance(p);
+        before = place.stage;
+        grouped_advance(place);
     }
     wgmma_wait<0>();
     wgmma_results(d);
-    if (t.steps > 0)
-        grouped_release(s, before);
+    if (tile.steps > 0)
+        grouped_release(shared, before);
 }
 
 static __device__ __forceinline__ uint32_t grouped_pack(float low, float high)
 {
-    __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
+    memcpy(&bits, &pair, sizeof bits);
     return bits;
 }
 
@@ -201,36 +201,39 @@ typedef struct grouped_exit {
 
 /* Stores 64 columns: v is this thread's pairs, which go to the columns from `column` on of the
  * rows, `width` wide, at out. */
-static __device__ __forceinline__ void grouped_leave(const grouped_exit &e, const uint32_t (&v)[16],
+static __device__ __forceinline__ void grouped_leave(const grouped_exit &exit_of,
+                                                     const uint32_t (&words)[16],
                                                      __nv_bfloat16 *out, int width, int column)
 {
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        *(uint32_t *)(e.bounce + grouped_bounce(grouped_acc_row(e.lane, 2 * i),
-                                                grouped_acc_column(e.lane, 2 * i) * 2)) = v[i];
+        *(uint32_t *)(exit_of.bounce +
+                      grouped_bounce(grouped_acc_row(exit_of.lane, 2 * i),
+                                     grouped_acc_column(exit_of.lane, 2 * i) * 2)) = words[i];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int row = i * 4 + e.lane / 8, at = column + e.lane % 8 * 8;
-        uint4 line = *(const uint4 *)(e.bounce + grouped_bounce(row, e.lane % 8 * 16));
-        if (row < e.valid && at < e.most)
-            *(uint4 *)(out + (e.row + row) * width + at) = line;
+        int row = i * 4 + exit_of.lane / 8, at = column + exit_of.lane % 8 * 8;
+        uint4 line = *(const uint4 *)(exit_of.bounce + grouped_bounce(row, exit_of.lane % 8 * 16));
+        if (row < exit_of.valid && at < exit_of.most)
+            *(uint4 *)(out + (exit_of.row + row) * width + at) = line;
     }
     __syncwarp();
 }
 
 /* Stores d as bf16 in the tile's rows of y. */
-static __device__ __forceinline__ void grouped_store(const grouped_exit &e, const grouped_tile &t,
+static __device__ __forceinline__ void grouped_store(const grouped_exit &exit_of,
+                                                     const grouped_tile &tile,
                                                      const float (&d)[GROUPED_ACCUMULATORS],
                                                      __nv_bfloat16 *y)
 {
 #pragma unroll
     for (int quarter = 0; quarter < 4; quarter++) {
-        uint32_t v[16];
+        uint32_t words[16];
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            v[i] = grouped_pack(d[quarter * 32 + 2 * i], d[quarter * 32 + 2 * i + 1]);
-        grouped_leave(e, v, y, e.most, t.n + quarter * 64);
+            words[i] = grouped_pack(d[quarter * 32 + 2 * i], d[quarter * 32 + 2 * i + 1]);
+        grouped_leave(exit_of, words, y, exit_of.most, tile.n + quarter * 64);
     }
 }
 
@@ -243,15 +246,15 @@ static __device__ __forceinline__ uint32_t grouped_swiglu(uint32_t gate, uint32_
 
 /* d holds 128 columns of the gate and the same columns of up. Stores SwiGLU of both, from the
  * values as they are rounded for y; y is stored too where it is wanted. */
-static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &e,
-                                                           const grouped_tile &t,
+static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &exit_of,
+                                                           const grouped_tile &tile,
                                                            const float (&d)[GROUPED_ACCUMULATORS],
                                                            const grouped_out &out)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t gate[16], up[16];
-        int column = t.n + half * 64;
+        int column = tile.n + half * 64;
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             int at = half * 32 + 2 * i;
@@ -259,54 +262,54 @@ static __device__ __forceinline__ void grouped_store_gated(const grouped_exit &e
             up[i] = grouped_pack(d[64 + at], d[64 + at + 1]);
         }
         if (out.y) {
-            grouped_leave(e, gate, (__nv_bfloat16 *)out.y, 2 * t.up, column);
-            grouped_leave(e, up, (__nv_bfloat16 *)out.y + t.up, 2 * t.up, column);
+            grouped_leave(exit_of, gate, (__nv_bfloat16 *)out.y, 2 * tile.up, column);
+            grouped_leave(exit_of, up, (__nv_bfloat16 *)out.y + tile.up, 2 * tile.up, column);
         }
 #pragma unroll
         for (int i = 0; i < 16; i++)
             gate[i] = grouped_swiglu(gate[i], up[i]);
-        grouped_leave(e, gate, (__nv_bfloat16 *)out.gated, t.up, column);
+        grouped_leave(exit_of, gate, (__nv_bfloat16 *)out.gated, tile.up, column);
     }
 }
 
 template <int MODE>
 static __device__ __forceinline__ void
-grouped_finish(const grouped_work &w, const grouped_shared &s, const grouped_tile &t, int group,
-               const float (&d)[GROUPED_ACCUMULATORS], const grouped_out &out)
+grouped_finish(const grouped_work &work, const grouped_shared &shared, const grouped_tile &tile,
+               int group, const float (&d)[GROUPED_ACCUMULATORS], const grouped_out &out)
 {
     int thread = threadIdx.x % 128, warp = thread / 32;
-    grouped_exit e;
-    e.bounce = s.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
-    e.lane = thread % 32;
+    grouped_exit exit_of;
+    exit_of.bounce = shared.bounce + (group * 4 + warp) * GROUPED_BOUNCE;
+    exit_of.lane = thread % 32;
     int top = group * 64 + warp * 16; /* the first of the warp's rows in the tile */
-    e.row = (int64_t)t.m + top;
-    e.valid = t.valid - top;
-    e.most = w.out_n;
-    if (e.valid <= 0)
+    exit_of.row = (int64_t)tile.m + top;
+    exit_of.valid = tile.valid - top;
+    exit_of.most = work.out_n;
+    if (exit_of.valid <= 0)
         return;
-    if (MODE == GROUPED_FWD && t.up)
-        grouped_store_gated(e, t, d, out);
+    if (MODE == GROUPED_FWD && tile.up)
+        grouped_store_gated(exit_of, tile, d, out);
     else
-        grouped_store(e, t, d, (__nv_bfloat16 *)out.y);
+        grouped_store(exit_of, tile, d, (__nv_bfloat16 *)out.y);
 }
 
 /* dw[expert] += d. Neighbouring lanes exchange halves, so that each adds 16 bytes to one row. */
-static __device__ __forceinline__ void grouped_add(const grouped_work &w, const grouped_tile &t,
-                                                   int group,
+static __device__ __forceinline__ void grouped_add(const grouped_work &work,
+                                                   const grouped_tile &tile, int group,
                                                    const float (&d)[GROUPED_ACCUMULATORS],
                                                    float *out)
 {
     int thread = threadIdx.x % 128;
     bool odd = thread & 1; /* an odd lane takes the row 8 further down */
     int row = group * 64 + grouped_acc_row(thread, odd ? 2 : 0);
-    float *line = out + ((int64_t)t.expert * w.out_m + t.m + row) * w.out_n;
+    float *line = out + ((int64_t)tile.expert * work.out_m + tile.m + row) * work.out_n;
 #pragma unroll
     for (int i = 0; i < GROUPED_ACCUMULATORS; i += 4) {
         float give0 = odd ? d[i] : d[i + 2], give1 = odd ? d[i + 1] : d[i + 3];
         float got0 = __shfl_xor_sync(0xffffffffu, give0, 1);
         float got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
-        int column = t.n + grouped_acc_column(thread & ~1, i);
-        if (row >= t.valid || column >= w.out_n)
+        int column = tile.n + grouped_acc_column(thread & ~1, i);
+        if (row >= tile.valid || column >= work.out_n)
             continue;
         if (odd)
             global_add4(line + column, got0, got1, d[i + 2], d[i + 3]);
@@ -316,52 +319,52 @@ static __device__ __forceinline__ void grouped_add(const grouped_work &w, const 
 }
 
 template <int MODE>
-static __device__ void grouped_consume(const grouped_work &w, const grouped_shared &s,
+static __device__ void grouped_consume(const grouped_work &work, const grouped_shared &shared,
                                        const grouped_out &out, int group, int rank, int64_t cluster,
                                        int64_t clusters)
 {
-    int64_t tiles = grouped_tiles(&w, s.first[w.experts]);
-    grouped_place p = {0, 0};
+    int64_t tiles = grouped_tiles(&work, shared.first[work.experts]);
+    grouped_place place = {0, 0};
     float d[GROUPED_ACCUMULATORS];
     for (int64_t at = cluster; at < tiles; at += clusters) {
-        grouped_tile t = grouped_tile_at(&w, s.first, s.begin, at, rank);
-        grouped_multiply<MODE>(s, t, group, p, d);
+        grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
+        grouped_multiply<MODE>(shared, tile, group, place, d);
         if (MODE == GROUPED_WGRAD)
-            grouped_add(w, t, group, d, (float *)out.y);
+            grouped_add(work, tile, group, d, (float *)out.y);
         else
-            grouped_finish<MODE>(w, s, t, group, d, out);
+            grouped_finish<MODE>(work, shared, tile, group, d, out);
     }
 }
 
 template <int MODE>
 static __device__ __forceinline__ void
-grouped_block(const grouped_work &w, unsigned char *shared, const CUtensorMap *a_map,
+grouped_block(const grouped_work &work, unsigned char *shared, const CUtensorMap *a_map,
               const CUtensorMap *b_map, const int32_t *offset, const grouped_out &out)
 {
-    const grouped_shared s = grouped_shared_of(shared, w.experts);
+    const grouped_shared parts = grouped_shared_of(shared, work.experts);
     int warpgroup = threadIdx.x / 128, rank = blockIdx.x % GROUPED_BLOCKS;
     int64_t cluster = blockIdx.x / GROUPED_BLOCKS, clusters = gridDim.x / GROUPED_BLOCKS;
     if (threadIdx.x == 0) {
         tma_prefetch(a_map);
         tma_prefetch(b_map);
         for (int i = 0; i < GROUPED_STAGES; i++) {
-            barrier_init(&s.full[i], 1);
-            barrier_init(&s.empty[i], GROUPED_BLOCKS * GROUPED_CONSUMER_WARPS);
+            barrier_init(&parts.full[i], 1);
+            barrier_init(&parts.empty[i], GROUPED_BLOCKS * GROUPED_CONSUMER_WARPS);
         }
         barrier_init_fence();
     }
     if (threadIdx.x / 32 == 1)
-        grouped_scan(w, offset, s.first, s.begin);
+        grouped_scan(work, offset, parts.first, parts.begin);
     __syncthreads();
     cluster_sync();
     if (warpgroup == 0) {
         registers_give<GROUPED_PRODUCER_REGISTERS>();
         if (threadIdx.x == 0)
-            grouped_produce<MODE>(w, s, a_map, b_map, rank, cluster, clusters);
+            grouped_produce<MODE>(work, parts, a_map, b_map, rank, cluster, clusters);
         __syncwarp();
     } else {
         registers_take<GROUPED_CONSUMER_REGISTERS>();
-        grouped_consume<MODE>(w, s, out, warpgroup - 1, rank, cluster, clusters);
+        grouped_consume<MODE>(work, parts, out, warpgroup - 1, rank, cluster, clusters);
     }
     __syncthreads();
     cluster_sync(); /* the other block may still signal to, or load into, this block's memory */

@@ -87,21 +87,23 @@ GROUPED_FN int32_t grouped_ceil(int32_t a, int32_t b)
     return (int32_t)(((int64_t)a + b - 1) / b);
 }
 
-GROUPED_FN grouped_work grouped_work_of(const grouped_gemm_args *a, int32_t tile_n, int32_t step,
+GROUPED_FN grouped_work grouped_work_of(const grouped_gemm_args *args, int32_t tile_n, int32_t step,
                                         int32_t blocks)
 {
-    grouped_work w;
-    w.mode = a->mode;
-    w.experts = (int32_t)a->experts;
-    w.rows_cap = (int32_t)a->rows_cap;
-    w.out_m = (int32_t)a->k;
-    w.up = a->gated ? (int32_t)(a->n / 2) : 0;
-    w.out_n = a->mode == GROUPED_DGRAD ? (int32_t)a->k : a->gated ? w.up : (int32_t)a->n;
-    w.reduce = (int32_t)(a->mode == GROUPED_DGRAD ? a->n : a->k);
-    w.tile_n = a->gated ? tile_n / 2 : tile_n;
-    w.step = step;
-    w.blocks = blocks;
-    return w;
+    grouped_work work;
+    work.mode = args->mode;
+    work.experts = (int32_t)args->experts;
+    work.rows_cap = (int32_t)args->rows_cap;
+    work.out_m = (int32_t)args->k;
+    work.up = args->gated ? (int32_t)(args->n / 2) : 0;
+    work.out_n = args->mode == GROUPED_DGRAD ? (int32_t)args->k
+                 : args->gated               ? work.up
+                                             : (int32_t)args->n;
+    work.reduce = (int32_t)(args->mode == GROUPED_DGRAD ? args->n : args->k);
+    work.tile_n = args->gated ? tile_n / 2 : tile_n;
+    work.step = step;
+    work.blocks = blocks;
+    return work;
 }
 
 GROUPED_FN int32_t grouped_shared_bytes(int32_t experts)
@@ -123,21 +125,21 @@ GROUPED_FN int32_t grouped_units(int mode, int32_t rows)
 }
 
 /* The number of tiles to compute, each by `blocks` blocks. */
-GROUPED_FN int64_t grouped_tiles(const grouped_work *w, int32_t units)
+GROUPED_FN int64_t grouped_tiles(const grouped_work *work, int32_t units)
 {
-    int64_t across = grouped_ceil(w->out_n, w->tile_n);
-    if (w->mode == GROUPED_WGRAD)
-        return across * units * grouped_ceil(w->out_m, w->blocks * GROUPED_TILE_M);
-    return across * grouped_ceil(units, w->blocks);
+    int64_t across = grouped_ceil(work->out_n, work->tile_n);
+    if (work->mode == GROUPED_WGRAD)
+        return across * units * grouped_ceil(work->out_m, work->blocks * GROUPED_TILE_M);
+    return across * grouped_ceil(units, work->blocks);
 }
 
-/* The expert that unit u belongs to: first[e] <= u < first[e + 1]. */
-GROUPED_FN int32_t grouped_find(const int32_t *first, int32_t experts, int32_t u)
+/* The expert that `unit` belongs to: first[e] <= unit < first[e + 1]. */
+GROUPED_FN int32_t grouped_find(const int32_t *first, int32_t experts, int32_t unit)
 {
     int32_t low = 0, high = experts - 1;
     while (low < high) {
         int32_t middle = (low + high) / 2;
-        if (u < first[middle + 1])
+        if (unit < first[middle + 1])
             high = middle;
         else
             low = middle + 1;
@@ -158,48 +160,48 @@ typedef struct grouped_tile {
     bool shared;   /* both blocks multiply by the same B */
 } grouped_tile;
 
-GROUPED_FN int32_t grouped_min(int32_t a, int32_t b)
+GROUPED_FN int32_t grouped_min(int32_t a, int32_t tile_n)
 {
-    return a < b ? a : b;
+    return a < tile_n ? a : tile_n;
 }
 
 /* Tile `at`, of 0 to grouped_tiles - 1, for block `rank` of `blocks`. Where the number of m tiles
  * is odd, the second block of the last cluster repeats the first one's tile without storing it, so
  * that both blocks always walk in step. */
-GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *w, const int32_t *first,
+GROUPED_FN grouped_tile grouped_tile_at(const grouped_work *work, const int32_t *first,
                                         const int32_t *begin, int64_t at, int32_t rank)
 {
-    grouped_tile t;
-    int32_t across = grouped_ceil(w->out_n, w->tile_n);
+    grouped_tile tile;
+    int32_t across = grouped_ceil(work->out_n, work->tile_n);
     int32_t pair = (int32_t)(at / across);
-    t.n = (int32_t)(at % across) * w->tile_n;
-    t.up = w->up;
-    if (w->mode == GROUPED_WGRAD) {
-        int32_t pairs = grouped_ceil(w->out_m, w->blocks * GROUPED_TILE_M);
-        t.expert = grouped_find(first, w->experts, pair / pairs);
-        t.row = begin[t.expert];
-        t.m = (pair % pairs * w->blocks + rank) * GROUPED_TILE_M;
-        t.valid = grouped_min(w->out_m - t.m, GROUPED_TILE_M);
-        t.valid = t.valid < 0 ? 0 : t.valid;
-        int32_t rows = begin[t.expert + 1] - t.row;
-        t.steps = grouped_ceil(rows, w->step);
-        t.tail = rows - (t.steps - 1) * w->step;
-        t.shared = true;
-        return t;
+    tile.n = (int32_t)(at % across) * work->tile_n;
+    tile.up = work->up;
+    if (work->mode == GROUPED_WGRAD) {
+        int32_t pairs = grouped_ceil(work->out_m, work->blocks * GROUPED_TILE_M);
+        tile.expert = grouped_find(first, work->experts, pair / pairs);
+        tile.row = begin[tile.expert];
+        tile.m = (pair % pairs * work->blocks + rank) * GROUPED_TILE_M;
+        tile.valid = grouped_min(work->out_m - tile.m, GROUPED_TILE_M);
+        tile.valid = tile.valid < 0 ? 0 : tile.valid;
+        int32_t rows = begin[tile.expert + 1] - tile.row;
+        tile.steps = grouped_ceil(rows, work->step);
+        tile.tail = rows - (tile.steps - 1) * work->step;
+        tile.shared = true;
+        return tile;
     }
-    int32_t units = first[w->experts], u = pair * w->blocks;
-    int32_t expert = grouped_find(first, w->experts, u);
-    t.shared = u + 1 >= units || u + 1 < first[expert + 1];
-    bool idle = rank == 1 && u + 1 >= units;
+    int32_t units = first[work->experts], unit = pair * work->blocks;
+    int32_t expert = grouped_find(first, work->experts, unit);
+    tile.shared = unit + 1 >= units || unit + 1 < first[expert + 1];
+    bool idle = rank == 1 && unit + 1 >= units;
     if (rank == 1 && !idle)
-        u++;
-    t.expert = t.shared ? expert : grouped_find(first, w->experts, u);
-    t.row = begin[t.expert] + (u - first[t.expert]) * GROUPED_TILE_M;
-    t.m = t.row;
-    t.valid = idle ? 0 : grouped_min(begin[t.expert + 1] - t.row, GROUPED_TILE_M);
-    t.steps = grouped_ceil(w->reduce, w->step);
-    t.tail = w->step;
-    return t;
+        unit++;
+    tile.expert = tile.shared ? expert : grouped_find(first, work->experts, unit);
+    tile.row = begin[tile.expert] + (unit - first[tile.expert]) * GROUPED_TILE_M;
+    tile.m = tile.row;
+    tile.valid = idle ? 0 : grouped_min(begin[tile.expert + 1] - tile.row, GROUPED_TILE_M);
+    tile.steps = grouped_ceil(work->reduce, work->step);
+    tile.tail = work->step;
+    return tile;
 }
 
 /* The 128-byte swizzle of TMA and wgmma (PTX ISA 5.5.7): bits 7 to 9 of an address are XORed into
@@ -231,14 +233,14 @@ typedef struct grouped_operand {
 
 GROUPED_FN grouped_operand grouped_operand_of(bool transposed, int32_t tile_rows)
 {
-    grouped_operand o;
-    o.transposed = transposed;
-    o.leading = transposed ? GROUPED_BOX_BYTES : 0;
-    o.stride = 1024;
-    o.advance = transposed ? 2048 : 32;
-    o.box_bytes = transposed ? GROUPED_BOX_BYTES : 128 * 128; /* 64 x 64, or 128 rows of 64 */
-    o.boxes = tile_rows * 128 / o.box_bytes;
-    return o;
+    grouped_operand operand;
+    operand.transposed = transposed;
+    operand.leading = transposed ? GROUPED_BOX_BYTES : 0;
+    operand.stride = 1024;
+    operand.advance = transposed ? 2048 : 32;
+    operand.box_bytes = transposed ? GROUPED_BOX_BYTES : 128 * 128; /* 64 x 64, or 128 rows of 64 */
+    operand.boxes = tile_rows * 128 / operand.box_bytes;
+    return operand;
 }
 
 GROUPED_FN grouped_operand grouped_a(int mode)
@@ -256,44 +258,44 @@ typedef struct grouped_coordinate {
     int32_t c0, c1, c2;
 } grouped_coordinate;
 
-GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *t, int32_t step,
+GROUPED_FN grouped_coordinate grouped_a_box(int mode, const grouped_tile *tile, int32_t step,
                                             int32_t box)
 {
-    grouped_coordinate c;
+    grouped_coordinate at;
     bool wgrad = mode == GROUPED_WGRAD;
-    c.c0 = wgrad ? t->m + box * GROUPED_BOX : step * GROUPED_STEP;
-    c.c1 = wgrad ? t->row + step * GROUPED_STEP : t->row;
-    c.c2 = 0;
-    return c;
+    at.c0 = wgrad ? tile->m + box * GROUPED_BOX : step * GROUPED_STEP;
+    at.c1 = wgrad ? tile->row + step * GROUPED_STEP : tile->row;
+    at.c2 = 0;
+    return at;
 }
 
-GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *t, int32_t step,
+GROUPED_FN grouped_coordinate grouped_b_box(int mode, const grouped_tile *tile, int32_t step,
                                             int32_t box)
 {
     /* In a gated product, how many of the boxes are the gate's. */
     enum { HALF = GROUPED_TILE_N / 2 / GROUPED_BOX };
-    grouped_coordinate c;
-    int32_t column = mode == GROUPED_FWD && t->up && box >= HALF
-                         ? t->up + (box - HALF) * GROUPED_BOX
+    grouped_coordinate at;
+    int32_t column = mode == GROUPED_FWD && tile->up && box >= HALF
+                         ? tile->up + (box - HALF) * GROUPED_BOX
                          : box * GROUPED_BOX;
-    c.c0 = mode == GROUPED_DGRAD ? step * GROUPED_STEP : t->n + column;
-    c.c1 = mode == GROUPED_FWD     ? step * GROUPED_STEP
-           : mode == GROUPED_DGRAD ? t->n + box * 128
-                                   : t->row + step * GROUPED_STEP;
-    c.c2 = mode == GROUPED_WGRAD ? 0 : t->expert;
-    return c;
+    at.c0 = mode == GROUPED_DGRAD ? step * GROUPED_STEP : tile->n + column;
+    at.c1 = mode == GROUPED_FWD     ? step * GROUPED_STEP
+            : mode == GROUPED_DGRAD ? tile->n + box * 128
+                                    : tile->row + step * GROUPED_STEP;
+    at.c2 = mode == GROUPED_WGRAD ? 0 : tile->expert;
+    return at;
 }
 
-/* Which element accumulator i of a thread of a consumer warpgroup is (PTX ISA 9.7.15.5.1.1): its
- * row among the warpgroup's 64, and its column. */
-GROUPED_FN int32_t grouped_acc_row(int32_t thread, int32_t i)
+/* Which element accumulator `index` of a thread of a consumer warpgroup is (PTX ISA 9.7.15.5.1.1):
+ * its row among the warpgroup's 64, and its column. */
+GROUPED_FN int32_t grouped_acc_row(int32_t thread, int32_t index)
 {
-    return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
+    return thread / 32 * 16 + thread % 32 / 4 + (index & 2) * 4;
 }
 
-GROUPED_FN int32_t grouped_acc_column(int32_t thread, int32_t i)
+GROUPED_FN int32_t grouped_acc_column(int32_t thread, int32_t index)
 {
-    return i / 4 * 8 + thread % 4 * 2 + (i & 1);
+    return index / 4 * 8 + thread % 4 * 2 + (index & 1);
 }
 
 /* Where byte 0..127 of row 0..15 lies in a warp's bounce. It is swizzled, so that neither the

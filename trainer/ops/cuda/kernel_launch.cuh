@@ -44,14 +44,14 @@ static inline dim3 grid_of(int64_t x, int64_t y = 1)
 }
 
 /* Whether each of these addresses allows accesses of `bytes`, a power of two. */
-template <class... P> static inline bool aligned(int bytes, const P *...p)
+template <class... P> static inline bool aligned(int bytes, const P *...at)
 {
-    return (((uintptr_t)p | ...) & (uintptr_t)(bytes - 1)) == 0;
+    return (((uintptr_t)at | ...) & (uintptr_t)(bytes - 1)) == 0;
 }
 
-template <class... P> static inline bool aligned16(const P *...p)
+template <class... P> static inline bool aligned16(const P *...at)
 {
-    return aligned(16, p...);
+    return aligned(16, at...);
 }
 
 /* Block and grid for threads over [rows, items]. x runs along a row, with a loop over what
@@ -74,17 +74,17 @@ static inline dim3 tile_grid(int64_t rows, int64_t items)
 /* Launches a kernel. No blocks means that there is nothing to do, so callers need no special case
  * for sizes of 0. */
 template <class... P, class... A>
-static status launch(const char *file, int line, const char *name, stream *s, void (*kernel)(P...),
-                     dim3 grid, dim3 block, size_t shared, A... args)
+static status launch(const char *file, int line, const char *name, stream *queue,
+                     void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
 {
     if (grid.x == 0 || grid.y == 0)
         return ST_OK;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = grid;
-    c.blockDim = block;
-    c.dynamicSmemBytes = shared;
-    c.stream = cuda_handle(s);
-    cudaError_t error = cudaLaunchKernelEx(&c, kernel, args...);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = cuda_handle(queue);
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
     if (error != cudaSuccess)
         return status_fail(ST_BAD_DEVICE, file, line, NULL, -1, -1,
                            "%s: %u x %u blocks of %u threads, %zu bytes shared: CUDA error %d, %s",
@@ -173,71 +173,73 @@ static __device__ __forceinline__ uint4 pack8(const float (&in)[VECTOR])
                       pack2(in[6], in[7]));
 }
 
-/* p must be aligned to 16 bytes. */
-static __device__ __forceinline__ void load_vector(float (&out)[VECTOR], const bf16 *p)
+/* at must be aligned to 16 bytes. */
+static __device__ __forceinline__ void load_vector(float (&out)[VECTOR], const bf16 *at)
 {
-    unpack8(out, *(const uint4 *)p);
+    unpack8(out, *(const uint4 *)at);
 }
 
-static __device__ __forceinline__ void store_vector(bf16 *p, const float (&in)[VECTOR])
+static __device__ __forceinline__ void store_vector(bf16 *at, const float (&in)[VECTOR])
 {
-    *(uint4 *)p = pack8(in);
+    *(uint4 *)at = pack8(in);
 }
 
-/* Load and store WIDTH neighbouring elements at once; p must be aligned to them. WIDTH is VECTOR,
- * or 4 for rows of such lengths, or 1 for all others. */
-template <int WIDTH> static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *p)
+/* Load and store WIDTH neighbouring elements at once; `at` must be aligned to them. WIDTH is
+ * VECTOR, or 4 for rows of such lengths, or 1 for all others. */
+template <int WIDTH>
+static __device__ __forceinline__ void load(float (&out)[WIDTH], const bf16 *at)
 {
     if constexpr (WIDTH == VECTOR) {
-        load_vector(out, p);
+        load_vector(out, at);
     } else if constexpr (WIDTH == 4) {
-        uint2 bits = *(const uint2 *)p;
+        uint2 bits = *(const uint2 *)at;
         out[0] = __uint_as_float(bits.x << 16);
         out[1] = __uint_as_float(bits.x & 0xffff0000u);
         out[2] = __uint_as_float(bits.y << 16);
         out[3] = __uint_as_float(bits.y & 0xffff0000u);
     } else {
         static_assert(WIDTH == 1, "widths are 8, 4 and 1");
-        out[0] = to_float(p[0]);
+        out[0] = to_float(at[0]);
     }
 }
 
-template <int WIDTH> static __device__ __forceinline__ void store(bf16 *p, const float (&in)[WIDTH])
+template <int WIDTH>
+static __device__ __forceinline__ void store(bf16 *at, const float (&in)[WIDTH])
 {
     if constexpr (WIDTH == VECTOR)
-        store_vector(p, in);
+        store_vector(at, in);
     else if constexpr (WIDTH == 4)
-        *(uint2 *)p = make_uint2(pack2(in[0], in[1]), pack2(in[2], in[3]));
+        *(uint2 *)at = make_uint2(pack2(in[0], in[1]), pack2(in[2], in[3]));
     else
-        p[0] = to_bf16(in[0]);
+        at[0] = to_bf16(in[0]);
 }
 
 template <int WIDTH>
-static __device__ __forceinline__ void load(float (&out)[WIDTH], const float *p)
+static __device__ __forceinline__ void load(float (&out)[WIDTH], const float *at)
 {
     if constexpr (WIDTH >= 4) {
 #pragma unroll
         for (int i = 0; i < WIDTH; i += 4) {
-            float4 v = *(const float4 *)(p + i);
-            out[i] = v.x;
-            out[i + 1] = v.y;
-            out[i + 2] = v.z;
-            out[i + 3] = v.w;
+            float4 value = *(const float4 *)(at + i);
+            out[i] = value.x;
+            out[i + 1] = value.y;
+            out[i + 2] = value.z;
+            out[i + 3] = value.w;
         }
     } else {
-        out[0] = p[0];
+        out[0] = at[0];
     }
 }
 
 template <int WIDTH>
-static __device__ __forceinline__ void store(float *p, const float (&in)[WIDTH])
+static __device__ __forceinline__ void store(float *at, const float (&in)[WIDTH])
 {
     if constexpr (WIDTH >= 4) {
 #pragma unroll
         for (int i = 0; i < WIDTH; i += 4)
-            *(float4 *)(p + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
+            *(float4 *)(at + i) = make_float4(in[i], in[i + 1], in[i + 2], in[i + 3]);
     } else {
-        p[0] = in[0];
+        at[0] = in[0];
     }
 }
 

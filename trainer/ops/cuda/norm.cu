@@ -58,12 +58,12 @@ template <int GROUP> static __device__ __forceinline__ float group_sum(float x)
 
 /* Each thread holds V vectors of a row. */
 template <bool LAYER, int GROUP, int V>
-static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
+static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd args)
 {
     const int64_t row = (int64_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
-    const int lane = threadIdx.x % GROUP, vectors = (int)(a.n / VECTOR);
-    const bool live = row < a.rows; /* the other threads only take part in the sums */
-    const bf16 *x = a.x + row * a.n;
+    const int lane = threadIdx.x % GROUP, vectors = (int)(args.n / VECTOR);
+    const bool live = row < args.rows; /* the other threads only take part in the sums */
+    const bf16 *x = args.x + row * args.n;
     float v[V][VECTOR] = {};
 #pragma unroll
     for (int k = 0; k < V; k++)
@@ -74,108 +74,116 @@ static __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd a)
 #pragma unroll
         for (int k = 0; k < V; k++)
 #pragma unroll
-            for (int e = 0; e < VECTOR; e++)
-                mu += v[k][e];
-        mu = group_sum<GROUP>(mu) / (float)a.n;
+            for (int i = 0; i < VECTOR; i++)
+                mu += v[k][i];
+        mu = group_sum<GROUP>(mu) / (float)args.n;
     }
 #pragma unroll
     for (int k = 0; k < V; k++)
         if (lane + k * GROUP < vectors)
 #pragma unroll
-            for (int e = 0; e < VECTOR; e++)
-                square += (v[k][e] - mu) * (v[k][e] - mu);
-    const float r = rsqrtf(group_sum<GROUP>(square) / (float)a.n + a.eps);
+            for (int i = 0; i < VECTOR; i++)
+                square += (v[k][i] - mu) * (v[k][i] - mu);
+    const float r = rsqrtf(group_sum<GROUP>(square) / (float)args.n + args.eps);
     if (!live)
         return;
     if (lane == 0) {
-        a.rstd[row] = r;
+        args.rstd[row] = r;
         if (LAYER)
-            a.mean[row] = mu;
+            args.mean[row] = mu;
     }
 #pragma unroll
     for (int k = 0; k < V; k++) {
         const int at = (lane + k * GROUP) * VECTOR;
-        if (at >= a.n)
+        if (at >= args.n)
             break;
         float w[VECTOR], b[VECTOR] = {};
-        load_vector(w, a.w + at);
+        load_vector(w, args.w + at);
         if (LAYER)
-            load_vector(b, a.b + at);
+            load_vector(b, args.b + at);
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++)
-            v[k][e] = w[e] * ((v[k][e] - mu) * r) + b[e];
-        store_vector(a.y + row * a.n + at, v[k]);
+        for (int i = 0; i < VECTOR; i++)
+            v[k][i] = w[i] * ((v[k][i] - mu) * r) + b[i];
+        store_vector(args.y + row * args.n + at, v[k]);
     }
 }
 
 /* For any length: a warp owns a row. */
-template <bool LAYER> static __global__ void fwd_loop_kernel(fwd a)
+template <bool LAYER> static __global__ void fwd_loop_kernel(fwd args)
 {
     const int64_t row = (int64_t)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
-    if (row >= a.rows)
+    if (row >= args.rows)
         return;
-    const bf16 *x = a.x + row * a.n;
+    const bf16 *x = args.x + row * args.n;
     float mu = 0, square = 0;
-    for (int64_t j = lane; j < a.n && LAYER; j += LANES)
+    for (int64_t j = lane; j < args.n && LAYER; j += LANES)
         mu += to_float(x[j]);
-    mu = warp_sum(mu) / (float)a.n;
-    for (int64_t j = lane; j < a.n; j += LANES)
+    mu = warp_sum(mu) / (float)args.n;
+    for (int64_t j = lane; j < args.n; j += LANES)
         square += (to_float(x[j]) - mu) * (to_float(x[j]) - mu);
-    const float r = rsqrtf(warp_sum(square) / (float)a.n + a.eps);
+    const float r = rsqrtf(warp_sum(square) / (float)args.n + args.eps);
     if (lane == 0) {
-        a.rstd[row] = r;
+        args.rstd[row] = r;
         if (LAYER)
-            a.mean[row] = mu;
+            args.mean[row] = mu;
     }
-    for (int64_t j = lane; j < a.n; j += LANES)
-        a.y[row * a.n + j] = to_bf16(to_float(a.w[j]) * ((to_float(x[j]) - mu) * r) +
-                                     (LAYER ? to_float(a.b[j]) : 0));
+    for (int64_t j = lane; j < args.n; j += LANES)
+        args.y[row * args.n + j] = to_bf16(to_float(args.w[j]) * ((to_float(x[j]) - mu) * r) +
+                                           (LAYER ? to_float(args.b[j]) : 0));
 }
 
-template <bool LAYER, int GROUP, int V> static status fwd_launch(stream *s, const fwd *a)
+template <bool LAYER, int GROUP, int V> static status fwd_launch(stream *queue, const fwd *args)
 {
     const int threads = GROUP > LANES ? GROUP : THREADS;
-    return LAUNCH(s, (fwd_kernel<LAYER, GROUP, V>), grid_of(ceil_div(a->rows, threads / GROUP)),
-                  threads, 0, *a);
+    return LAUNCH(queue, (fwd_kernel<LAYER, GROUP, V>),
+                  grid_of(ceil_div(args->rows, threads / GROUP)), threads, 0, *args);
 }
 
-template <bool LAYER> static status fwd_run(stream *s, const fwd *a)
+template <bool LAYER> static status fwd_run(stream *queue, const fwd *args)
 {
-    const int64_t vectors = a->n / VECTOR;
-    if (a->n % VECTOR != 0 || vectors > WIDE_VECTORS || !aligned16(a->x, a->w, a->b, a->y))
-        return LAUNCH(s, fwd_loop_kernel<LAYER>, grid_of(ceil_div(a->rows, THREADS / LANES)),
-                      THREADS, 0, *a);
+    const int64_t vectors = args->n / VECTOR;
+    if (args->n % VECTOR != 0 || vectors > WIDE_VECTORS ||
+        !aligned16(args->x, args->w, args->b, args->y))
+        return LAUNCH(queue, fwd_loop_kernel<LAYER>, grid_of(ceil_div(args->rows, THREADS / LANES)),
+                      THREADS, 0, *args);
     if (vectors <= HEAD_GROUP)
-        return fwd_launch<LAYER, HEAD_GROUP, 1>(s, a);
+        return fwd_launch<LAYER, HEAD_GROUP, 1>(queue, args);
     if (vectors <= 64)
-        return fwd_launch<LAYER, 32, 2>(s, a);
+        return fwd_launch<LAYER, 32, 2>(queue, args);
     if (vectors <= 160) /* 1152: the vision tower's 144 */
-        return fwd_launch<LAYER, 32, 5>(s, a);
+        return fwd_launch<LAYER, 32, 5>(queue, args);
     if (vectors <= 256) /* 2048: the text tower's 256 */
-        return fwd_launch<LAYER, 32, 8>(s, a);
-    return fwd_launch<LAYER, 128, 5>(s, a); /* 4608: the mergers' 576 */
+        return fwd_launch<LAYER, 32, 8>(queue, args);
+    return fwd_launch<LAYER, 128, 5>(queue, args); /* 4608: the mergers' 576 */
 }
 
-extern "C" status cuda_rmsnorm_fwd(stream *s, const rmsnorm_fwd_args *a)
+extern "C" status cuda_rmsnorm_fwd(stream *queue, const rmsnorm_fwd_args *args)
 {
-    fwd f = {a->rows, a->n,         (float)a->eps, (const bf16 *)a->x, (const bf16 *)a->w,
-             NULL,    (bf16 *)a->y, NULL,          (float *)a->rstd};
-    return fwd_run<false>(s, &f);
+    fwd all = {args->rows,
+               args->n,
+               (float)args->eps,
+               (const bf16 *)args->x,
+               (const bf16 *)args->w,
+               NULL,
+               (bf16 *)args->y,
+               NULL,
+               (float *)args->rstd};
+    return fwd_run<false>(queue, &all);
 }
 
-extern "C" status cuda_layernorm_fwd(stream *s, const layernorm_fwd_args *a)
+extern "C" status cuda_layernorm_fwd(stream *queue, const layernorm_fwd_args *args)
 {
-    fwd f = {a->rows,
-             a->n,
-             (float)a->eps,
-             (const bf16 *)a->x,
-             (const bf16 *)a->w,
-             (const bf16 *)a->b,
-             (bf16 *)a->y,
-             (float *)a->mean,
-             (float *)a->rstd};
-    return fwd_run<true>(s, &f);
+    fwd all = {args->rows,
+               args->n,
+               (float)args->eps,
+               (const bf16 *)args->x,
+               (const bf16 *)args->w,
+               (const bf16 *)args->b,
+               (bf16 *)args->y,
+               (float *)args->mean,
+               (float *)args->rstd};
+    return fwd_run<true>(queue, &all);
 }
 
 /* ---- backward ----
@@ -189,77 +197,77 @@ typedef struct piece {
 } piece;
 
 template <bool LAYER>
-static __device__ __forceinline__ piece load_piece(const bwd &a, int64_t row, int at)
+static __device__ __forceinline__ piece load_piece(const bwd &args, int64_t row, int at)
 {
-    piece p = {};
-    if (at < a.n) {
-        const int64_t i = row * a.n + at;
-        p.x = *(const uint4 *)(a.x + i);
-        p.dy = *(const uint4 *)(a.dy + i);
-        if (a.accumulate)
-            p.dx = *(const uint4 *)(a.dx + i);
+    piece at_piece = {};
+    if (at < args.n) {
+        const int64_t i = row * args.n + at;
+        at_piece.x = *(const uint4 *)(args.x + i);
+        at_piece.dy = *(const uint4 *)(args.dy + i);
+        if (args.accumulate)
+            at_piece.dx = *(const uint4 *)(args.dx + i);
     }
-    p.r = a.rstd[row];
-    p.mean = LAYER ? a.mean[row] : 0;
-    return p;
+    at_piece.r = args.rstd[row];
+    at_piece.mean = LAYER ? args.mean[row] : 0;
+    return at_piece;
 }
 
 /* The two sums of a row: of g (LayerNorm only) and of g xhat. */
 template <bool LAYER>
-static __device__ __forceinline__ float2 piece_sums(const piece &p, const float (&w)[VECTOR])
+static __device__ __forceinline__ float2 piece_sums(const piece &at_piece, const float (&w)[VECTOR])
 {
     float x[VECTOR], dy[VECTOR];
-    unpack8(x, p.x);
-    unpack8(dy, p.dy);
+    unpack8(x, at_piece.x);
+    unpack8(dy, at_piece.dy);
     float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-        float g = dy[e] * w[e];
+    for (int i = 0; i < VECTOR; i++) {
+        float g = dy[i] * w[i];
         if (LAYER)
             sum.x += g;
-        sum.y += g * ((x[e] - p.mean) * p.r);
+        sum.y += g * ((x[i] - at_piece.mean) * at_piece.r);
     }
     return sum;
 }
 
 /* Writes dx of a row. mean: the two sums over the row, divided by its length. */
 template <bool LAYER>
-static __device__ __forceinline__ void piece_finish(const bwd &a, const piece &p, int64_t row,
-                                                    int at, const float (&w)[VECTOR], float2 mean,
-                                                    float (&dw)[VECTOR], float (&db)[VECTOR])
+static __device__ __forceinline__ void
+piece_finish(const bwd &args, const piece &at_piece, int64_t row, int at, const float (&w)[VECTOR],
+             float2 mean, float (&dw)[VECTOR], float (&db)[VECTOR])
 {
     float x[VECTOR], dy[VECTOR], out[VECTOR];
-    unpack8(x, p.x);
-    unpack8(dy, p.dy);
-    unpack8(out, p.dx); /* zeros where dx is not added to */
+    unpack8(x, at_piece.x);
+    unpack8(dy, at_piece.dy);
+    unpack8(out, at_piece.dx); /* zeros where dx is not added to */
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) {
-        float xhat = (x[e] - p.mean) * p.r;
-        out[e] += p.r * (dy[e] * w[e] - mean.x - xhat * mean.y);
-        dw[e] += dy[e] * xhat;
+    for (int i = 0; i < VECTOR; i++) {
+        float xhat = (x[i] - at_piece.mean) * at_piece.r;
+        out[i] += at_piece.r * (dy[i] * w[i] - mean.x - xhat * mean.y);
+        dw[i] += dy[i] * xhat;
         if (LAYER)
-            db[e] += dy[e];
+            db[i] += dy[i];
     }
-    store_vector(a.dx + row * a.n + at, out);
+    store_vector(args.dx + row * args.n + at, out);
 }
 
 /* A block works on one row at a time, and each thread on one vector of it. */
-template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) bwd_kernel(bwd a)
+template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) bwd_kernel(bwd args)
 {
     /* Used in turn, so that one barrier per row is enough. */
     __shared__ float2 sums[2][MOST / LANES];
     const int at = (int)threadIdx.x * VECTOR, lane = threadIdx.x % LANES;
     const int warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
+    const int64_t first = blockIdx.x * args.part_rows, end = min(first + args.part_rows, args.rows);
     float w[VECTOR] = {}, dw[VECTOR] = {}, db[VECTOR] = {};
-    if (at < a.n)
-        load_vector(w, a.w + at);
-    piece next = load_piece<LAYER>(a, first, at);
+    if (at < args.n)
+        load_vector(w, args.w + at);
+    piece next = load_piece<LAYER>(args, first, at);
     for (int64_t row = first; row < end; row++) {
-        const piece p = next;
+        const piece at_piece = next;
         if (row + 1 < end)
-            next = load_piece<LAYER>(a, row + 1, at);
-        float2 sum = piece_sums<LAYER>(p, w);
+            next = load_piece<LAYER>(args, row + 1, at);
+        float2 sum = piece_sums<LAYER>(at_piece, w);
         if (LAYER)
             sum.x = warp_sum(sum.x);
         sum.y = warp_sum(sum.y);
@@ -272,84 +280,84 @@ template <bool LAYER, int MOST> static __global__ void __launch_bounds__(MOST) b
             sum.x += turn[i].x;
             sum.y += turn[i].y;
         }
-        sum.x /= (float)a.n;
-        sum.y /= (float)a.n;
-        if (at < a.n)
-            piece_finish<LAYER>(a, p, row, at, w, sum, dw, db);
+        sum.x /= (float)args.n;
+        sum.y /= (float)args.n;
+        if (at < args.n)
+            piece_finish<LAYER>(args, at_piece, row, at, w, sum, dw, db);
     }
-    if (at >= a.n)
+    if (at >= args.n)
         return;
-    float *partial = a.partial + blockIdx.x * (LAYER ? 2 : 1) * a.n + at;
+    float *partial = args.partial + blockIdx.x * (LAYER ? 2 : 1) * args.n + at;
     store<VECTOR>(partial, dw);
     if (LAYER)
-        store<VECTOR>(partial + a.n, db);
+        store<VECTOR>(partial + args.n, db);
 }
 
 /* RMSNorm of heads: 16 lanes work on one row at a time, and the 16 groups of a block add their sums
  * in order at the end. */
-static __global__ void __launch_bounds__(THREADS) bwd_heads_kernel(bwd a)
+static __global__ void __launch_bounds__(THREADS) bwd_heads_kernel(bwd args)
 {
     enum { GROUPS = THREADS / HEAD_GROUP };
     __shared__ float sums[GROUPS][HEAD_MOST];
     const int at = (int)(threadIdx.x % HEAD_GROUP) * VECTOR, group = threadIdx.x / HEAD_GROUP;
-    const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
+    const int64_t first = blockIdx.x * args.part_rows, end = min(first + args.part_rows, args.rows);
     float w[VECTOR] = {}, dw[VECTOR] = {}, unused[VECTOR] = {};
-    if (at < a.n)
-        load_vector(w, a.w + at);
+    if (at < args.n)
+        load_vector(w, args.w + at);
     piece next = {};
     if (first + group < end)
-        next = load_piece<false>(a, first + group, at);
+        next = load_piece<false>(args, first + group, at);
     for (int64_t base = first; base < end; base += GROUPS) {
         const int64_t row = base + group;
-        const piece p = next;
+        const piece at_piece = next;
         if (row + GROUPS < end)
-            next = load_piece<false>(a, row + GROUPS, at);
-        float2 sum = piece_sums<false>(p, w);
-        sum.y = group_sum<HEAD_GROUP>(sum.y) / (float)a.n;
-        if (row < end && at < a.n)
-            piece_finish<false>(a, p, row, at, w, sum, dw, unused);
+            next = load_piece<false>(args, row + GROUPS, at);
+        float2 sum = piece_sums<false>(at_piece, w);
+        sum.y = group_sum<HEAD_GROUP>(sum.y) / (float)args.n;
+        if (row < end && at < args.n)
+            piece_finish<false>(args, at_piece, row, at, w, sum, dw, unused);
     }
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++)
-        sums[group][at + e] = dw[e];
+    for (int i = 0; i < VECTOR; i++)
+        sums[group][at + i] = dw[i];
     __syncthreads();
     const int j = threadIdx.x;
-    if (j >= a.n)
+    if (j >= args.n)
         return;
     float sum = 0;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        sum += sums[g][j];
-    a.partial[blockIdx.x * a.n + j] = sum;
+    for (int k = 0; k < GROUPS; k++)
+        sum += sums[k][j];
+    args.partial[blockIdx.x * args.n + j] = sum;
 }
 
 /* For any length: a block works on one row at a time, and each thread adds its columns to the
  * partial sums. */
-template <bool LAYER> static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd a)
+template <bool LAYER> static __global__ void __launch_bounds__(THREADS) bwd_loop_kernel(bwd args)
 {
-    const int64_t first = blockIdx.x * a.part_rows, end = min(first + a.part_rows, a.rows);
-    float *dw = a.partial + blockIdx.x * (LAYER ? 2 : 1) * a.n, *db = dw + a.n;
-    for (int64_t j = threadIdx.x; j < a.n; j += THREADS) {
+    const int64_t first = blockIdx.x * args.part_rows, end = min(first + args.part_rows, args.rows);
+    float *dw = args.partial + blockIdx.x * (LAYER ? 2 : 1) * args.n, *db = dw + args.n;
+    for (int64_t j = threadIdx.x; j < args.n; j += THREADS) {
         dw[j] = 0;
         if (LAYER)
             db[j] = 0;
     }
     for (int64_t row = first; row < end; row++) {
-        const bf16 *x = a.x + row * a.n, *dy = a.dy + row * a.n;
-        bf16 *dx = a.dx + row * a.n;
-        const float r = a.rstd[row], mu = LAYER ? a.mean[row] : 0;
+        const bf16 *x = args.x + row * args.n, *dy = args.dy + row * args.n;
+        bf16 *dx = args.dx + row * args.n;
+        const float r = args.rstd[row], mu = LAYER ? args.mean[row] : 0;
         float sum = 0, dot = 0;
-        for (int64_t j = threadIdx.x; j < a.n; j += THREADS) {
-            float g = to_float(dy[j]) * to_float(a.w[j]);
+        for (int64_t j = threadIdx.x; j < args.n; j += THREADS) {
+            float g = to_float(dy[j]) * to_float(args.w[j]);
             sum += LAYER ? g : 0;
             dot += g * ((to_float(x[j]) - mu) * r);
         }
-        sum = block_sum<THREADS / LANES>(sum) / (float)a.n;
-        dot = block_sum<THREADS / LANES>(dot) / (float)a.n;
-        for (int64_t j = threadIdx.x; j < a.n; j += THREADS) {
+        sum = block_sum<THREADS / LANES>(sum) / (float)args.n;
+        dot = block_sum<THREADS / LANES>(dot) / (float)args.n;
+        for (int64_t j = threadIdx.x; j < args.n; j += THREADS) {
             float xhat = (to_float(x[j]) - mu) * r, up = to_float(dy[j]);
-            float old = a.accumulate ? to_float(dx[j]) : 0;
-            dx[j] = to_bf16(old + r * (up * to_float(a.w[j]) - sum - xhat * dot));
+            float old = args.accumulate ? to_float(dx[j]) : 0;
+            dx[j] = to_bf16(old + r * (up * to_float(args.w[j]) - sum - xhat * dot));
             dw[j] += up * xhat;
             if (LAYER)
                 db[j] += up;
@@ -365,55 +373,55 @@ static int64_t cut_rows(int64_t rows, int threads, int64_t least)
     return each < least ? least : each;
 }
 
-template <bool LAYER> static status bwd_run(stream *s, bwd a, float *dw, float *db)
+template <bool LAYER> static status bwd_run(stream *queue, bwd args, float *dw, float *db)
 {
-    const bool vectors =
-        a.n % VECTOR == 0 && a.n / VECTOR <= WIDE_VECTORS && aligned16(a.x, a.w, a.dy, a.dx);
-    const bool heads = vectors && !LAYER && a.n <= HEAD_MOST;
-    const int row_threads = (int)(ceil_div(a.n, VECTOR * LANES) * LANES);
+    const bool vectors = args.n % VECTOR == 0 && args.n / VECTOR <= WIDE_VECTORS &&
+                         aligned16(args.x, args.w, args.dy, args.dx);
+    const bool heads = vectors && !LAYER && args.n <= HEAD_MOST;
+    const int row_threads = (int)(ceil_div(args.n, VECTOR * LANES) * LANES);
     const int threads = heads || !vectors ? THREADS : row_threads;
-    const int64_t stride = (LAYER ? 2 : 1) * a.n;
-    if (a.rows == 0 || a.n == 0)
+    const int64_t stride = (LAYER ? 2 : 1) * args.n;
+    if (args.rows == 0 || args.n == 0)
         return ST_OK;
-    a.part_rows = cut_rows(a.rows, threads, heads ? HEAD_PART_ROWS_LEAST : PART_ROWS_LEAST);
-    const int64_t parts = ceil_div(a.rows, a.part_rows);
+    args.part_rows = cut_rows(args.rows, threads, heads ? HEAD_PART_ROWS_LEAST : PART_ROWS_LEAST);
+    const int64_t parts = ceil_div(args.rows, args.part_rows);
     void *partial = NULL;
-    TRY(cuda_scratch(s, (size_t)(parts * stride) * sizeof(float), &partial));
-    a.partial = (float *)partial;
+    TRY(cuda_scratch(queue, (size_t)(parts * stride) * sizeof(float), &partial));
+    args.partial = (float *)partial;
     auto norm_bwd = heads                ? bwd_heads_kernel
                     : !vectors           ? bwd_loop_kernel<LAYER>
                     : threads <= THREADS ? bwd_kernel<LAYER, THREADS>
                                          : bwd_kernel<LAYER, WIDE_VECTORS>;
-    TRY(LAUNCH(s, norm_bwd, grid_of(parts), threads, 0, a));
-    TRY(columns_add(s, parts, a.n, stride, a.partial, dw));
-    return LAYER ? columns_add(s, parts, a.n, stride, a.partial + a.n, db) : ST_OK;
+    TRY(LAUNCH(queue, norm_bwd, grid_of(parts), threads, 0, args));
+    TRY(columns_add(queue, parts, args.n, stride, args.partial, dw));
+    return LAYER ? columns_add(queue, parts, args.n, stride, args.partial + args.n, db) : ST_OK;
 }
 
-extern "C" status cuda_rmsnorm_bwd(stream *s, const rmsnorm_bwd_args *a)
+extern "C" status cuda_rmsnorm_bwd(stream *queue, const rmsnorm_bwd_args *args)
 {
-    bwd b = {};
-    b.rows = a->rows;
-    b.n = a->n;
-    b.x = (const bf16 *)a->x;
-    b.w = (const bf16 *)a->w;
-    b.dy = (const bf16 *)a->dy;
-    b.rstd = (const float *)a->rstd;
-    b.dx = (bf16 *)a->dx;
-    b.accumulate = a->dx_accumulate;
-    return bwd_run<false>(s, b, (float *)a->dw, NULL);
+    bwd all = {};
+    all.rows = args->rows;
+    all.n = args->n;
+    all.x = (const bf16 *)args->x;
+    all.w = (const bf16 *)args->w;
+    all.dy = (const bf16 *)args->dy;
+    all.rstd = (const float *)args->rstd;
+    all.dx = (bf16 *)args->dx;
+    all.accumulate = args->dx_accumulate;
+    return bwd_run<false>(queue, all, (float *)args->dw, NULL);
 }
 
-extern "C" status cuda_layernorm_bwd(stream *s, const layernorm_bwd_args *a)
+extern "C" status cuda_layernorm_bwd(stream *queue, const layernorm_bwd_args *args)
 {
-    bwd b = {};
-    b.rows = a->rows;
-    b.n = a->n;
-    b.x = (const bf16 *)a->x;
-    b.w = (const bf16 *)a->w;
-    b.dy = (const bf16 *)a->dy;
-    b.mean = (const float *)a->mean;
-    b.rstd = (const float *)a->rstd;
-    b.dx = (bf16 *)a->dx;
-    b.accumulate = a->dx_accumulate;
-    return bwd_run<true>(s, b, (float *)a->dw, (float *)a->db);
+    bwd all = {};
+    all.rows = args->rows;
+    all.n = args->n;
+    all.x = (const bf16 *)args->x;
+    all.w = (const bf16 *)args->w;
+    all.dy = (const bf16 *)args->dy;
+    all.mean = (const float *)args->mean;
+    all.rstd = (const float *)args->rstd;
+    all.dx = (bf16 *)args->dx;
+    all.accumulate = args->dx_accumulate;
+    return bwd_run<true>(queue, all, (float *)args->dw, (float *)args->db);
 }

@@ -13,9 +13,9 @@ enum {
     BLOCKS = 132 * 16 /* blocks that take turns: twice what 132 multiprocessors hold */
 };
 
-static dim3 grid_of_chunks(const optim_list &l)
+static dim3 grid_of_chunks(const optim_list &list)
 {
-    return grid_of(l.n_chunks < BLOCKS ? l.n_chunks : (int64_t)BLOCKS);
+    return grid_of(list.n_chunks < BLOCKS ? list.n_chunks : (int64_t)BLOCKS);
 }
 
 /* Chunk i of a list, counted from the list's first chunk: the elements [begin, end) of a tensor. */
@@ -24,22 +24,22 @@ typedef struct chunk {
     int64_t begin, end;
 } chunk;
 
-static __device__ inline chunk chunk_of(const optim_list &l, int64_t i)
+static __device__ inline chunk chunk_of(const optim_list &list, int64_t index)
 {
     /* The binary search ends at the last tensor that begins at or before the chunk. */
-    int64_t low = 0, high = l.n_tensors;
-    i += l.first_chunk;
+    int64_t low = 0, high = list.n_tensors;
+    index += list.first_chunk;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
-        if (l.tensor[middle].first_chunk <= i)
+        if (list.tensor[middle].first_chunk <= index)
             low = middle;
         else
             high = middle;
     }
-    chunk c = {l.tensor[low], 0, 0};
-    c.begin = (i - c.tensor.first_chunk) * OPTIM_CHUNK;
-    c.end = min(c.begin + OPTIM_CHUNK, c.tensor.n);
-    return c;
+    chunk range = {list.tensor[low], 0, 0};
+    range.begin = (index - range.tensor.first_chunk) * OPTIM_CHUNK;
+    range.end = min(range.begin + OPTIM_CHUNK, range.tensor.n);
+    return range;
 }
 
 /* The sum over a block, always in the same order. */
@@ -52,26 +52,28 @@ static __device__ inline double block_sum_double(double x)
         partial[threadIdx.x / LANES] = x;
     __syncthreads();
     double sum = 0;
-    for (int w = 0; w < WARPS; w++)
-        sum += partial[w];
+    for (int i = 0; i < WARPS; i++)
+        sum += partial[i];
     __syncthreads(); /* partial may be written again */
     return sum;
 }
 
 /* Writes part [n_chunks], the sum of squares of each chunk. */
-static __global__ void __launch_bounds__(THREADS) squares_kernel(sum_squares_args a, double *part)
+static __global__ void __launch_bounds__(THREADS)
+    squares_kernel(sum_squares_args args, double *part)
 {
-    for (int64_t i = blockIdx.x; i < a.list.n_chunks; i += gridDim.x) {
-        const chunk c = chunk_of(a.list, i);
-        const float *g = (const float *)c.tensor.g;
+    for (int64_t i = blockIdx.x; i < args.list.n_chunks; i += gridDim.x) {
+        const chunk range = chunk_of(args.list, i);
+        const float *g = (const float *)range.tensor.g;
         double sum = 0;
 #pragma unroll 4
-        for (int64_t j = c.begin + QUAD * threadIdx.x; j < c.end - QUAD + 1; j += QUAD * THREADS) {
+        for (int64_t j = range.begin + QUAD * threadIdx.x; j < range.end - QUAD + 1;
+             j += QUAD * THREADS) {
             const float4 x = __ldg((const float4 *)(g + j));
             sum += (double)x.x * x.x + (double)x.y * x.y + ((double)x.z * x.z + (double)x.w * x.w);
         }
-        const int64_t rest = c.end - (c.end - c.begin) % QUAD + threadIdx.x;
-        if (rest < c.end)
+        const int64_t rest = range.end - (range.end - range.begin) % QUAD + threadIdx.x;
+        if (rest < range.end)
             sum += (double)g[rest] * g[rest];
         sum = block_sum_double(sum);
         if (threadIdx.x == 0)
@@ -92,29 +94,30 @@ static __global__ void __launch_bounds__(THREADS)
         *total += sum;
 }
 
-extern "C" status cuda_sum_squares(stream *s, const sum_squares_args *a)
+extern "C" status cuda_sum_squares(stream *queue, const sum_squares_args *args)
 {
     void *part;
-    TRY(cuda_scratch(s, (size_t)a->list.n_chunks * sizeof(double), &part));
-    TRY(LAUNCH(s, squares_kernel, grid_of_chunks(a->list), THREADS, 0, *a, (double *)part));
-    return LAUNCH(s, add_parts_kernel, grid_of(a->list.n_chunks > 0), THREADS, 0,
-                  (const double *)part, a->list.n_chunks, a->total);
+    TRY(cuda_scratch(queue, (size_t)args->list.n_chunks * sizeof(double), &part));
+    TRY(LAUNCH(queue, squares_kernel, grid_of_chunks(args->list), THREADS, 0, *args,
+               (double *)part));
+    return LAUNCH(queue, add_parts_kernel, grid_of(args->list.n_chunks > 0), THREADS, 0,
+                  (const double *)part, args->list.n_chunks, args->total);
 }
 
 /* One thread. */
-static __global__ void finish_kernel(step_finish_args a)
+static __global__ void finish_kernel(step_finish_args args)
 {
-    step_scalars *step = a.step;
-    const double weight = *a.weight, norm = weight > 0 ? sqrt(*a.sum_squares) / weight : 0;
-    const bool clipped = a.max_norm > 0 && norm > a.max_norm;
+    step_scalars *step = args.step;
+    const double weight = *args.weight, norm = weight > 0 ? sqrt(*args.sum_squares) / weight : 0;
+    const bool clipped = args.max_norm > 0 && norm > args.max_norm;
     step->skip = !(weight > 0) || !isfinite(norm);
     step->grad_norm = norm;
-    step->grad_scale = step->skip != 0 ? 0 : (clipped ? a.max_norm / norm : 1) / weight;
+    step->grad_scale = step->skip != 0 ? 0 : (clipped ? args.max_norm / norm : 1) / weight;
 }
 
-extern "C" status cuda_step_finish(stream *s, const step_finish_args *a)
+extern "C" status cuda_step_finish(stream *queue, const step_finish_args *args)
 {
-    return LAUNCH(s, finish_kernel, grid_of(1), 1, 0, *a);
+    return LAUNCH(queue, finish_kernel, grid_of(1), 1, 0, *args);
 }
 
 /* The scalars of the step and of a tensor, in the form that the arithmetic wants. */
@@ -123,78 +126,82 @@ typedef struct adamw_rates {
     float keep, rate;
 } adamw_rates;
 
-static __device__ inline adamw_rates rates_of(const step_scalars *step, const optim_tensor &x)
+static __device__ inline adamw_rates rates_of(const step_scalars *step, const optim_tensor &tensor)
 {
-    const double lr = step->lr * x.lr_factor;
-    adamw_rates r;
-    r.b1 = (float)step->beta1;
-    r.b2 = (float)step->beta2;
-    r.c1 = (float)(1 - step->beta1);
-    r.c2 = (float)(1 - step->beta2);
-    r.root2 = (float)(1 / sqrt(step->bias2));
-    r.eps = (float)step->eps;
-    r.scale = (float)step->grad_scale;
-    r.keep = (float)(1 - lr * x.decay);
-    r.rate = (float)(lr / step->bias1);
-    return r;
+    const double lr = step->lr * tensor.lr_factor;
+    adamw_rates rates;
+    rates.b1 = (float)step->beta1;
+    rates.b2 = (float)step->beta2;
+    rates.c1 = (float)(1 - step->beta1);
+    rates.c2 = (float)(1 - step->beta2);
+    rates.root2 = (float)(1 / sqrt(step->bias2));
+    rates.eps = (float)step->eps;
+    rates.scale = (float)step->grad_scale;
+    rates.keep = (float)(1 - lr * tensor.decay);
+    rates.rate = (float)(lr / step->bias1);
+    return rates;
 }
 
-static __device__ inline float update_element(const adamw_rates &r, float p, float g, float *m,
+static __device__ inline float update_element(const adamw_rates &rates, float p, float g, float *m,
                                               float *v)
 {
-    g *= r.scale;
-    *m = r.b1 * *m + r.c1 * g;
-    *v = r.b2 * *v + r.c2 * g * g;
-    return p * r.keep - r.rate * *m / (sqrtf(*v) * r.root2 + r.eps);
+    g *= rates.scale;
+    *m = rates.b1 * *m + rates.c1 * g;
+    *v = rates.b2 * *v + rates.c2 * g * g;
+    return p * rates.keep - rates.rate * *m / (sqrtf(*v) * rates.root2 + rates.eps);
 }
 
-static __device__ inline void update_one(const optim_tensor &x, const adamw_rates &r, int64_t i)
+static __device__ inline void update_one(const optim_tensor &tensor, const adamw_rates &rates,
+                                         int64_t one)
 {
-    float *p = (float *)x.p;
-    p[i] = update_element(r, p[i], ((const float *)x.g)[i], (float *)x.m + i, (float *)x.v + i);
-    if (x.p_act)
-        ((bf16 *)x.p_act)[i] = to_bf16(p[i]);
+    float *p = (float *)tensor.p;
+    p[one] = update_element(rates, p[one], ((const float *)tensor.g)[one], (float *)tensor.m + one,
+                            (float *)tensor.v + one);
+    if (tensor.p_act)
+        ((bf16 *)tensor.p_act)[one] = to_bf16(p[one]);
 }
 
-/* i must be a multiple of 4. */
-static __device__ inline void update_quad(const optim_tensor &x, const adamw_rates &r, int64_t i)
+/* index must be a multiple of 4. */
+static __device__ inline void update_quad(const optim_tensor &tensor, const adamw_rates &rates,
+                                          int64_t index)
 {
-    float4 *p_at = (float4 *)((float *)x.p + i), *m_at = (float4 *)((float *)x.m + i);
-    float4 *v_at = (float4 *)((float *)x.v + i), p = *p_at, m = *m_at, v = *v_at;
-    const float4 g = *(const float4 *)((const float *)x.g + i);
-    p.x = update_element(r, p.x, g.x, &m.x, &v.x);
-    p.y = update_element(r, p.y, g.y, &m.y, &v.y);
-    p.z = update_element(r, p.z, g.z, &m.z, &v.z);
-    p.w = update_element(r, p.w, g.w, &m.w, &v.w);
+    float4 *p_at = (float4 *)((float *)tensor.p + index),
+           *m_at = (float4 *)((float *)tensor.m + index);
+    float4 *v_at = (float4 *)((float *)tensor.v + index), p = *p_at, m = *m_at, v = *v_at;
+    const float4 g = *(const float4 *)((const float *)tensor.g + index);
+    p.x = update_element(rates, p.x, g.x, &m.x, &v.x);
+    p.y = update_element(rates, p.y, g.y, &m.y, &v.y);
+    p.z = update_element(rates, p.z, g.z, &m.z, &v.z);
+    p.w = update_element(rates, p.w, g.w, &m.w, &v.w);
     *p_at = p;
     *m_at = m;
     *v_at = v;
-    if (x.p_act)
-        *(uint2 *)((bf16 *)x.p_act + i) = make_uint2(pack2(p.x, p.y), pack2(p.z, p.w));
+    if (tensor.p_act)
+        *(uint2 *)((bf16 *)tensor.p_act + index) = make_uint2(pack2(p.x, p.y), pack2(p.z, p.w));
 }
 
-static __global__ void __launch_bounds__(THREADS) adamw_kernel(adamw_args a)
+static __global__ void __launch_bounds__(THREADS) adamw_kernel(adamw_args args)
 {
     __shared__ adamw_rates shared;
-    if (a.step->skip != 0)
+    if (args.step->skip != 0)
         return;
-    for (int64_t i = blockIdx.x; i < a.list.n_chunks; i += gridDim.x) {
-        const chunk c = chunk_of(a.list, i);
+    for (int64_t i = blockIdx.x; i < args.list.n_chunks; i += gridDim.x) {
+        const chunk range = chunk_of(args.list, i);
         __syncthreads();
         if (threadIdx.x == 0) /* a square root and divisions in double, so once per chunk */
-            shared = rates_of(a.step, c.tensor);
+            shared = rates_of(args.step, range.tensor);
         __syncthreads();
-        const adamw_rates r = shared;
-        for (int64_t j = c.begin + QUAD * threadIdx.x; j < c.end; j += QUAD * THREADS)
-            if (j + QUAD <= c.end)
-                update_quad(c.tensor, r, j);
+        const adamw_rates rates = shared;
+        for (int64_t j = range.begin + QUAD * threadIdx.x; j < range.end; j += QUAD * THREADS)
+            if (j + QUAD <= range.end)
+                update_quad(range.tensor, rates, j);
             else
-                for (int64_t one = j; one < c.end; one++)
-                    update_one(c.tensor, r, one);
+                for (int64_t one = j; one < range.end; one++)
+                    update_one(range.tensor, rates, one);
     }
 }
 
-extern "C" status cuda_adamw(stream *s, const adamw_args *a)
+extern "C" status cuda_adamw(stream *queue, const adamw_args *args)
 {
-    return LAUNCH(s, adamw_kernel, grid_of_chunks(a->list), THREADS, 0, *a);
+    return LAUNCH(queue, adamw_kernel, grid_of_chunks(args->list), THREADS, 0, *args);
 }

@@ -22,9 +22,9 @@ enum {
 static __device__ __forceinline__ int64_t device_ns()
 {
 #ifdef __CUDACC__
-    int64_t t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
+    int64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
 #else
     return simt_clock_ns();
 #endif
@@ -40,10 +40,10 @@ static __device__ __forceinline__ void hold_until(int64_t ns)
 }
 
 /* When a block that has done `done` of its `mine` chunks may continue. */
-static __device__ __forceinline__ int64_t due(const link_pace &p, int64_t start, int64_t done,
+static __device__ __forceinline__ int64_t due(const link_pace &pace, int64_t start, int64_t done,
                                               int64_t mine)
 {
-    return start + p.wait_ns + p.span_ns / mine * done + p.span_ns % mine * done / mine;
+    return start + pace.wait_ns + pace.span_ns / mine * done + pace.span_ns % mine * done / mine;
 }
 
 static __device__ __forceinline__ int64_t chunks_of_block(int64_t chunks)
@@ -51,113 +51,117 @@ static __device__ __forceinline__ int64_t chunks_of_block(int64_t chunks)
     return (chunks - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
 
-static __host__ __device__ __forceinline__ int64_t run_chunks(const paced_run &r)
+static __host__ __device__ __forceinline__ int64_t run_chunks(const paced_run &run_of)
 {
-    return (r.bytes + CHUNK - 1) / CHUNK;
+    return (run_of.bytes + CHUNK - 1) / CHUNK;
 }
 
 /* ---- copy: 2 bytes moved for each ---- */
 
 /* Copies n elements of the run from `first` on. */
 template <class V>
-static __device__ __forceinline__ void copy_chunk(const paced_run &r, int64_t first, int64_t n)
+static __device__ __forceinline__ void copy_chunk(const paced_run &run_of, int64_t first, int64_t n)
 {
-    const int64_t around = r.x_bytes / (int64_t)sizeof(V);
+    const int64_t around = run_of.x_bytes / (int64_t)sizeof(V);
     const int64_t from = around > 0 ? first % around : 0;
-    const V *x = (const V *)r.x;
-    V *y = (V *)r.y + first;
+    const V *x = (const V *)run_of.x;
+    V *y = (V *)run_of.y + first;
     for (int64_t i = threadIdx.x; i < n; i += THREADS * UNROLL) {
         V v[UNROLL] = {};
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            const int64_t at = from + i + u * THREADS;
-            if (around > 0 && i + u * THREADS < n)
-                v[u] = x[at < around ? at : at % around];
+        for (int j = 0; j < UNROLL; j++) {
+            const int64_t at = from + i + j * THREADS;
+            if (around > 0 && i + j * THREADS < n)
+                v[j] = x[at < around ? at : at % around];
         }
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-            if (i + u * THREADS < n)
-                y[i + u * THREADS] = v[u];
+        for (int j = 0; j < UNROLL; j++)
+            if (i + j * THREADS < n)
+                y[i + j * THREADS] = v[j];
     }
 }
 
-template <class V> static __global__ void copy_kernel(paced_copy_args a, int64_t chunks)
+template <class V> static __global__ void copy_kernel(paced_copy_args args, int64_t chunks)
 {
     const int64_t start = device_ns(), mine = chunks_of_block(chunks);
     int64_t passed = 0, done = 0; /* passed: chunks of the runs before */
     int run = 0;
-    hold_until(start + a.pace.wait_ns);
-    for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
-        while (c - passed >= run_chunks(a.run[run]))
-            passed += run_chunks(a.run[run++]);
-        const int64_t first = (c - passed) * CHUNK;
-        const int64_t bytes = min(a.run[run].bytes - first, (int64_t)CHUNK);
-        copy_chunk<V>(a.run[run], first / (int64_t)sizeof(V), bytes / (int64_t)sizeof(V));
-        hold_until(due(a.pace, start, ++done, mine));
+    hold_until(start + args.pace.wait_ns);
+    for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        while (chunk - passed >= run_chunks(args.run[run]))
+            passed += run_chunks(args.run[run++]);
+        const int64_t first = (chunk - passed) * CHUNK;
+        const int64_t bytes = min(args.run[run].bytes - first, (int64_t)CHUNK);
+        copy_chunk<V>(args.run[run], first / (int64_t)sizeof(V), bytes / (int64_t)sizeof(V));
+        hold_until(due(args.pace, start, ++done, mine));
     }
 }
 
 template <class K, class... A>
-static status launch_paced(stream *s, const char *name, K kernel, const link_pace &p,
+static status launch_paced(stream *queue, const char *name, K kernel, const link_pace &pace,
                            int64_t chunks, A... args)
 {
-    const size_t shared = (size_t)cuda_facts_of(s)->shared_bytes;
-    const int64_t most = p.blocks > 0 ? p.blocks : 1;
+    const size_t shared = (size_t)cuda_facts_of(queue)->shared_bytes;
+    const int64_t most = pace.blocks > 0 ? pace.blocks : 1;
     TRY(allow_shared(kernel, shared));
-    return launch(__FILE__, __LINE__, name, s, kernel, grid_of(chunks < most ? chunks : most),
+    return launch(__FILE__, __LINE__, name, queue, kernel, grid_of(chunks < most ? chunks : most),
                   THREADS, shared, args..., chunks);
 }
 
-extern "C" status cuda_paced_copy(stream *s, const paced_copy_args *a)
+extern "C" status cuda_paced_copy(stream *queue, const paced_copy_args *args)
 {
     uintptr_t bits = 0;
     int64_t chunks = 0;
-    for (int i = 0; i < a->n; i++) {
-        const paced_run &r = a->run[i];
-        bits |= (uintptr_t)r.y | (uintptr_t)r.x | (uintptr_t)r.bytes | (uintptr_t)r.x_bytes;
-        chunks += run_chunks(r);
+    for (int i = 0; i < args->n; i++) {
+        const paced_run &run_of = args->run[i];
+        bits |= (uintptr_t)run_of.y | (uintptr_t)run_of.x | (uintptr_t)run_of.bytes |
+                (uintptr_t)run_of.x_bytes;
+        chunks += run_chunks(run_of);
     }
     if (bits % sizeof(uint4) == 0)
-        return launch_paced(s, "paced_copy of 16 bytes", copy_kernel<uint4>, a->pace, chunks, *a);
+        return launch_paced(queue, "paced_copy of 16 bytes", copy_kernel<uint4>, args->pace, chunks,
+                            *args);
     if (bits % sizeof(unsigned) == 0)
-        return launch_paced(s, "paced_copy of 4 bytes", copy_kernel<unsigned>, a->pace, chunks, *a);
-    return launch_paced(s, "paced_copy of bytes", copy_kernel<unsigned char>, a->pace, chunks, *a);
+        return launch_paced(queue, "paced_copy of 4 bytes", copy_kernel<unsigned>, args->pace,
+                            chunks, *args);
+    return launch_paced(queue, "paced_copy of bytes", copy_kernel<unsigned char>, args->pace,
+                        chunks, *args);
 }
 
 /* ---- sum: pieces + 1 elements moved for each ---- */
 
-template <int WIDTH, class T> static __global__ void sum_kernel(paced_sum_args a, int64_t chunks)
+template <int WIDTH, class T> static __global__ void sum_kernel(paced_sum_args args, int64_t chunks)
 {
     const int64_t start = device_ns(), mine = chunks_of_block(chunks);
     int64_t done = 0;
-    hold_until(start + a.pace.wait_ns);
-    for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
-        const int64_t end = min((c + 1) * SUM_CHUNK, a.n);
-        for (int64_t i = c * SUM_CHUNK + threadIdx.x * WIDTH; i < end; i += THREADS * WIDTH) {
+    hold_until(start + args.pace.wait_ns);
+    for (int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+        const int64_t end = min((chunk + 1) * SUM_CHUNK, args.n);
+        for (int64_t i = chunk * SUM_CHUNK + threadIdx.x * WIDTH; i < end; i += THREADS * WIDTH) {
             float sum[WIDTH] = {};
 #pragma unroll 4
-            for (int64_t p = 0; p < a.pieces; p++) {
+            for (int64_t piece = 0; piece < args.pieces; piece++) {
                 float x[WIDTH];
-                load<WIDTH>(x, (const T *)a.x + p * a.n + i);
+                load<WIDTH>(x, (const T *)args.x + piece * args.n + i);
 #pragma unroll
                 for (int k = 0; k < WIDTH; k++)
                     sum[k] += x[k];
             }
-            store<WIDTH>((T *)a.y + i, sum);
+            store<WIDTH>((T *)args.y + i, sum);
         }
-        hold_until(due(a.pace, start, ++done, mine));
+        hold_until(due(args.pace, start, ++done, mine));
     }
 }
 
-template <class T> static status sum(stream *s, const paced_sum_args &a)
+template <class T> static status sum(stream *queue, const paced_sum_args &args)
 {
-    const int64_t chunks = ceil_div(a.n, SUM_CHUNK);
-    if (a.n % VECTOR == 0 && aligned16(a.x, a.y))
-        return launch_paced(s, "paced_sum", sum_kernel<VECTOR, T>, a.pace, chunks, a);
-    return launch_paced(s, "paced_sum, one by one", sum_kernel<1, T>, a.pace, chunks, a);
+    const int64_t chunks = ceil_div(args.n, SUM_CHUNK);
+    if (args.n % VECTOR == 0 && aligned16(args.x, args.y))
+        return launch_paced(queue, "paced_sum", sum_kernel<VECTOR, T>, args.pace, chunks, args);
+    return launch_paced(queue, "paced_sum, one by one", sum_kernel<1, T>, args.pace, chunks, args);
 }
 
-extern "C" status cuda_paced_sum(stream *s, const paced_sum_args *a)
+extern "C" status cuda_paced_sum(stream *queue, const paced_sum_args *args)
 {
-    return a->acc ? sum<float>(s, *a) : sum<bf16>(s, *a);
+    return args->acc ? sum<float>(queue, *args) : sum<bf16>(queue, *args);
 }

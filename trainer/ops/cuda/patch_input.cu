@@ -28,14 +28,14 @@ static __device__ inline uint4 normalise_bytes(uint2 bytes)
 
 /* Does 8 pixels of the input. */
 template <bool VIDEO>
-static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args a)
+static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args args)
 {
     const int64_t piece = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     const int64_t patch_bytes = VIDEO ? PATCH_VIDEO : PATCH_STILL;
-    if (piece * PIXELS >= a.patches * patch_bytes)
+    if (piece * PIXELS >= args.patches * patch_bytes)
         return;
-    const uint4 out = normalise_bytes(((const uint2 *)a.pixels)[piece]);
-    bf16 *to = (bf16 *)a.out;
+    const uint4 out = normalise_bytes(((const uint2 *)args.pixels)[piece]);
+    bf16 *to = (bf16 *)args.out;
     if (VIDEO) {
         *(uint4 *)(to + piece * PIXELS) = out;
         return;
@@ -46,16 +46,16 @@ static __global__ void __launch_bounds__(THREADS) patch_kernel(patch_input_args 
     *(uint4 *)(to + (2 * channel + 1) * CHANNEL + at) = out;
 }
 
-extern "C" status cuda_patch_input(stream *s, const patch_input_args *a)
+extern "C" status cuda_patch_input(stream *queue, const patch_input_args *args)
 {
-    if (!aligned16(a->pixels) || !aligned16(a->out))
+    if (!aligned16(args->pixels) || !aligned16(args->out))
         return FAIL(
             ST_BAD_INPUT,
             "patch_input: the pixels are at %p and the output at %p; both addresses must be "
             "multiples of 16",
-            (const void *)a->pixels, a->out);
-    const int64_t patch_bytes = a->video ? PATCH_VIDEO : PATCH_STILL;
-    const dim3 grid = grid_of(ceil_div(a->patches * patch_bytes, PIXELS * THREADS));
-    return a->video ? LAUNCH(s, patch_kernel<true>, grid, THREADS, 0, *a)
-                    : LAUNCH(s, patch_kernel<false>, grid, THREADS, 0, *a);
+            (const void *)args->pixels, args->out);
+    const int64_t patch_bytes = args->video ? PATCH_VIDEO : PATCH_STILL;
+    const dim3 grid = grid_of(ceil_div(args->patches * patch_bytes, PIXELS * THREADS));
+    return args->video ? LAUNCH(queue, patch_kernel<true>, grid, THREADS, 0, *args)
+                       : LAUNCH(queue, patch_kernel<false>, grid, THREADS, 0, *args);
 }

@@ -19,9 +19,9 @@ enum {
     LOOKS = 1024
 };
 
-static __device__ __forceinline__ char *locate_window(const peer_set &p, int rank, size_t at)
+static __device__ __forceinline__ char *locate_window(const peer_set &peers, int rank, size_t at)
 {
-    return (char *)p.base[rank] + at;
+    return (char *)peers.base[rank] + at;
 }
 
 static __device__ __forceinline__ bool needs_round(int32_t round, const int32_t *rounds)
@@ -31,16 +31,17 @@ static __device__ __forceinline__ bool needs_round(int32_t round, const int32_t 
 
 /* ---- telling and meeting ---- */
 
-static __global__ void __launch_bounds__(TELL_THREADS) tell_kernel(peers_tell_args a)
+static __global__ void __launch_bounds__(TELL_THREADS) tell_kernel(peers_tell_args args)
 {
-    int32_t *to = (int32_t *)locate_window(a.peers, (int)blockIdx.x, a.at) + a.peers.rank * a.count;
-    for (int64_t i = threadIdx.x; i < a.count; i += TELL_THREADS)
-        to[i] = a.values[i];
+    int32_t *to = (int32_t *)locate_window(args.peers, (int)blockIdx.x, args.at) +
+                  args.peers.rank * args.count;
+    for (int64_t i = threadIdx.x; i < args.count; i += TELL_THREADS)
+        to[i] = args.values[i];
 }
 
-extern "C" status cuda_peers_tell(stream *s, const peers_tell_args *a)
+extern "C" status cuda_peers_tell(stream *queue, const peers_tell_args *args)
 {
-    return LAUNCH(s, tell_kernel, grid_of(a->peers.size), TELL_THREADS, 0, *a);
+    return LAUNCH(queue, tell_kernel, grid_of(args->peers.size), TELL_THREADS, 0, *args);
 }
 
 static __device__ __forceinline__ void store_release(uint32_t *to, uint32_t value)
@@ -76,30 +77,32 @@ static __device__ __forceinline__ void wait_for(const uint32_t *arrived, uint32_
 #endif
 }
 
-static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args a)
+static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args args)
 {
-    if (!needs_round(a.round, a.rounds))
+    if (!needs_round(args.round, args.rounds))
         return;
-    uint32_t *met = (uint32_t *)locate_window(a.peers, a.peers.rank, a.met);
+    uint32_t *met = (uint32_t *)locate_window(args.peers, args.peers.rank, args.met);
     const uint32_t turn = *met + 1;
-    if (a.phase & MEET_ARRIVE) {
+    if (args.phase & MEET_ARRIVE) {
         __threadfence_system();
-        for (int r = (int)threadIdx.x; r < a.peers.size; r += LANES)
-            store_release((uint32_t *)locate_window(a.peers, r, a.arrived) + a.peers.rank, turn);
+        for (int i = (int)threadIdx.x; i < args.peers.size; i += LANES)
+            store_release((uint32_t *)locate_window(args.peers, i, args.arrived) + args.peers.rank,
+                          turn);
     }
-    if (!(a.phase & MEET_WAIT))
+    if (!(args.phase & MEET_WAIT))
         return;
-    const uint32_t *arrived = (const uint32_t *)locate_window(a.peers, a.peers.rank, a.arrived);
-    for (int r = (int)threadIdx.x; r < a.peers.size; r += LANES)
-        wait_for(arrived + r, turn, a.stop);
+    const uint32_t *arrived =
+        (const uint32_t *)locate_window(args.peers, args.peers.rank, args.arrived);
+    for (int i = (int)threadIdx.x; i < args.peers.size; i += LANES)
+        wait_for(arrived + i, turn, args.stop);
     __syncwarp();
     if (threadIdx.x == 0)
         *met = turn;
 }
 
-extern "C" status cuda_peers_meet(stream *s, const peers_meet_args *a)
+extern "C" status cuda_peers_meet(stream *queue, const peers_meet_args *args)
 {
-    return LAUNCH(s, meet_kernel, grid_of(1), LANES, 0, *a);
+    return LAUNCH(queue, meet_kernel, grid_of(1), LANES, 0, *args);
 }
 
 /* ---- the plan: one block, a warp for each owner ---- */
@@ -116,67 +119,68 @@ static __device__ __forceinline__ int lanes_below(int own, int lane)
 
 /* Finds where the owner's experts begin in its order, into place and order. Returns the owner's
  * number of rows. */
-static __device__ int plan_owner(const exchange_plan_args &a, int owner, const int *total,
+static __device__ int plan_owner(const exchange_plan_args &args, int owner, const int *total,
                                  const int *before)
 {
-    const int own = (int)(a.experts / a.ranks), lane = (int)threadIdx.x % LANES;
+    const int own = (int)(args.experts / args.ranks), lane = (int)threadIdx.x % LANES;
     int rows = 0;
     for (int x0 = 0; x0 < own; x0 += LANES) {
-        const int x = x0 + lane, e = owner * own + x, n = x < own ? total[e] : 0;
+        const int x = x0 + lane, expert = owner * own + x, n = x < own ? total[expert] : 0;
         const int first = rows + lanes_below(n, lane);
         if (x < own)
-            a.place[e] = first + before[e];
-        if (x < own && owner == a.rank)
-            a.order[x] = first;
+            args.place[expert] = first + before[expert];
+        if (x < own && owner == args.rank)
+            args.order[x] = first;
         rows = __shfl_sync(WHOLE_WARP, first + n, LANES - 1);
     }
-    if (owner == a.rank && lane == 0)
-        a.order[own] = rows;
+    if (owner == args.rank && lane == 0)
+        args.order[own] = rows;
     return rows;
 }
 
-static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(exchange_plan_args a)
+static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(exchange_plan_args args)
 {
     /* Slots of all ranks; slots of the ranks before this one. */
     __shared__ int total[EXPERTS_MAX], before[EXPERTS_MAX];
     __shared__ int most, come;
-    const int experts = (int)a.experts, tid = (int)threadIdx.x;
+    const int experts = (int)args.experts, tid = (int)threadIdx.x;
     if (tid == 0)
         most = 0;
-    for (int e = tid; e < experts; e += PLAN_THREADS) {
+    for (int expert = tid; expert < experts; expert += PLAN_THREADS) {
         int sum = 0, earlier = 0;
-        for (int r = 0; r < (int)a.ranks; r++) {
-            const int32_t *b = a.borders + (int64_t)r * (experts + 1) + e;
-            const int n = b[1] > b[0] ? b[1] - b[0] : 0;
-            earlier += r < a.rank ? n : 0;
+        for (int i = 0; i < (int)args.ranks; i++) {
+            const int32_t *borders = args.borders + (int64_t)i * (experts + 1) + expert;
+            const int n = borders[1] > borders[0] ? borders[1] - borders[0] : 0;
+            earlier += i < args.rank ? n : 0;
             sum += n;
         }
-        total[e] = sum;
-        before[e] = earlier;
+        total[expert] = sum;
+        before[expert] = earlier;
     }
     __syncthreads();
-    for (int owner = tid / LANES; owner < (int)a.ranks; owner += PLAN_WARPS) {
-        const int rows = plan_owner(a, owner, total, before);
+    for (int owner = tid / LANES; owner < (int)args.ranks; owner += PLAN_WARPS) {
+        const int rows = plan_owner(args, owner, total, before);
         if (tid % LANES == 0) {
             atomicMax(&most, rows);
-            if (owner == a.rank)
+            if (owner == args.rank)
                 come = rows;
         }
     }
     __syncthreads();
     if (tid != 0)
         return;
-    const int32_t *mine = a.borders + (int64_t)a.rank * (experts + 1);
-    const int own = experts / (int)a.ranks, kept = mine[(a.rank + 1) * own] - mine[a.rank * own];
-    *a.rounds = (int32_t)((most + a.rows - 1) / a.rows);
-    a.moved[0] += come - kept;
-    a.moved[1] += mine[experts] - mine[0] - kept;
+    const int32_t *mine = args.borders + (int64_t)args.rank * (experts + 1);
+    const int own = experts / (int)args.ranks,
+              kept = mine[(args.rank + 1) * own] - mine[args.rank * own];
+    *args.rounds = (int32_t)((most + args.rows - 1) / args.rows);
+    args.moved[0] += come - kept;
+    args.moved[1] += mine[experts] - mine[0] - kept;
 }
 
-extern "C" status cuda_exchange_plan(stream *s, const exchange_plan_args *a)
+extern "C" status cuda_exchange_plan(stream *queue, const exchange_plan_args *args)
 {
-    TRY(route_check(a->experts, 1, a->experts));
-    return LAUNCH(s, plan_kernel, grid_of(1), PLAN_THREADS, 0, *a);
+    TRY(route_check(args->experts, 1, args->experts));
+    return LAUNCH(queue, plan_kernel, grid_of(1), PLAN_THREADS, 0, *args);
 }
 
 /* ---- rows ---- */
@@ -195,12 +199,12 @@ static __device__ __forceinline__ int expert_of(const int32_t *offset, int exper
     return low;
 }
 
-static __device__ __forceinline__ void write_round(const exchange_rows_args &a)
+static __device__ __forceinline__ void write_round(const exchange_rows_args &args)
 {
-    const int own = (int)(a.experts / a.peers.size);
-    for (int x = (int)threadIdx.x; x <= own; x += ROW_WARPS * LANES) {
-        const int64_t row = a.order[x] - a.round * a.rows;
-        a.round_offset[x] = (int32_t)(row < 0 ? 0 : row > a.rows ? a.rows : row);
+    const int own = (int)(args.experts / args.peers.size);
+    for (int i = (int)threadIdx.x; i <= own; i += ROW_WARPS * LANES) {
+        const int64_t row = args.order[i] - args.round * args.rows;
+        args.round_offset[i] = (int32_t)(row < 0 ? 0 : row > args.rows ? args.rows : row);
     }
 }
 
@@ -223,30 +227,33 @@ static __device__ __forceinline__ void copy_row(T *to, const T *from, int64_t pi
 
 template <class T>
 static __global__ void __launch_bounds__(ROW_WARPS *LANES)
-    rows_kernel(exchange_rows_args a, int64_t pieces)
+    rows_kernel(exchange_rows_args args, int64_t pieces)
 {
-    const int experts = (int)a.experts, own = (int)(a.experts / a.peers.size);
+    const int experts = (int)args.experts, own = (int)(args.experts / args.peers.size);
     const int64_t slot = (int64_t)blockIdx.x * ROW_WARPS + threadIdx.x / LANES;
-    if (blockIdx.x == 0 && a.round_offset)
-        write_round(a);
-    if (!needs_round(a.round, a.rounds) || slot >= a.slots || slot >= a.offset[experts])
+    if (blockIdx.x == 0 && args.round_offset)
+        write_round(args);
+    if (!needs_round(args.round, args.rounds) || slot >= args.slots || slot >= args.offset[experts])
         return;
-    const int e = expert_of(a.offset, experts, slot);
-    const int64_t row = (int64_t)a.place[e] + slot - a.offset[e] - a.round * a.rows;
-    if (row < 0 || row >= a.rows)
+    const int expert = expert_of(args.offset, experts, slot);
+    const int64_t row =
+        (int64_t)args.place[expert] + slot - args.offset[expert] - args.round * args.rows;
+    if (row < 0 || row >= args.rows)
         return;
-    T *there = (T *)locate_window(a.peers, e / own, a.at) + row * pieces;
-    T *here = (T *)a.mine + slot * pieces;
-    if (a.back)
+    T *there = (T *)locate_window(args.peers, expert / own, args.at) + row * pieces;
+    T *here = (T *)args.mine + slot * pieces;
+    if (args.back)
         copy_row(here, there, pieces);
     else
         copy_row(there, here, pieces);
 }
 
-extern "C" status cuda_exchange_rows(stream *s, const exchange_rows_args *a)
+extern "C" status cuda_exchange_rows(stream *queue, const exchange_rows_args *args)
 {
-    const dim3 grid = grid_of(a->slots > ROW_WARPS ? ceil_div(a->slots, ROW_WARPS) : 1);
-    if (a->width % VECTOR == 0 && aligned16(a->mine) && a->at % sizeof(uint4) == 0)
-        return LAUNCH(s, rows_kernel<uint4>, grid, ROW_WARPS * LANES, 0, *a, a->width / VECTOR);
-    return LAUNCH(s, rows_kernel<unsigned short>, grid, ROW_WARPS * LANES, 0, *a, a->width);
+    const dim3 grid = grid_of(args->slots > ROW_WARPS ? ceil_div(args->slots, ROW_WARPS) : 1);
+    if (args->width % VECTOR == 0 && aligned16(args->mine) && args->at % sizeof(uint4) == 0)
+        return LAUNCH(queue, rows_kernel<uint4>, grid, ROW_WARPS * LANES, 0, *args,
+                      args->width / VECTOR);
+    return LAUNCH(queue, rows_kernel<unsigned short>, grid, ROW_WARPS * LANES, 0, *args,
+                  args->width);
 }

@@ -25,26 +25,27 @@ enum {
 static __device__ inline uint32_t lanes_like(int code, int bits)
 {
     uint32_t like = WHOLE_WARP;
-    for (int b = 0; b < bits; b++) {
-        uint32_t set = __ballot_sync(WHOLE_WARP, code >> b & 1);
-        like &= code >> b & 1 ? set : ~set;
+    for (int bit = 0; bit < bits; bit++) {
+        uint32_t set = __ballot_sync(WHOLE_WARP, code >> bit & 1);
+        like &= code >> bit & 1 ? set : ~set;
     }
     return like;
 }
 
 /* The slot's expert, or E if the slot goes nowhere. */
-static __device__ inline int slot_code(const permute_args &a, int64_t i)
+static __device__ inline int slot_code(const permute_args &args, int64_t index)
 {
-    const int e = i < a.tokens * a.top_k ? a.expert[i] : -1;
-    return e >= 0 && e < a.experts ? e : (int)a.experts;
+    const int expert = index < args.tokens * args.top_k ? args.expert[index] : -1;
+    return expert >= 0 && expert < args.experts ? expert : (int)args.experts;
 }
 
 /* Writes tile_count [tiles, E]. */
-static __global__ void __launch_bounds__(RANK_THREADS) rank_kernel(permute_args a, int *tile_count)
+static __global__ void __launch_bounds__(RANK_THREADS)
+    rank_kernel(permute_args args, int *tile_count)
 {
     /* First the slots that each warp has seen; then those of the warps before it. */
     __shared__ int seen[RANK_WARPS][EXPERTS_MAX];
-    const int experts = (int)a.experts, warp = (int)threadIdx.x / LANES;
+    const int experts = (int)args.experts, warp = (int)threadIdx.x / LANES;
     const int lane = (int)threadIdx.x % LANES, bits = 32 - __clz(experts);
     const int64_t first = (int64_t)blockIdx.x * TILE + warp * (ROUNDS * LANES) + lane;
     for (int i = (int)threadIdx.x; i < RANK_WARPS * experts; i += RANK_THREADS)
@@ -52,57 +53,57 @@ static __global__ void __launch_bounds__(RANK_THREADS) rank_kernel(permute_args 
     __syncthreads();
     int code[ROUNDS], rank[ROUNDS];
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++)
-        code[r] = slot_code(a, first + r * LANES);
+    for (int j = 0; j < ROUNDS; j++)
+        code[j] = slot_code(args, first + j * LANES);
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++) {
-        const uint32_t like = lanes_like(code[r], bits), before = like & ((1u << lane) - 1);
-        const bool counts = code[r] < experts;
-        rank[r] = counts ? seen[warp][code[r]] + __popc(before) : 0;
+    for (int j = 0; j < ROUNDS; j++) {
+        const uint32_t like = lanes_like(code[j], bits), before = like & ((1u << lane) - 1);
+        const bool counts = code[j] < experts;
+        rank[j] = counts ? seen[warp][code[j]] + __popc(before) : 0;
         __syncwarp();
         if (counts && before == 0)
-            seen[warp][code[r]] += __popc(like);
+            seen[warp][code[j]] += __popc(like);
         __syncwarp();
     }
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < experts; e += RANK_THREADS) {
+    for (int expert = (int)threadIdx.x; expert < experts; expert += RANK_THREADS) {
         int sum = 0;
-        for (int w = 0; w < RANK_WARPS; w++) {
-            int own = seen[w][e];
-            seen[w][e] = sum;
+        for (int k = 0; k < RANK_WARPS; k++) {
+            int own = seen[k][expert];
+            seen[k][expert] = sum;
             sum += own;
         }
-        tile_count[(int64_t)blockIdx.x * experts + e] = sum;
+        tile_count[(int64_t)blockIdx.x * experts + expert] = sum;
     }
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < ROUNDS; r++)
-        if (code[r] < experts)
-            a.slot_row[first + r * LANES] = rank[r] + seen[warp][code[r]];
+    for (int j = 0; j < ROUNDS; j++)
+        if (code[j] < experts)
+            args.slot_row[first + j * LANES] = rank[j] + seen[warp][code[j]];
 }
 
 /* Sums tile_count of an expert over all tiles, and over the tiles before this one. Thread `part` of
  * `parts` adds every parts-th tile. */
-static __device__ inline void sum_tiles(const int *tile_count, int experts, int e, int part,
+static __device__ inline void sum_tiles(const int *tile_count, int experts, int expert, int part,
                                         int parts, int *before, int *all)
 {
     const int tiles = (int)gridDim.x, here = (int)blockIdx.x;
     int earlier = 0, total = 0;
 #pragma unroll 8
     for (int tile = part; tile < tiles; tile += parts) {
-        int n = tile_count[(int64_t)tile * experts + e];
+        int n = tile_count[(int64_t)tile * experts + expert];
         total += n;
         earlier += tile < here ? n : 0;
     }
-    before[e] = earlier;
-    all[e] = total;
+    before[expert] = earlier;
+    all[expert] = total;
 }
 
 /* base[e] = the slots of the experts before e, plus before[e]. The first block also writes offset.
  * Runs on one warp. Returns the sum over all experts. */
-static __device__ inline int scan_experts(const permute_args &a, const int *all, int *base)
+static __device__ inline int scan_experts(const permute_args &args, const int *all, int *base)
 {
-    const int experts = (int)a.experts, lane = (int)threadIdx.x;
+    const int experts = (int)args.experts, lane = (int)threadIdx.x;
     int carry = 0;
     for (int e0 = 0; e0 < experts; e0 += LANES) {
         const int own = e0 + lane < experts ? all[e0 + lane] : 0;
@@ -114,61 +115,62 @@ static __device__ inline int scan_experts(const permute_args &a, const int *all,
         if (e0 + lane < experts) {
             base[e0 + lane] += carry + sum - own;
             if (blockIdx.x == 0)
-                a.offset[e0 + lane] = carry + sum - own;
+                args.offset[e0 + lane] = carry + sum - own;
         }
         carry += __shfl_sync(WHOLE_WARP, sum, LANES - 1);
     }
     if (blockIdx.x == 0 && lane == 0)
-        a.offset[experts] = carry;
+        args.offset[experts] = carry;
     return carry;
 }
 
 static __global__ void __launch_bounds__(PLACE_THREADS)
-    place_kernel(permute_args a, const int *tile_count)
+    place_kernel(permute_args args, const int *tile_count)
 {
     __shared__ int before[EXPERTS_MAX + PLACE_THREADS], all[EXPERTS_MAX + PLACE_THREADS];
     __shared__ int used;
-    const int experts = (int)a.experts, tid = (int)threadIdx.x;
+    const int experts = (int)args.experts, tid = (int)threadIdx.x;
     const int parts = experts < PLACE_THREADS ? PLACE_THREADS / experts : 1;
     for (int i = tid; i < parts * experts; i += PLACE_THREADS)
         sum_tiles(tile_count, experts, i % experts, i / experts, parts,
                   before + i / experts * experts, all + i / experts * experts);
     __syncthreads();
-    for (int e = tid; e < experts; e += PLACE_THREADS)
-        for (int p = 1; p < parts; p++) {
-            before[e] += before[p * experts + e];
-            all[e] += all[p * experts + e];
+    for (int expert = tid; expert < experts; expert += PLACE_THREADS)
+        for (int part = 1; part < parts; part++) {
+            before[expert] += before[part * experts + expert];
+            all[expert] += all[part * experts + expert];
         }
     __syncthreads();
     if (tid < LANES) {
-        int total = scan_experts(a, all, before);
+        int total = scan_experts(args, all, before);
         if (tid == 0)
             used = total;
     }
     __syncthreads();
-    const int64_t slots = a.tokens * a.top_k, end = (int64_t)(blockIdx.x + 1) * TILE;
+    const int64_t slots = args.tokens * args.top_k, end = (int64_t)(blockIdx.x + 1) * TILE;
     for (int64_t i = (int64_t)blockIdx.x * TILE + tid; i < end && i < slots; i += PLACE_THREADS) {
-        const int code = slot_code(a, i);
-        const int row = code < experts ? before[code] + a.slot_row[i] : -1;
-        a.slot_row[i] = row;
+        const int code = slot_code(args, i);
+        const int row = code < experts ? before[code] + args.slot_row[i] : -1;
+        args.slot_row[i] = row;
         if (row >= 0)
-            a.row_token[row] = (int32_t)((uint32_t)i / (uint32_t)a.top_k);
+            args.row_token[row] = (int32_t)((uint32_t)i / (uint32_t)args.top_k);
         if (i >= used)
-            a.row_token[i] = -1;
+            args.row_token[i] = -1;
     }
 }
 
-extern "C" status cuda_permute(stream *s, const permute_args *a)
+extern "C" status cuda_permute(stream *queue, const permute_args *args)
 {
-    const int64_t slots = a->tokens * a->top_k;
+    const int64_t slots = args->tokens * args->top_k;
     if (slots > INT_MAX)
         return FAIL(ST_BAD_INPUT, "permute: there are %lld slots; at most 2^31 - 1 are possible",
                     (long long)slots);
-    TRY(route_check(a->experts, a->top_k, a->experts));
+    TRY(route_check(args->experts, args->top_k, args->experts));
     /* At least one tile, since offset must always be written. */
     const int64_t tiles = slots > 0 ? ceil_div(slots, TILE) : 1;
     void *tile_count;
-    TRY(cuda_scratch(s, (size_t)(tiles * a->experts) * sizeof(int), &tile_count));
-    TRY(LAUNCH(s, rank_kernel, grid_of(tiles), RANK_THREADS, 0, *a, (int *)tile_count));
-    return LAUNCH(s, place_kernel, grid_of(tiles), PLACE_THREADS, 0, *a, (const int *)tile_count);
+    TRY(cuda_scratch(queue, (size_t)(tiles * args->experts) * sizeof(int), &tile_count));
+    TRY(LAUNCH(queue, rank_kernel, grid_of(tiles), RANK_THREADS, 0, *args, (int *)tile_count));
+    return LAUNCH(queue, place_kernel, grid_of(tiles), PLACE_THREADS, 0, *args,
+                  (const int *)tile_count);
 }

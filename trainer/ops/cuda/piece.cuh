@@ -22,14 +22,14 @@ template <int N> static __device__ __forceinline__ piece<N> load_piece(const bf1
         return {*p};
 }
 
-static __device__ __forceinline__ void unpack(float (&out)[VECTOR], piece<VECTOR> p)
+static __device__ __forceinline__ void unpack(float (&out)[VECTOR], piece<VECTOR> from)
 {
-    unpack8(out, p.bits);
+    unpack8(out, from.bits);
 }
 
-static __device__ __forceinline__ void unpack(float (&out)[1], piece<1> p)
+static __device__ __forceinline__ void unpack(float (&out)[1], piece<1> from)
 {
-    out[0] = to_float(p.x);
+    out[0] = to_float(from.x);
 }
 
 static __device__ __forceinline__ piece<VECTOR> pack(const float (&in)[VECTOR])

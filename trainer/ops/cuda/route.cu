@@ -74,25 +74,25 @@ static __device__ __forceinline__ void store1(bf16 *p, float x)
 
 /* Loads the logits or probabilities of one run, with 0 after the last expert. */
 template <class T>
-static __device__ inline void load_run(float (&out)[RUN], const T *row, int e, int experts)
+static __device__ inline void load_run(float (&out)[RUN], const T *row, int expert, int experts)
 {
     const bool whole = experts % RUN == 0;
-    if (whole && e < experts)
-        load_vector(out, row + e);
+    if (whole && expert < experts)
+        load_vector(out, row + expert);
     else
         for (int i = 0; i < RUN; i++)
-            out[i] = !whole && e + i < experts ? to_float(row[e + i]) : 0.0f;
+            out[i] = !whole && expert + i < experts ? to_float(row[expert + i]) : 0.0f;
 }
 
 template <class T>
-static __device__ inline void store_run(T *row, const float (&in)[RUN], int e, int experts)
+static __device__ inline void store_run(T *row, const float (&in)[RUN], int expert, int experts)
 {
     const bool whole = experts % RUN == 0;
-    if (whole && e < experts)
-        store_vector(row + e, in);
+    if (whole && expert < experts)
+        store_vector(row + expert, in);
     else
-        for (int i = 0; !whole && i < RUN && e + i < experts; i++)
-            store1(row + e + i, in[i]);
+        for (int i = 0; !whole && i < RUN && expert + i < experts; i++)
+            store1(row + expert + i, in[i]);
 }
 
 /* A thread's lane in the group of its token; below, the first expert of its run c. */
@@ -101,26 +101,26 @@ template <int GROUP> static __device__ inline int group_lane(void)
     return (int)(threadIdx.x % GROUP);
 }
 
-template <int GROUP> static __device__ inline int run_expert(int c)
+template <int GROUP> static __device__ inline int run_expert(int chunk)
 {
-    return (c * GROUP + group_lane<GROUP>()) * RUN;
+    return (chunk * GROUP + group_lane<GROUP>()) * RUN;
 }
 
-template <int GROUP> static __device__ inline uint32_t group_max(uint32_t v)
+template <int GROUP> static __device__ inline uint32_t group_max(uint32_t value)
 {
     for (int step = GROUP / 2; step > 0; step /= 2) {
-        uint32_t other = __shfl_xor_sync(WHOLE_WARP, v, step);
-        v = other > v ? other : v;
+        uint32_t other = __shfl_xor_sync(WHOLE_WARP, value, step);
+        value = other > value ? other : value;
     }
-    return v;
+    return value;
 }
 
 /* The sum over a group. Every thread gets it, added in the same order. */
-template <int GROUP> static __device__ inline float group_sum(float v)
+template <int GROUP> static __device__ inline float group_sum(float value)
 {
     for (int step = GROUP / 2; step > 0; step /= 2)
-        v += __shfl_xor_sync(WHOLE_WARP, v, step);
-    return v;
+        value += __shfl_xor_sync(WHOLE_WARP, value, step);
+    return value;
 }
 
 /* The largest key of the group that is below `last`. The keys from `last` on have already won. */
@@ -129,36 +129,36 @@ static __device__ inline uint32_t next_key(const uint32_t key[CHUNKS][RUN], uint
 {
     uint32_t best = 0;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
+    for (int j = 0; j < CHUNKS; j++)
 #pragma unroll
         for (int i = 0; i < RUN; i++)
-            best = key[c][i] < last && key[c][i] > best ? key[c][i] : best;
+            best = key[j][i] < last && key[j][i] > best ? key[j][i] : best;
     return group_max<GROUP>(best);
 }
 
 /* Writes probs = softmax(z) and returns 1 / the sum of e^(z - max). */
 template <int GROUP, int CHUNKS>
-static __device__ inline float softmax_row(const route_fwd_args &a, int64_t t, float z[CHUNKS][RUN],
-                                           float max, bool live)
+static __device__ inline float softmax_row(const route_fwd_args &args, int64_t token,
+                                           float z[CHUNKS][RUN], float max, bool live)
 {
-    const int experts = (int)a.experts;
+    const int experts = (int)args.experts;
     float sum = 0;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
+    for (int j = 0; j < CHUNKS; j++)
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
-            bool inside = run_expert<GROUP>(c) + i < experts;
-            z[c][i] = inside ? __expf(z[c][i] - max) : 0.0f;
-            sum += z[c][i];
+            bool inside = run_expert<GROUP>(j) + i < experts;
+            z[j][i] = inside ? __expf(z[j][i] - max) : 0.0f;
+            sum += z[j][i];
         }
     const float inverse = 1.0f / group_sum<GROUP>(sum);
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
+    for (int j = 0; j < CHUNKS; j++) {
 #pragma unroll
         for (int i = 0; i < RUN; i++)
-            z[c][i] *= inverse;
+            z[j][i] *= inverse;
         if (live)
-            store_run((float *)a.probs + t * experts, z[c], run_expert<GROUP>(c), experts);
+            store_run((float *)args.probs + token * experts, z[j], run_expert<GROUP>(j), experts);
     }
     return inverse;
 }
@@ -166,23 +166,23 @@ static __device__ inline float softmax_row(const route_fwd_args &a, int64_t t, f
 /* One token: writes its probabilities, choice and weights, and counts its slots. Every thread of
  * the warp must call it; `live` says whether the group has a token. */
 template <int GROUP, int CHUNKS>
-static __device__ inline void route_token(const route_fwd_args &a, int64_t t, bool live, bool valid,
-                                          int *hist)
+static __device__ inline void route_token(const route_fwd_args &args, int64_t token, bool live,
+                                          bool valid, int *hist)
 {
-    const int experts = (int)a.experts, k = (int)a.top_k, lane = group_lane<GROUP>();
+    const int experts = (int)args.experts, k = (int)args.top_k, lane = group_lane<GROUP>();
     float z[CHUNKS][RUN];
     uint32_t key[CHUNKS][RUN];
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        const int e = run_expert<GROUP>(c);
-        load_run(z[c], (const bf16 *)a.logits + (live ? t : 0) * experts, e, experts);
+    for (int j = 0; j < CHUNKS; j++) {
+        const int expert = run_expert<GROUP>(j);
+        load_run(z[j], (const bf16 *)args.logits + (live ? token : 0) * experts, expert, experts);
 #pragma unroll
         for (int i = 0; i < RUN; i++)
-            key[c][i] = e + i < experts ? choice_key(z[c][i], e + i) : 0;
+            key[j][i] = expert + i < experts ? choice_key(z[j][i], expert + i) : 0;
     }
     uint32_t last = next_key<GROUP, CHUNKS>(key, UINT32_MAX), mine = 0;
     const float max = key_logit(last);
-    const float inverse = softmax_row<GROUP, CHUNKS>(a, t, z, max, live);
+    const float inverse = softmax_row<GROUP, CHUNKS>(args, token, z, max, live);
     float sum = 0;
     for (int i = 0; i < k; i++) {
         mine = lane == i ? last : mine;
@@ -193,76 +193,79 @@ static __device__ inline void route_token(const route_fwd_args &a, int64_t t, bo
     if (!live || lane >= k)
         return;
     float weight = __expf(key_logit(mine) - max) * inverse;
-    a.expert[t * k + lane] = valid ? key_expert(mine) : -1;
-    ((float *)a.weight)[t * k + lane] = !valid ? 0.0f : a.norm_topk ? weight / sum : weight;
+    args.expert[token * k + lane] = valid ? key_expert(mine) : -1;
+    ((float *)args.weight)[token * k + lane] = !valid           ? 0.0f
+                                               : args.norm_topk ? weight / sum
+                                                                : weight;
     if (valid)
-        atomicAdd(&hist[key_expert(mine)], a.samples ? a.samples[t] : 1);
+        atomicAdd(&hist[key_expert(mine)], args.samples ? args.samples[token] : 1);
 }
 
 /* count [E] must start at 0. */
 template <int GROUP, int CHUNKS>
-static __global__ void __launch_bounds__(THREADS) route_fwd_kernel(route_fwd_args a)
+static __global__ void __launch_bounds__(THREADS) route_fwd_kernel(route_fwd_args args)
 {
     __shared__ int hist[EXPERTS_MAX];
-    for (int e = (int)threadIdx.x; e < (int)a.experts; e += THREADS)
-        hist[e] = 0;
+    for (int i = (int)threadIdx.x; i < (int)args.experts; i += THREADS)
+        hist[i] = 0;
     __syncthreads();
-    const int64_t valid = valid_tokens(a.tokens, a.n_valid), groups = THREADS / GROUP;
-    for (int64_t t0 = blockIdx.x * groups; t0 < a.tokens; t0 += gridDim.x * groups) {
-        int64_t t = t0 + threadIdx.x / GROUP;
-        route_token<GROUP, CHUNKS>(a, t, t < a.tokens, t < valid, hist);
+    const int64_t valid = valid_tokens(args.tokens, args.n_valid), groups = THREADS / GROUP;
+    for (int64_t t0 = blockIdx.x * groups; t0 < args.tokens; t0 += gridDim.x * groups) {
+        int64_t token = t0 + threadIdx.x / GROUP;
+        route_token<GROUP, CHUNKS>(args, token, token < args.tokens, token < valid, hist);
     }
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < (int)a.experts; e += THREADS)
-        if (hist[e] > 0)
-            atomicAdd(&a.count[e], hist[e]);
+    for (int i = (int)threadIdx.x; i < (int)args.experts; i += THREADS)
+        if (hist[i] > 0)
+            atomicAdd(&args.count[i], hist[i]);
 }
 
 /* The gradient of one token's logits. */
 template <int GROUP, int CHUNKS>
-static __device__ inline void route_token_bwd(const route_bwd_args &a, int64_t t, bool live,
+static __device__ inline void route_token_bwd(const route_bwd_args &args, int64_t token, bool live,
                                               bool valid)
 {
-    const int experts = (int)a.experts, k = (int)a.top_k, lane = group_lane<GROUP>();
+    const int experts = (int)args.experts, k = (int)args.top_k, lane = group_lane<GROUP>();
     const bool mine = valid && lane < k;
-    const int chosen = mine ? a.expert[t * k + lane] : -1;
-    const float w = mine ? ((const float *)a.weight)[t * k + lane] : 0.0f;
-    const float dw = mine ? ((const float *)a.dweight)[t * k + lane] : 0.0f;
+    const int chosen = mine ? args.expert[token * k + lane] : -1;
+    const float w = mine ? ((const float *)args.weight)[token * k + lane] : 0.0f;
+    const float dw = mine ? ((const float *)args.dweight)[token * k + lane] : 0.0f;
     const float dot = group_sum<GROUP>(w * dw);
-    const float put = a.norm_topk ? w * (dw - dot) : dw;
+    const float put = args.norm_topk ? w * (dw - dot) : dw;
     float dz[CHUNKS][RUN] = {};
     for (int j = 0; j < k; j++) {
-        const int e = __shfl_sync(WHOLE_WARP, chosen, j, GROUP);
-        const float v = __shfl_sync(WHOLE_WARP, put, j, GROUP);
+        const int expert = __shfl_sync(WHOLE_WARP, chosen, j, GROUP);
+        const float given = __shfl_sync(WHOLE_WARP, put, j, GROUP);
 #pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
+        for (int chunk = 0; chunk < CHUNKS; chunk++)
 #pragma unroll
             for (int i = 0; i < RUN; i++)
-                dz[c][i] = e == run_expert<GROUP>(c) + i ? v : dz[c][i];
+                dz[chunk][i] = expert == run_expert<GROUP>(chunk) + i ? given : dz[chunk][i];
     }
     if (!live)
         return;
 #pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        const int e = run_expert<GROUP>(c);
-        if (!a.norm_topk && valid) { /* the weights are the probabilities: dz = p (dp - sum p dp) */
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        const int expert = run_expert<GROUP>(chunk);
+        if (!args.norm_topk &&
+            valid) { /* the weights are the probabilities: dz = p (dp - sum p dp) */
             float p[RUN];
-            load_run(p, (const float *)a.probs + t * experts, e, experts);
+            load_run(p, (const float *)args.probs + token * experts, expert, experts);
 #pragma unroll
             for (int i = 0; i < RUN; i++)
-                dz[c][i] = p[i] * (dz[c][i] - dot);
+                dz[chunk][i] = p[i] * (dz[chunk][i] - dot);
         }
-        store_run((bf16 *)a.dlogits + t * experts, dz[c], e, experts);
+        store_run((bf16 *)args.dlogits + token * experts, dz[chunk], expert, experts);
     }
 }
 
 template <int GROUP, int CHUNKS>
-static __global__ void __launch_bounds__(THREADS) route_bwd_kernel(route_bwd_args a)
+static __global__ void __launch_bounds__(THREADS) route_bwd_kernel(route_bwd_args args)
 {
-    const int64_t valid = valid_tokens(a.tokens, a.n_valid), groups = THREADS / GROUP;
-    for (int64_t t0 = blockIdx.x * groups; t0 < a.tokens; t0 += gridDim.x * groups) {
-        int64_t t = t0 + threadIdx.x / GROUP;
-        route_token_bwd<GROUP, CHUNKS>(a, t, t < a.tokens, t < valid);
+    const int64_t valid = valid_tokens(args.tokens, args.n_valid), groups = THREADS / GROUP;
+    for (int64_t t0 = blockIdx.x * groups; t0 < args.tokens; t0 += gridDim.x * groups) {
+        int64_t token = t0 + threadIdx.x / GROUP;
+        route_token_bwd<GROUP, CHUNKS>(args, token, token < args.tokens, token < valid);
     }
 }
 
@@ -273,23 +276,23 @@ static dim3 route_grid(int64_t tokens, int group)
     return grid_of(blocks < BLOCKS ? blocks : (int64_t)BLOCKS);
 }
 
-extern "C" status cuda_route_fwd(stream *s, const route_fwd_args *a)
+extern "C" status cuda_route_fwd(stream *queue, const route_fwd_args *args)
 {
-    TRY(route_check(a->experts, a->top_k, WIDE_GROUP));
-    TRY(cuda_clear(s, a->count, (size_t)a->experts * sizeof *a->count));
-    if (a->experts <= SMALL && a->top_k <= SMALL_GROUP)
-        return LAUNCH(s, (route_fwd_kernel<SMALL_GROUP, 1>), route_grid(a->tokens, SMALL_GROUP),
-                      THREADS, 0, *a);
-    return LAUNCH(s, (route_fwd_kernel<WIDE_GROUP, 4>), route_grid(a->tokens, WIDE_GROUP), THREADS,
-                  0, *a);
+    TRY(route_check(args->experts, args->top_k, WIDE_GROUP));
+    TRY(cuda_clear(queue, args->count, (size_t)args->experts * sizeof *args->count));
+    if (args->experts <= SMALL && args->top_k <= SMALL_GROUP)
+        return LAUNCH(queue, (route_fwd_kernel<SMALL_GROUP, 1>),
+                      route_grid(args->tokens, SMALL_GROUP), THREADS, 0, *args);
+    return LAUNCH(queue, (route_fwd_kernel<WIDE_GROUP, 4>), route_grid(args->tokens, WIDE_GROUP),
+                  THREADS, 0, *args);
 }
 
-extern "C" status cuda_route_bwd(stream *s, const route_bwd_args *a)
+extern "C" status cuda_route_bwd(stream *queue, const route_bwd_args *args)
 {
-    TRY(route_check(a->experts, a->top_k, WIDE_GROUP));
-    if (a->experts <= SMALL && a->top_k <= SMALL_GROUP)
-        return LAUNCH(s, (route_bwd_kernel<SMALL_GROUP, 1>), route_grid(a->tokens, SMALL_GROUP),
-                      THREADS, 0, *a);
-    return LAUNCH(s, (route_bwd_kernel<WIDE_GROUP, 4>), route_grid(a->tokens, WIDE_GROUP), THREADS,
-                  0, *a);
+    TRY(route_check(args->experts, args->top_k, WIDE_GROUP));
+    if (args->experts <= SMALL && args->top_k <= SMALL_GROUP)
+        return LAUNCH(queue, (route_bwd_kernel<SMALL_GROUP, 1>),
+                      route_grid(args->tokens, SMALL_GROUP), THREADS, 0, *args);
+    return LAUNCH(queue, (route_bwd_kernel<WIDE_GROUP, 4>), route_grid(args->tokens, WIDE_GROUP),
+                  THREADS, 0, *args);
 }

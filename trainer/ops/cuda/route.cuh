@@ -18,9 +18,9 @@ static inline status route_check(int64_t experts, int64_t top_k, int64_t top_k_m
     return ST_OK;
 }
 
-static inline status cuda_clear(stream *s, void *p, size_t bytes)
+static inline status cuda_clear(stream *queue, void *p, size_t bytes)
 {
-    CUDA_TRY(cudaMemsetAsync(p, 0, bytes, cuda_handle(s)), ST_BAD_DEVICE, "zeroing");
+    CUDA_TRY(cudaMemsetAsync(p, 0, bytes, cuda_handle(queue)), ST_BAD_DEVICE, "zeroing");
     return ST_OK;
 }
 

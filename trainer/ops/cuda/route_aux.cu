@@ -13,111 +13,115 @@ enum {
     LANE_EXPERTS = EXPERTS_MAX / LANES
 };
 
-static __device__ __forceinline__ float samples_of(const route_aux_args &a, int64_t t)
+static __device__ __forceinline__ float samples_of(const route_aux_args &args, int64_t token)
 {
-    return a.samples ? (float)a.samples[t] : 1.0f;
+    return args.samples ? (float)args.samples[token] : 1.0f;
 }
 
 /* Writes part [tiles, E]: the sums of probs over the valid tokens of each tile. */
-static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args a, float *part)
+static __global__ void __launch_bounds__(THREADS) stats_kernel(route_aux_args args, float *part)
 {
     __shared__ float sums[WARPS][COLUMNS];
-    const int64_t valid = valid_tokens(a.tokens, a.n_valid),
+    const int64_t valid = valid_tokens(args.tokens, args.n_valid),
                   first = (int64_t)blockIdx.x * STAT_ROWS;
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
-    const int64_t e = (int64_t)blockIdx.y * COLUMNS + lane;
+    const int64_t expert = (int64_t)blockIdx.y * COLUMNS + lane;
     float sum = 0;
-    if (e < a.experts)
+    if (expert < args.experts)
 #pragma unroll 8
-        for (int r = warp; r < STAT_ROWS; r += WARPS)
-            sum += first + r < valid ? samples_of(a, first + r) *
-                                           ((const float *)a.probs)[(first + r) * a.experts + e]
-                                     : 0.0f;
+        for (int i = warp; i < STAT_ROWS; i += WARPS)
+            sum += first + i < valid
+                       ? samples_of(args, first + i) *
+                             ((const float *)args.probs)[(first + i) * args.experts + expert]
+                       : 0.0f;
     sums[warp][lane] = sum;
     __syncthreads();
-    if (warp > 0 || e >= a.experts)
+    if (warp > 0 || expert >= args.experts)
         return;
-    for (int w = 1; w < WARPS; w++)
-        sum += sums[w][lane];
-    part[(int64_t)blockIdx.x * a.experts + e] = sum;
+    for (int j = 1; j < WARPS; j++)
+        sum += sums[j][lane];
+    part[(int64_t)blockIdx.x * args.experts + expert] = sum;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    add_stats_kernel(route_aux_args a, const float *part, int64_t tiles)
+    add_stats_kernel(route_aux_args args, const float *part, int64_t tiles)
 {
-    const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (e >= a.experts)
+    const int64_t expert = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (expert >= args.experts)
         return;
-    float sum = ((const float *)a.prob_sum)[e];
+    float sum = ((const float *)args.prob_sum)[expert];
 #pragma unroll 8
     for (int64_t i = 0; i < tiles; i++)
-        sum += part[i * a.experts + e];
-    ((float *)a.prob_sum)[e] = sum;
-    ((float *)a.count_total)[e] += (float)a.count[e];
+        sum += part[i * args.experts + expert];
+    ((float *)args.prob_sum)[expert] = sum;
+    ((float *)args.count_total)[expert] += (float)args.count[expert];
 }
 
 /* N, the number of (layer, token) pairs in the statistics. */
-static __device__ inline float stat_rows(const route_aux_args &a)
+static __device__ inline float stat_rows(const route_aux_args &args)
 {
-    if (a.all_valid)
-        return (float)a.n_layers * *(const float *)a.all_valid;
-    return (float)(a.n_layers * valid_tokens(a.tokens, a.n_valid));
+    if (args.all_valid)
+        return (float)args.n_layers * *(const float *)args.all_valid;
+    return (float)(args.n_layers * valid_tokens(args.tokens, args.n_valid));
 }
 
 /* Runs on one warp. */
-static __global__ void finish_kernel(route_aux_args a)
+static __global__ void finish_kernel(route_aux_args args)
 {
-    const float rows = stat_rows(a);
+    const float rows = stat_rows(args);
     float sum = 0;
-    for (int64_t e = threadIdx.x; e < a.experts && rows > 0; e += LANES)
-        sum += ((const float *)a.count_total)[e] / rows * (((const float *)a.prob_sum)[e] / rows);
+    for (int64_t expert = threadIdx.x; expert < args.experts && rows > 0; expert += LANES)
+        sum += ((const float *)args.count_total)[expert] / rows *
+               (((const float *)args.prob_sum)[expert] / rows);
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
-        *(float *)a.aux = (float)a.experts * sum;
+        *(float *)args.aux = (float)args.experts * sum;
 }
 
 /* A warp owns a token; a lane has the experts lane, lane + 32, .. */
-static __global__ void __launch_bounds__(THREADS) aux_grad_kernel(route_aux_args a)
+static __global__ void __launch_bounds__(THREADS) aux_grad_kernel(route_aux_args args)
 {
-    const int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
-    if (t >= valid_tokens(a.tokens, a.n_valid))
+    const int64_t token = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (token >= valid_tokens(args.tokens, args.n_valid))
         return;
-    const float rows = stat_rows(a);
-    const float scale = samples_of(a, t) * *(const float *)a.scale * (float)a.experts / rows;
-    const float *p = (const float *)a.probs + t * a.experts;
-    bf16 *dz = (bf16 *)a.dlogits + t * a.experts;
+    const float rows = stat_rows(args);
+    const float scale =
+        samples_of(args, token) * *(const float *)args.scale * (float)args.experts / rows;
+    const float *p = (const float *)args.probs + token * args.experts;
+    bf16 *dz = (bf16 *)args.dlogits + token * args.experts;
     float dot = 0;
-    for (int64_t e = threadIdx.x % LANES; e < a.experts; e += LANES)
-        dot += ((const float *)a.count_total)[e] / rows * p[e];
+    for (int64_t expert = threadIdx.x % LANES; expert < args.experts; expert += LANES)
+        dot += ((const float *)args.count_total)[expert] / rows * p[expert];
     dot = warp_sum(dot);
-    for (int64_t e = threadIdx.x % LANES; e < a.experts; e += LANES) {
-        const float f = ((const float *)a.count_total)[e] / rows;
-        dz[e] = to_bf16(to_float(dz[e]) + scale * p[e] * (f - dot));
+    for (int64_t expert = threadIdx.x % LANES; expert < args.experts; expert += LANES) {
+        const float fraction = ((const float *)args.count_total)[expert] / rows;
+        dz[expert] = to_bf16(to_float(dz[expert]) + scale * p[expert] * (fraction - dot));
     }
 }
 
-static status add_stats(stream *s, const route_aux_args *a)
+static status add_stats(stream *queue, const route_aux_args *args)
 {
-    const int64_t tiles = ceil_div(a->tokens, STAT_ROWS);
+    const int64_t tiles = ceil_div(args->tokens, STAT_ROWS);
     void *part;
-    TRY(cuda_scratch(s, (size_t)(tiles * a->experts) * sizeof(float), &part));
-    TRY(LAUNCH(s, stats_kernel, grid_of(tiles, ceil_div(a->experts, COLUMNS)), THREADS, 0, *a,
-               (float *)part));
-    return LAUNCH(s, add_stats_kernel, grid_of(ceil_div(a->experts, THREADS)), THREADS, 0, *a,
-                  (const float *)part, tiles);
+    TRY(cuda_scratch(queue, (size_t)(tiles * args->experts) * sizeof(float), &part));
+    TRY(LAUNCH(queue, stats_kernel, grid_of(tiles, ceil_div(args->experts, COLUMNS)), THREADS, 0,
+               *args, (float *)part));
+    return LAUNCH(queue, add_stats_kernel, grid_of(ceil_div(args->experts, THREADS)), THREADS, 0,
+                  *args, (const float *)part, tiles);
 }
 
-extern "C" status cuda_route_aux(stream *s, const route_aux_args *a)
+extern "C" status cuda_route_aux(stream *queue, const route_aux_args *args)
 {
-    TRY(route_check(a->experts, 1, 1));
-    switch (a->phase) {
+    TRY(route_check(args->experts, 1, 1));
+    switch (args->phase) {
     case AUX_ADD_STATS:
-        return add_stats(s, a);
+        return add_stats(queue, args);
     case AUX_FINISH:
-        return LAUNCH(s, finish_kernel, grid_of(1), LANES, 0, *a);
+        return LAUNCH(queue, finish_kernel, grid_of(1), LANES, 0, *args);
     case AUX_GRAD:
-        return LAUNCH(s, aux_grad_kernel, grid_of(ceil_div(a->tokens, WARPS)), THREADS, 0, *a);
+        return LAUNCH(queue, aux_grad_kernel, grid_of(ceil_div(args->tokens, WARPS)), THREADS, 0,
+                      *args);
     default:
-        return FAIL(ST_BAD_INPUT, "route_aux: there is no phase %d", a->phase);
+        return FAIL(ST_BAD_INPUT, "route_aux: there is no phase %d", args->phase);
     }
 }

@@ -11,45 +11,45 @@ enum { CORNERS = 4 };
 
 /* ---- gather; T is what a thread moves at once ---- */
 
-template <class T> static __global__ void gather_kernel(rows_gather_args a, int64_t pieces)
+template <class T> static __global__ void gather_kernel(rows_gather_args args, int64_t pieces)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (i >= a.n)
+    if (i >= args.n)
         return;
-    const int32_t from = a.index[i];
-    if (from < 0 && a.keep)
+    const int32_t from = args.index[i];
+    if (from < 0 && args.keep)
         return;
-    const T *x = (const T *)a.x + from * pieces;
-    T *y = (T *)a.y + i * pieces;
+    const T *x = (const T *)args.x + from * pieces;
+    T *y = (T *)args.y + i * pieces;
     for (int64_t j = threadIdx.x; j < pieces; j += blockDim.x)
         y[j] = from >= 0 ? x[j] : T{};
 }
 
-extern "C" status cuda_rows_gather(stream *s, const rows_gather_args *a)
+extern "C" status cuda_rows_gather(stream *queue, const rows_gather_args *args)
 {
-    const int64_t pieces = a->width / VECTOR;
-    if (a->width % VECTOR == 0 && aligned16(a->x, a->y))
-        return LAUNCH(s, gather_kernel<uint4>, tile_grid(a->n, pieces), tile_block(pieces), 0, *a,
-                      pieces);
-    return LAUNCH(s, gather_kernel<unsigned short>, tile_grid(a->n, a->width), tile_block(a->width),
-                  0, *a, a->width);
+    const int64_t pieces = args->width / VECTOR;
+    if (args->width % VECTOR == 0 && aligned16(args->x, args->y))
+        return LAUNCH(queue, gather_kernel<uint4>, tile_grid(args->n, pieces), tile_block(pieces),
+                      0, *args, pieces);
+    return LAUNCH(queue, gather_kernel<unsigned short>, tile_grid(args->n, args->width),
+                  tile_block(args->width), 0, *args, args->width);
 }
 
 /* ---- scatter of distinct rows ---- */
 
-template <class Y, int WIDTH> static __global__ void distinct_kernel(rows_scatter_args a)
+template <class Y, int WIDTH> static __global__ void distinct_kernel(rows_scatter_args args)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (i >= a.n)
+    if (i >= args.n)
         return;
-    const int32_t to = a.index[i];
-    DEVICE_CHECK(to < a.y_rows);
+    const int32_t to = args.index[i];
+    DEVICE_CHECK(to < args.y_rows);
     if (to < 0)
         return;
-    for (int64_t j = threadIdx.x * WIDTH; j < a.width; j += blockDim.x * WIDTH) {
+    for (int64_t j = threadIdx.x * WIDTH; j < args.width; j += blockDim.x * WIDTH) {
         float x[WIDTH], y[WIDTH];
-        Y *at = (Y *)a.y + to * a.width + j;
-        load<WIDTH>(x, (const bf16 *)a.x + i * a.width + j);
+        Y *at = (Y *)args.y + to * args.width + j;
+        load<WIDTH>(x, (const bf16 *)args.x + i * args.width + j);
         load<WIDTH>(y, at);
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
@@ -58,49 +58,50 @@ template <class Y, int WIDTH> static __global__ void distinct_kernel(rows_scatte
     }
 }
 
-template <class Y> static status scatter(stream *s, const rows_scatter_args *a)
+template <class Y> static status scatter(stream *queue, const rows_scatter_args *args)
 {
-    const bool wide = a->width % VECTOR == 0 && aligned16(a->x, a->y);
-    const int64_t pieces = wide ? a->width / VECTOR : a->width;
-    if (!a->distinct) {
-        scatter_args<Y> all = {a->n,     a->width,           a->y_rows, 1,
-                               a->index, (const bf16 *)a->x, (Y *)a->y, NULL};
-        return scatter_sums(s, &all);
+    const bool wide = args->width % VECTOR == 0 && aligned16(args->x, args->y);
+    const int64_t pieces = wide ? args->width / VECTOR : args->width;
+    if (!args->distinct) {
+        scatter_args<Y> all = {args->n,     args->width,           args->y_rows, 1,
+                               args->index, (const bf16 *)args->x, (Y *)args->y, NULL};
+        return scatter_sums(queue, &all);
     }
     if (wide)
-        return LAUNCH(s, (distinct_kernel<Y, VECTOR>), tile_grid(a->n, pieces), tile_block(pieces),
-                      0, *a);
-    return LAUNCH(s, (distinct_kernel<Y, 1>), tile_grid(a->n, pieces), tile_block(pieces), 0, *a);
+        return LAUNCH(queue, (distinct_kernel<Y, VECTOR>), tile_grid(args->n, pieces),
+                      tile_block(pieces), 0, *args);
+    return LAUNCH(queue, (distinct_kernel<Y, 1>), tile_grid(args->n, pieces), tile_block(pieces), 0,
+                  *args);
 }
 
-extern "C" status cuda_rows_scatter(stream *s, const rows_scatter_args *a)
+extern "C" status cuda_rows_scatter(stream *queue, const rows_scatter_args *args)
 {
-    return a->y_acc ? scatter<float>(s, a) : scatter<bf16>(s, a);
+    return args->y_acc ? scatter<float>(queue, args) : scatter<bf16>(queue, args);
 }
 
 /* ---- weighted sums of four table rows ---- */
 
-template <int WIDTH> static __global__ void weighted_kernel(rows_weighted_args a)
+template <int WIDTH> static __global__ void weighted_kernel(rows_weighted_args args)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (i >= a.n)
+    if (i >= args.n)
         return;
-    const float *weight = (const float *)a.weight + i * CORNERS;
-    const int32_t *index = a.index + i * CORNERS;
-    for (int64_t j = threadIdx.x * WIDTH; j < a.width; j += blockDim.x * WIDTH) {
+    const float *weight = (const float *)args.weight + i * CORNERS;
+    const int32_t *index = args.index + i * CORNERS;
+    for (int64_t j = threadIdx.x * WIDTH; j < args.width; j += blockDim.x * WIDTH) {
         float x[CORNERS][WIDTH], sum[WIDTH] = {}, y[WIDTH];
-        bf16 *at = (bf16 *)a.y + i * a.width + j;
+        bf16 *at = (bf16 *)args.y + i * args.width + j;
         load<WIDTH>(y, at);
 #pragma unroll
-        for (int q = 0; q < CORNERS; q++) {
-            DEVICE_CHECK(index[q] >= 0 && index[q] < a.table_rows);
-            load<WIDTH>(x[q], (const bf16 *)a.table + index[q] * a.width + j);
+        for (int piece = 0; piece < CORNERS; piece++) {
+            DEVICE_CHECK(index[piece] >= 0 && index[piece] < args.table_rows);
+            load<WIDTH>(x[piece], (const bf16 *)args.table + index[piece] * args.width + j);
         }
 #pragma unroll
-        for (int q = 0; q < CORNERS; q++)
+        for (int piece = 0; piece < CORNERS; piece++)
 #pragma unroll
             for (int k = 0; k < WIDTH; k++)
-                sum[k] += weight[q] * x[q][k];
+                sum[k] += weight[piece] * x[piece][k];
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
             y[k] += sum[k];
@@ -108,19 +109,21 @@ template <int WIDTH> static __global__ void weighted_kernel(rows_weighted_args a
     }
 }
 
-extern "C" status cuda_rows_weighted(stream *s, const rows_weighted_args *a)
+extern "C" status cuda_rows_weighted(stream *queue, const rows_weighted_args *args)
 {
-    const int64_t pieces = a->width / VECTOR;
-    if (a->width % VECTOR == 0 && aligned16(a->table, a->y))
-        return LAUNCH(s, weighted_kernel<VECTOR>, tile_grid(a->n, pieces), tile_block(pieces), 0,
-                      *a);
-    return LAUNCH(s, weighted_kernel<1>, tile_grid(a->n, a->width), tile_block(a->width), 0, *a);
+    const int64_t pieces = args->width / VECTOR;
+    if (args->width % VECTOR == 0 && aligned16(args->table, args->y))
+        return LAUNCH(queue, weighted_kernel<VECTOR>, tile_grid(args->n, pieces),
+                      tile_block(pieces), 0, *args);
+    return LAUNCH(queue, weighted_kernel<1>, tile_grid(args->n, args->width),
+                  tile_block(args->width), 0, *args);
 }
 
-extern "C" status cuda_rows_weighted_bwd(stream *s, const rows_weighted_bwd_args *a)
+extern "C" status cuda_rows_weighted_bwd(stream *queue, const rows_weighted_bwd_args *args)
 {
-    scatter_args<float> all = {
-        a->n * CORNERS,      a->width,           a->table_rows,           CORNERS, a->index,
-        (const bf16 *)a->dy, (float *)a->dtable, (const float *)a->weight};
-    return scatter_sums(s, &all);
+    scatter_args<float> all = {args->n * CORNERS,     args->width,
+                               args->table_rows,      CORNERS,
+                               args->index,           (const bf16 *)args->dy,
+                               (float *)args->dtable, (const float *)args->weight};
+    return scatter_sums(queue, &all);
 }

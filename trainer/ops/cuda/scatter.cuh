@@ -42,53 +42,54 @@ enum {
     LONG_BLOCKS = 132 * 4
 };
 
-/* The target of item c, or -1 if it has none. Weighted items have no negative index. */
+/* The target of item `place`, or -1 if it has none. Weighted items have no negative index. */
 template <class Y>
-static __device__ __forceinline__ int32_t target_of(const scatter_args<Y> &a, int64_t c)
+static __device__ __forceinline__ int32_t target_of(const scatter_args<Y> &args, int64_t place)
 {
-    const int32_t to = a.index[c];
-    DEVICE_CHECK(to < a.y_rows && (to >= 0 || !a.weight));
-    return a.weight && a.weight[c] == 0 ? -1 : to;
+    const int32_t to = args.index[place];
+    DEVICE_CHECK(to < args.y_rows && (to >= 0 || !args.weight));
+    return args.weight && args.weight[place] == 0 ? -1 : to;
 }
 
-template <class Y> static __global__ void count_kernel(scatter_args<Y> a, scatter_lists l)
+template <class Y> static __global__ void count_kernel(scatter_args<Y> args, scatter_lists lists)
 {
-    const int64_t c = (int64_t)blockIdx.x * SCATTER_THREADS + threadIdx.x;
-    const int32_t to = c < a.items ? target_of(a, c) : -1;
+    const int64_t place = (int64_t)blockIdx.x * SCATTER_THREADS + threadIdx.x;
+    const int32_t to = place < args.items ? target_of(args, place) : -1;
     if (to >= 0)
-        atomicAdd(l.count + to, 1);
+        atomicAdd(lists.count + to, 1);
 }
 
-static __global__ void start_kernel(int64_t y_rows, scatter_lists l)
+static __global__ void start_kernel(int64_t y_rows, scatter_lists lists)
 {
     const int64_t to = (int64_t)blockIdx.x * SCATTER_THREADS + threadIdx.x;
-    const int32_t count = to < y_rows ? l.count[to] : 0;
+    const int32_t count = to < y_rows ? lists.count[to] : 0;
     if (count == 0)
         return;
-    l.start[to] = atomicAdd(l.laid, count);
+    lists.start[to] = atomicAdd(lists.laid, count);
     if (count > SHORT_LIST)
-        l.longs[atomicAdd(l.n_long, 1)] = (int32_t)to;
+        lists.longs[atomicAdd(lists.n_long, 1)] = (int32_t)to;
 }
 
-template <class Y> static __global__ void fill_kernel(scatter_args<Y> a, scatter_lists l)
+template <class Y> static __global__ void fill_kernel(scatter_args<Y> args, scatter_lists lists)
 {
-    const int64_t c = (int64_t)blockIdx.x * SCATTER_THREADS + threadIdx.x;
-    const int32_t to = c < a.items ? target_of(a, c) : -1;
+    const int64_t place = (int64_t)blockIdx.x * SCATTER_THREADS + threadIdx.x;
+    const int32_t to = place < args.items ? target_of(args, place) : -1;
     if (to >= 0)
-        l.list[l.start[to] + atomicAdd(l.filled + to, 1)] = (int32_t)c;
+        lists.list[lists.start[to] + atomicAdd(lists.filled + to, 1)] = (int32_t)place;
 }
 
-/* sum += the items [from, end) of a sorted list, for the columns from j on. */
+/* sum += the items [from, end) of a sorted list, for the columns from `first_column` on. */
 template <class Y, int WIDTH>
-static __device__ __forceinline__ void add_items(const scatter_args<Y> &a, const int32_t *sorted,
-                                                 int from, int end, int64_t j, float (&sum)[WIDTH])
+static __device__ __forceinline__ void add_items(const scatter_args<Y> &args, const int32_t *sorted,
+                                                 int from, int end, int64_t first_column,
+                                                 float (&sum)[WIDTH])
 {
 #pragma unroll 4
     for (int i = from; i < end; i++) {
-        const int32_t c = sorted[i];
-        const float w = a.weight ? a.weight[c] : 1;
+        const int32_t place = sorted[i];
+        const float w = args.weight ? args.weight[place] : 1;
         float x[WIDTH];
-        load<WIDTH>(x, a.x + c / a.per * a.width + j);
+        load<WIDTH>(x, args.x + place / args.per * args.width + first_column);
 #pragma unroll
         for (int k = 0; k < WIDTH; k++)
             sum[k] += w * x[k];
@@ -110,27 +111,28 @@ static __device__ __forceinline__ void add_to(Y *at, const float (&sum)[WIDTH])
  * the lists, where only the warp at a list's first place works; the caller chooses whichever are
  * fewer. */
 template <class Y, int WIDTH>
-static __global__ void short_kernel(scatter_args<Y> a, scatter_lists l, bool by_target)
+static __global__ void short_kernel(scatter_args<Y> args, scatter_lists lists, bool by_target)
 {
     __shared__ int32_t sorted[SCATTER_WARPS][SHORT_LIST];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t at = (int64_t)blockIdx.x * SCATTER_WARPS + warp;
-    if (at >= (by_target ? a.y_rows : *l.laid))
+    if (at >= (by_target ? args.y_rows : *lists.laid))
         return;
-    const int32_t to = by_target ? (int32_t)at : a.index[l.list[at]], count = l.count[to];
-    if (count == 0 || count > SHORT_LIST || (!by_target && l.start[to] != at))
+    const int32_t to = by_target ? (int32_t)at : args.index[lists.list[at]],
+                  count = lists.count[to];
+    if (count == 0 || count > SHORT_LIST || (!by_target && lists.start[to] != at))
         return;
-    const int32_t mine = lane < count ? l.list[l.start[to] + lane] : INT32_MAX;
+    const int32_t mine = lane < count ? lists.list[lists.start[to] + lane] : INT32_MAX;
     int rank = 0;
     for (int i = 0; i < count; i++)
         rank += __shfl_sync(0xffffffffu, mine, i) < mine;
     if (lane < count)
         sorted[warp][rank] = mine;
     __syncwarp();
-    for (int64_t j = lane * WIDTH; j < a.width; j += LANES * WIDTH) {
+    for (int64_t j = lane * WIDTH; j < args.width; j += LANES * WIDTH) {
         float sum[WIDTH] = {};
-        add_items<Y, WIDTH>(a, sorted[warp], 0, count, j, sum);
-        add_to<Y, WIDTH>(a.y + to * a.width + j, sum);
+        add_items<Y, WIDTH>(args, sorted[warp], 0, count, j, sum);
+        add_to<Y, WIDTH>(args.y + to * args.width + j, sum);
     }
 }
 
@@ -150,18 +152,19 @@ static __device__ __forceinline__ void rank_sort(const int32_t *found, int n, in
  * instead the items themselves are searched, WINDOW at a time. */
 template <class Y, int WIDTH>
 static __global__ void __launch_bounds__(SCATTER_THREADS)
-    long_kernel(scatter_args<Y> a, scatter_lists l)
+    long_kernel(scatter_args<Y> args, scatter_lists lists)
 {
     __shared__ int32_t found[WINDOW], sorted[WINDOW];
     __shared__ float sums[SCATTER_WARPS][LANES * WIDTH];
     __shared__ int n;
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const int64_t chunks = (a.width + LANES * WIDTH - 1) / (LANES * WIDTH);
-    for (int64_t u = blockIdx.x; u < *l.n_long * chunks; u += gridDim.x) {
-        const int32_t to = l.longs[u / chunks], count = l.count[to], start = l.start[to];
-        const int64_t j = (u % chunks * LANES + lane) * WIDTH;
-        const bool whole = count <= WINDOW, mine = j < a.width;
-        const int64_t end = whole ? 1 : a.items;
+    const int64_t chunks = (args.width + LANES * WIDTH - 1) / (LANES * WIDTH);
+    for (int64_t unit = blockIdx.x; unit < *lists.n_long * chunks; unit += gridDim.x) {
+        const int32_t to = lists.longs[unit / chunks], count = lists.count[to],
+                      start = lists.start[to];
+        const int64_t j = (unit % chunks * LANES + lane) * WIDTH;
+        const bool whole = count <= WINDOW, mine = j < args.width;
+        const int64_t end = whole ? 1 : args.items;
         float sum[WIDTH] = {};
         for (int64_t from = 0; from < end; from += WINDOW) {
             if (threadIdx.x == 0)
@@ -169,8 +172,8 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
             __syncthreads();
             for (int i = threadIdx.x; i < (whole ? count : WINDOW); i += SCATTER_THREADS) {
                 if (whole)
-                    found[i] = l.list[start + i];
-                else if (from + i < a.items && target_of(a, from + i) == to)
+                    found[i] = lists.list[start + i];
+                else if (from + i < args.items && target_of(args, from + i) == to)
                     found[atomicAdd(&n, 1)] = (int32_t)(from + i);
             }
             __syncthreads();
@@ -178,8 +181,8 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
             rank_sort(found, now, sorted);
             __syncthreads();
             if (mine)
-                add_items<Y, WIDTH>(a, sorted, min(warp * share, now), min((warp + 1) * share, now),
-                                    j, sum);
+                add_items<Y, WIDTH>(args, sorted, min(warp * share, now),
+                                    min((warp + 1) * share, now), j, sum);
             /* The next round passes barriers before it overwrites shared memory, so none is needed
              * here. */
         }
@@ -189,53 +192,55 @@ static __global__ void __launch_bounds__(SCATTER_THREADS)
         __syncthreads();
         if (warp == 0 && mine) {
 #pragma unroll
-            for (int w = 1; w < SCATTER_WARPS; w++)
+            for (int part = 1; part < SCATTER_WARPS; part++)
 #pragma unroll
                 for (int k = 0; k < WIDTH; k++)
-                    sum[k] += sums[w][k * LANES + lane];
-            add_to<Y, WIDTH>(a.y + to * a.width + j, sum);
+                    sum[k] += sums[part][k * LANES + lane];
+            add_to<Y, WIDTH>(args.y + to * args.width + j, sum);
         }
     }
 }
 
 template <class Y, int WIDTH>
-static status scatter_lists_sum(stream *s, const scatter_args<Y> *a, const scatter_lists *l)
+static status scatter_lists_sum(stream *queue, const scatter_args<Y> *args,
+                                const scatter_lists *lists)
 {
-    const bool by_target = a->y_rows < a->items;
-    const int64_t warps = by_target ? a->y_rows : a->items;
-    TRY(LAUNCH(s, (short_kernel<Y, WIDTH>), grid_of(ceil_div(warps, SCATTER_WARPS)),
-               SCATTER_THREADS, 0, *a, *l, by_target));
-    if (a->items <= SHORT_LIST)
+    const bool by_target = args->y_rows < args->items;
+    const int64_t warps = by_target ? args->y_rows : args->items;
+    TRY(LAUNCH(queue, (short_kernel<Y, WIDTH>), grid_of(ceil_div(warps, SCATTER_WARPS)),
+               SCATTER_THREADS, 0, *args, *lists, by_target));
+    if (args->items <= SHORT_LIST)
         return ST_OK;
-    return LAUNCH(s, (long_kernel<Y, WIDTH>), LONG_BLOCKS, SCATTER_THREADS, 0, *a, *l);
+    return LAUNCH(queue, (long_kernel<Y, WIDTH>), LONG_BLOCKS, SCATTER_THREADS, 0, *args, *lists);
 }
 
-template <class Y> static status scatter_sums(stream *s, const scatter_args<Y> *a)
+template <class Y> static status scatter_sums(stream *queue, const scatter_args<Y> *args)
 {
-    if (a->items == 0 || a->y_rows == 0 || a->width == 0)
+    if (args->items == 0 || args->y_rows == 0 || args->width == 0)
         return ST_OK;
-    const int64_t longs = a->items / SHORT_LIST;
+    const int64_t longs = args->items / SHORT_LIST;
     void *scratch = NULL;
-    TRY(cuda_scratch(s, (size_t)(3 * a->y_rows + 2 + a->items + longs) * sizeof(int32_t),
+    TRY(cuda_scratch(queue, (size_t)(3 * args->y_rows + 2 + args->items + longs) * sizeof(int32_t),
                      &scratch));
-    scatter_lists l = {};
-    l.count = (int32_t *)scratch;
-    l.filled = l.count + a->y_rows;
-    l.laid = l.filled + a->y_rows;
-    l.n_long = l.laid + 1;
-    l.start = l.n_long + 1;
-    l.list = l.start + a->y_rows;
-    l.longs = l.list + a->items;
-    const size_t zeros = (size_t)(2 * a->y_rows + 2) * sizeof(int32_t);
-    CUDA_TRY(cudaMemsetAsync(scratch, 0, zeros, cuda_handle(s)), ST_BAD_DEVICE, "cudaMemsetAsync");
-    const dim3 over_items = grid_of(ceil_div(a->items, SCATTER_THREADS));
-    TRY(LAUNCH(s, count_kernel<Y>, over_items, SCATTER_THREADS, 0, *a, l));
-    TRY(LAUNCH(s, start_kernel, grid_of(ceil_div(a->y_rows, SCATTER_THREADS)), SCATTER_THREADS, 0,
-               a->y_rows, l));
-    TRY(LAUNCH(s, fill_kernel<Y>, over_items, SCATTER_THREADS, 0, *a, l));
-    if (a->width % VECTOR == 0 && aligned16(a->x, a->y))
-        return scatter_lists_sum<Y, VECTOR>(s, a, &l);
-    return scatter_lists_sum<Y, 1>(s, a, &l);
+    scatter_lists lists = {};
+    lists.count = (int32_t *)scratch;
+    lists.filled = lists.count + args->y_rows;
+    lists.laid = lists.filled + args->y_rows;
+    lists.n_long = lists.laid + 1;
+    lists.start = lists.n_long + 1;
+    lists.list = lists.start + args->y_rows;
+    lists.longs = lists.list + args->items;
+    const size_t zeros = (size_t)(2 * args->y_rows + 2) * sizeof(int32_t);
+    CUDA_TRY(cudaMemsetAsync(scratch, 0, zeros, cuda_handle(queue)), ST_BAD_DEVICE,
+             "cudaMemsetAsync");
+    const dim3 over_items = grid_of(ceil_div(args->items, SCATTER_THREADS));
+    TRY(LAUNCH(queue, count_kernel<Y>, over_items, SCATTER_THREADS, 0, *args, lists));
+    TRY(LAUNCH(queue, start_kernel, grid_of(ceil_div(args->y_rows, SCATTER_THREADS)),
+               SCATTER_THREADS, 0, args->y_rows, lists));
+    TRY(LAUNCH(queue, fill_kernel<Y>, over_items, SCATTER_THREADS, 0, *args, lists));
+    if (args->width % VECTOR == 0 && aligned16(args->x, args->y))
+        return scatter_lists_sum<Y, VECTOR>(queue, args, &lists);
+    return scatter_lists_sum<Y, 1>(queue, args, &lists);
 }
 
 #endif

@@ -39,42 +39,42 @@ static __device__ __forceinline__ float base(float max)
 }
 
 /* `at` is the number of a piece while a thread reads, and of a column for the whole block. */
-template <int N> static __device__ __forceinline__ void see(seen *s, piece<N> p, int at)
+template <int N> static __device__ __forceinline__ void see(seen *state, piece<N> bits, int at)
 {
     float z[N];
-    unpack(z, p);
+    unpack(z, bits);
     float max = z[0], sum = 0;
 #pragma unroll
     for (int i = 1; i < N; i++)
         max = fmaxf(max, z[i]);
-    if (max > s->max) {
-        s->sum *= exp2_fast(base(s->max) - base(max));
-        s->max = max;
-        s->at = at;
+    if (max > state->max) {
+        state->sum *= exp2_fast(base(state->max) - base(max));
+        state->max = max;
+        state->at = at;
     }
-    const float from = base(s->max);
+    const float from = base(state->max);
 #pragma unroll
     for (int i = 0; i < N; i++)
         sum += exp2_fast(fmaf(z[i], LOG2E, -from));
-    s->sum += sum;
+    state->sum += sum;
 }
 
 /* Reads the pieces [from, to) of the row in steps of the block; `keep`: also into shared memory. */
 template <int N>
-static __device__ inline void see_run(seen *s, const piece<N> *row, int from, int to,
+static __device__ inline void see_run(seen *state, const piece<N> *row, int from, int to,
                                       piece<N> *keep)
 {
     for (int i0 = from + (int)threadIdx.x; i0 < to; i0 += PIECES * THREADS) {
-        piece<N> p[PIECES];
+        piece<N> pieces[PIECES];
 #pragma unroll
         for (int j = 0; j < PIECES; j++)
-            p[j] = row[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
+            pieces[j] = row[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
 #pragma unroll
         for (int j = 0; j < PIECES; j++)
             if (i0 + j * THREADS < to) {
                 if (keep)
-                    keep[i0 + j * THREADS] = p[j];
-                see(s, p[j], i0 + j * THREADS);
+                    keep[i0 + j * THREADS] = pieces[j];
+                see(state, pieces[j], i0 + j * THREADS);
             }
     }
 }
@@ -89,27 +89,27 @@ static __device__ __forceinline__ void take_larger(float *max, int *at, float ot
 }
 
 /* Combines the threads' states into the whole row's, which every thread gets. */
-static __device__ inline seen block_seen(seen s)
+static __device__ inline seen block_seen(seen state)
 {
     __shared__ float maxima[WARPS], sums[WARPS];
     __shared__ int places[WARPS];
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
-    const float own = s.max;
+    const float own = state.max;
     for (int with = LANES / 2; with > 0; with /= 2)
-        take_larger(&s.max, &s.at, __shfl_xor_sync(0xffffffffu, s.max, with),
-                    __shfl_xor_sync(0xffffffffu, s.at, with));
-    s.sum = warp_sum(s.sum * exp2_fast(base(own) - base(s.max)));
+        take_larger(&state.max, &state.at, __shfl_xor_sync(0xffffffffu, state.max, with),
+                    __shfl_xor_sync(0xffffffffu, state.at, with));
+    state.sum = warp_sum(state.sum * exp2_fast(base(own) - base(state.max)));
     if (lane == 0) {
-        maxima[warp] = s.max;
-        sums[warp] = s.sum;
-        places[warp] = s.at;
+        maxima[warp] = state.max;
+        sums[warp] = state.sum;
+        places[warp] = state.at;
     }
     __syncthreads();
     seen all = {maxima[0], 0, places[0]};
-    for (int w = 1; w < WARPS; w++)
-        take_larger(&all.max, &all.at, maxima[w], places[w]);
-    for (int w = 0; w < WARPS; w++)
-        all.sum += sums[w] * exp2_fast(base(maxima[w]) - base(all.max));
+    for (int i = 1; i < WARPS; i++)
+        take_larger(&all.max, &all.at, maxima[i], places[i]);
+    for (int i = 0; i < WARPS; i++)
+        all.sum += sums[i] * exp2_fast(base(maxima[i]) - base(all.max));
     return all;
 }
 
@@ -120,15 +120,15 @@ static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int
                                         float max, float scale, int label, float weight)
 {
     for (int i0 = from + (int)threadIdx.x; i0 < to; i0 += PIECES * THREADS) {
-        piece<N> p[PIECES];
+        piece<N> pieces[PIECES];
 #pragma unroll
         for (int j = 0; j < PIECES; j++)
-            p[j] = kept[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
+            pieces[j] = kept[i0 + j * THREADS < to ? i0 + j * THREADS : i0];
 #pragma unroll
         for (int j = 0; j < PIECES; j++) {
             const int at = i0 + j * THREADS;
             float z[N];
-            unpack(z, p[j]);
+            unpack(z, pieces[j]);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 z[i] = scale * exp2_fast(fmaf(z[i], LOG2E, -base(max)));
@@ -145,42 +145,42 @@ static __device__ inline void write_run(piece<N> *row, const piece<N> *kept, int
 /* Writes nll [n]. N must divide the vocabulary. */
 template <int N>
 static __global__ void __launch_bounds__(THREADS, 1)
-    xent_kernel(xent_args a, float *nll, int staged_bytes)
+    xent_kernel(xent_args args, float *nll, int staged_bytes)
 {
     SHARED_BYTES(shared);
     piece<N> *kept = (piece<N> *)shared;
     const int64_t i = blockIdx.x;
-    const int pieces = (int)(a.vocab / N),
+    const int pieces = (int)(args.vocab / N),
               staged = min(pieces, staged_bytes / (int)sizeof(piece<N>));
-    piece<N> *row = (piece<N> *)((bf16 *)a.logits + i * a.vocab);
-    const int label = a.label[i];
-    const bool counts = label >= 0 && label < a.vocab;
-    const float weight = a.weight ? ((const float *)a.weight)[i] : 1.0f;
+    piece<N> *row = (piece<N> *)((bf16 *)args.logits + i * args.vocab);
+    const int label = args.label[i];
+    const bool counts = label >= 0 && label < args.vocab;
+    const float weight = args.weight ? ((const float *)args.weight)[i] : 1.0f;
     if (!counts && threadIdx.x == 0)
         nll[i] = 0;
-    if (counts || a.best) {
+    if (counts || args.best) {
         const float target = counts ? to_float(((const bf16 *)row)[label]) : 0.0f;
-        seen s = {LOWEST, 0, (int)threadIdx.x < pieces ? (int)threadIdx.x : pieces};
-        see_run(&s, row, 0, staged, a.backward ? kept : (piece<N> *)NULL);
-        see_run(&s, row, staged, pieces, (piece<N> *)NULL);
-        s = block_seen(s);
+        seen state = {LOWEST, 0, (int)threadIdx.x < pieces ? (int)threadIdx.x : pieces};
+        see_run(&state, row, 0, staged, args.backward ? kept : (piece<N> *)NULL);
+        see_run(&state, row, staged, pieces, (piece<N> *)NULL);
+        state = block_seen(state);
         if (threadIdx.x == 0) {
-            int column = s.at * N;
+            int column = state.at * N;
             for (int j = N - 1; j >= 0; j--)
-                if (to_float(((const bf16 *)row)[s.at * N + j]) == s.max)
-                    column = s.at * N + j;
-            if (a.best)
-                a.best[i] = column;
+                if (to_float(((const bf16 *)row)[state.at * N + j]) == state.max)
+                    column = state.at * N + j;
+            if (args.best)
+                args.best[i] = column;
             if (counts)
-                nll[i] = (base(s.max) + log2f(s.sum)) / LOG2E - target;
+                nll[i] = (base(state.max) + log2f(state.sum)) / LOG2E - target;
         }
-        if (counts && a.backward) {
+        if (counts && args.backward) {
             __syncthreads(); /* the row was read above; what a thread kept it reads back itself */
-            write_run(row, row, staged, pieces, s.max, weight / s.sum, label, weight);
-            write_run(row, kept, 0, staged, s.max, weight / s.sum, label, weight);
+            write_run(row, row, staged, pieces, state.max, weight / state.sum, label, weight);
+            write_run(row, kept, 0, staged, state.max, weight / state.sum, label, weight);
         }
     }
-    if (!counts && a.backward) {
+    if (!counts && args.backward) {
         const float zero[N] = {};
         __syncthreads();
         for (int j = (int)threadIdx.x; j < pieces; j += THREADS)
@@ -189,13 +189,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* Runs in one block. */
-static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(xent_args a, const float *nll)
+static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(xent_args args, const float *nll)
 {
     __shared__ double loss[SUM_THREADS], weights[SUM_THREADS];
     double sum = 0, of_weights = 0;
-    for (int64_t i = threadIdx.x; i < a.n; i += SUM_THREADS)
-        if (a.label[i] >= 0 && a.label[i] < a.vocab) {
-            const double w = a.weight ? ((const float *)a.weight)[i] : 1.0f;
+    for (int64_t i = threadIdx.x; i < args.n; i += SUM_THREADS)
+        if (args.label[i] >= 0 && args.label[i] < args.vocab) {
+            const double w = args.weight ? ((const float *)args.weight)[i] : 1.0f;
             sum += w * nll[i];
             of_weights += w;
         }
@@ -209,34 +209,34 @@ static __global__ void __launch_bounds__(SUM_THREADS) sum_kernel(xent_args a, co
         }
     }
     if (threadIdx.x == 0) {
-        *a.loss_sum += loss[0];
-        *a.weight_sum += weights[0];
+        *args.loss_sum += loss[0];
+        *args.weight_sum += weights[0];
     }
 }
 
-extern "C" status cuda_xent(stream *s, const xent_args *a)
+extern "C" status cuda_xent(stream *queue, const xent_args *args)
 {
-    if (a->n == 0)
+    if (args->n == 0)
         return ST_OK;
-    if (a->vocab <= 0 || a->vocab > INT_MAX)
+    if (args->vocab <= 0 || args->vocab > INT_MAX)
         return FAIL(ST_BAD_INPUT, "xent: the vocabulary has %lld words; it must have at least one",
-                    (long long)a->vocab);
-    void *nll = a->nll;
+                    (long long)args->vocab);
+    void *nll = args->nll;
     if (!nll)
-        TRY(cuda_scratch(s, (size_t)a->n * sizeof(float), &nll));
-    const bool wide = a->vocab % VECTOR == 0 && aligned16(a->logits);
-    const int64_t row = a->vocab * (int64_t)sizeof(bf16);
-    int staged = cuda_facts_of(s)->shared_bytes - STATIC;
+        TRY(cuda_scratch(queue, (size_t)args->n * sizeof(float), &nll));
+    const bool wide = args->vocab % VECTOR == 0 && aligned16(args->logits);
+    const int64_t row = args->vocab * (int64_t)sizeof(bf16);
+    int staged = cuda_facts_of(queue)->shared_bytes - STATIC;
     staged = staged < STAGED ? staged / 16 * 16 : (int)STAGED;
     staged = row < staged ? (int)row : staged;
     if (wide) {
         TRY(allow_shared(xent_kernel<VECTOR>, (size_t)staged));
-        TRY(LAUNCH(s, xent_kernel<VECTOR>, grid_of(a->n), THREADS, (size_t)staged, *a, (float *)nll,
-                   staged));
+        TRY(LAUNCH(queue, xent_kernel<VECTOR>, grid_of(args->n), THREADS, (size_t)staged, *args,
+                   (float *)nll, staged));
     } else {
         TRY(allow_shared(xent_kernel<1>, (size_t)staged));
-        TRY(LAUNCH(s, xent_kernel<1>, grid_of(a->n), THREADS, (size_t)staged, *a, (float *)nll,
-                   staged));
+        TRY(LAUNCH(queue, xent_kernel<1>, grid_of(args->n), THREADS, (size_t)staged, *args,
+                   (float *)nll, staged));
     }
-    return LAUNCH(s, sum_kernel, grid_of(1), SUM_THREADS, 0, *a, (const float *)nll);
+    return LAUNCH(queue, sum_kernel, grid_of(1), SUM_THREADS, 0, *args, (const float *)nll);
 }
