@@ -252,7 +252,7 @@ def one_rank_is_replayed():
             check(last["model"] == words and last["balance"] == 1 and last["images"] > 0, last)
             with open(f.file("a/report.html")) as page:
                 check(words in page.read(), "report.html")
-            check(sorted(os.listdir(f.file("a"))) == [".lock", "log", "metrics.jsonl", "report.html"],
+            check(sorted(os.listdir(f.file("a"))) == [".lock", "log", "memory.json", "metrics.jsonl", "report.html"],
                   os.listdir(f.file("a")))
         again = dict(values, **{"parallelism.world_size": 8})
         for more, why in (({"checkpoint.enable": "true"}, "checkpoint.enable must be false"),
