@@ -188,7 +188,7 @@ class Bench:
                     f"global_batch_size: {STEP}}}\n"
                     "optimizer: {lr: 1.0e-3}\nlr_scheduler: {warmup_steps: 5}\n"
                     "checkpoint: {enable: false}\n")
-        run(os.path.join(BIN, "prepd"), "record", "-c", path, "--steps", 5, "--out", self.file("image.rec"))
+        run(os.path.join(BIN, "prepd"), "record", "-c", path, "--steps", 5, "--overwrite", "--out", self.file("image.rec"))
         run(os.path.join(TESTS, "mixed_rows"), model, self.file("image.rec"), self.file(name + ".rec"))
         return path
 
