@@ -23,6 +23,7 @@ struct reporter {
     const session *session;
     int64_t log_freq;
     int mfu_kind;
+    bool has_full_lines;
     peak_rate peak; /* of one device */
     double devices; /* how many devices did the work that a line counts */
     FILE *metrics;
@@ -67,6 +68,7 @@ status reporter_new(const conf *options, const session *run, const peak_rate *pe
     reports->session = run;
     reports->log_freq = options->metrics_log_freq;
     reports->mfu_kind = options->metrics_mfu;
+    reports->has_full_lines = options->metrics_line == LINE_FULL;
     reports->peak = *peak;
     reports->devices = devices_of(run);
     reports->since_ns = clock_ns();
@@ -312,7 +314,6 @@ static void print_line(const reporter *reports, const figures *numbers)
 {
     const step_report *step = &reports->last;
     const char *simulated = world_simulated(reports->session->world);
-    const bool is_full = reports->session->conf->metrics_line == LINE_FULL;
     char tps[DIGITS_TEXT], mfu[16] = "unknown";
     if (isfinite(numbers->mfu))
         snprintf(mfu, sizeof mfu, "%.2f%%", numbers->mfu);
@@ -320,13 +321,13 @@ static void print_line(const reporter *reports, const figures *numbers)
     printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s",
            step->step, step->loss, step->grad_norm, numbers->memory_gib, numbers->memory_share,
            digits_with_commas(llround(numbers->tps), tps));
-    if (is_full)
+    if (reports->has_full_lines)
         printf("  tflops: %.*f", numbers->tflops < 1.0 ? 4 : 2, numbers->tflops);
     printf("  mfu: %s", mfu);
-    if (is_full)
+    if (reports->has_full_lines)
         printf("  vision: %.0f%%", numbers->vision);
     printf("  wait: %.1f%%", numbers->wait);
-    if (is_full)
+    if (reports->has_full_lines)
         printf("  fill: %.1f%%", numbers->fill);
     printf("%s%s%s\n", step->skipped ? "  skipped" : "", simulated ? "  " : "",
            simulated ? simulated : "");

@@ -129,7 +129,11 @@ static void test_reporter__line_has_the_form_of_torchtitan(void **state)
     report_steps(&b, 2, 10, false, true);
     assert_form(b.printed, short_form);
     assert_non_null(strstr(b.printed, "  skipped\n"));
+    close_bench(&b);
+    open_bench(&b, 10);
+    reporter_free(&b.r);
     b.c.metrics_line = LINE_FULL;
+    assert_ok(reporter_new(&b.c, &b.s, &high_peak, b.folder, &b.r));
     report_steps(&b, 11, 20, false, false);
     assert_form(b.printed, full_form);
     assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
