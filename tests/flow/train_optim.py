@@ -56,8 +56,8 @@ def frozen_parts_stay():
         check(less[0]["tflops"] > 0 and full[0]["tflops"] > 0, "no FLOPs")
         said = go(f, "none", code=78, freeze__pattern="*", **base)
         check("nothing to train" in said, said)
-        plan = trainer("plan", "-c", f.config)
-        less = trainer("plan", "-c", f.config, "--freeze.vision", "--freeze.text", "--freeze.experts")
+        plan = trainer("plan", "-c", f.config, "--memory.table", "full")
+        less = trainer("plan", "-c", f.config, "--memory.table", "full", "--freeze.vision", "--freeze.text", "--freeze.experts")
         moments = [int(re.search(r"moments +(\d+) bytes", p)[1]) for p in (plan, less)]
         check(0 < moments[1] < moments[0] / 2, f"{moments}")
 
