@@ -119,8 +119,8 @@ static status add_files(const conf *options, record_files *files, DIR *dir, bool
     return ST_OK;
 }
 
-/* All .txt files are taken. If some of their names speak of a split and others do not, somebody
- * means to keep them apart. */
+/* All .txt files are taken. Where only some of their names mention a split, those were probably
+ * meant to be kept apart, so the folder is refused. */
 static status check_no_split(const conf *options, const record_files *files,
                              const folder_names *names)
 {

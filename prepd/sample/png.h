@@ -36,9 +36,9 @@ bool png_reaches_pixels(span bytes);
 bool png_ends(span bytes);
 
 /* Checks how long the texts are. libpng inflates every text together with the header, each up to
- * 8 MB, even if nobody wants it. ST_BAD_INPUT if one of them inflates to more than PNG_TEXT_BYTES,
- * or all together to more than PNG_TEXTS_BYTES; these bounds are Pillow's MAX_TEXT_CHUNK and
- * MAX_TEXT_MEMORY. The check itself needs little memory. */
+ * 8 MB, whether or not the text is used. ST_BAD_INPUT if one of them inflates to more than
+ * PNG_TEXT_BYTES, or all together to more than PNG_TEXTS_BYTES; these bounds are Pillow's
+ * MAX_TEXT_CHUNK and MAX_TEXT_MEMORY. The check itself needs little memory. */
 enum { PNG_TEXT_BYTES = 1 << 20, PNG_TEXTS_BYTES = 64 << 20 };
 WARN_UNUSED status png_check_texts(span bytes, const char *file);
 

@@ -46,22 +46,22 @@ static void put_turns(json_writer *writer, const sample *smp)
 {
     json_begin_key_array(writer, "turns");
     for (int32_t i = 0; i < smp->n_turns; i++) {
-        const turn *user = &smp->turns[i];
+        const turn *said = &smp->turns[i];
         json_begin_object(writer);
-        json_put_key_int(writer, "role", user->role);
-        json_put_key_bool(writer, "trained", user->trained);
-        if (user->weights) {
+        json_put_key_int(writer, "role", said->role);
+        json_put_key_bool(writer, "trained", said->trained);
+        if (said->weights) {
             json_begin_key_array(writer, "weights");
-            for (int32_t j = 0; j < user->n_parts; j++)
-                json_put_real(writer, (double)user->weights[j]);
+            for (int32_t j = 0; j < said->n_parts; j++)
+                json_put_real(writer, (double)said->weights[j]);
             json_end_array(writer);
         }
         json_begin_key_array(writer, "parts");
-        for (int32_t j = 0; j < user->n_parts; j++) {
-            if (user->parts[j].text)
-                json_put_text(writer, user->parts[j].text, (size_t)user->parts[j].text_bytes);
+        for (int32_t j = 0; j < said->n_parts; j++) {
+            if (said->parts[j].text)
+                json_put_text(writer, said->parts[j].text, (size_t)said->parts[j].text_bytes);
             else
-                json_put_int(writer, user->parts[j].image);
+                json_put_int(writer, said->parts[j].image);
         }
         json_end_array(writer);
         json_end_object(writer);

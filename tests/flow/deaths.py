@@ -133,7 +133,7 @@ class Deaths(threading.Thread):
     def enough(self, short=0):
         """Whether enough have died. short: how much of what the deaths must have cost is missing; that many more die
         for it."""
-        check(self.is_alive() or not self.failed, f"no worker is killed any more: {self.failed}")
+        check(self.is_alive() or not self.failed, f"workers are no longer killed: {self.failed}")
         if self.n() >= self.most and short > 0:
             self.most = self.n() + math.ceil(short)
         return self.n() >= self.most

@@ -22,7 +22,7 @@ static status init(const char *program)
     void *module = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     real = module ? dlsym(module, IMAGE_API_SYMBOL) : NULL;
     if (!real)
-        return FAIL(ST_UNAVAILABLE, "no image module behind the trap: %s", dlerror());
+        return FAIL(ST_UNAVAILABLE, "cannot load the real image module: %s", dlerror());
     return real->init(program);
 }
 
@@ -149,7 +149,7 @@ static status video_decode_real(const video_bytes *bytes, const char *file, cons
 static status video_fingerprint_other(hash128 *out)
 {
     if (!real_video)
-        return FAIL(ST_UNAVAILABLE, "no video module behind the trap: %s", dlerror());
+        return FAIL(ST_UNAVAILABLE, "cannot load the real video module: %s", dlerror());
     TRY(real_video->fingerprint(out));
     out->bytes[0] ^= 1;
     return ST_OK;

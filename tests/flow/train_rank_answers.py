@@ -195,7 +195,7 @@ def the_evaluation_goes_on_with_a_daemon_that_comes_back():
             if waits > 0:
                 break
         check(waits > 0, f"too fast: {said(f, name)}")
-        print(f"the daemon was killed {KILLS} times while two ranks evaluated, and waited for behind a row {waits} times")
+        print(f"the daemon was killed {KILLS} times while two ranks evaluated, and waited for after a row {waits} times")
 
 
 def evaluations(f, name):

@@ -133,8 +133,8 @@ def a_cut_cable_ends_both_sides():
         while sites.trainers() and time.monotonic() < cut + LIMIT_S:
             time.sleep(0.1)
         took = time.monotonic() - cut
-        check(not sites.trainers(), f"ranks run on {took:.0f} s behind the cut\n" + read(f.file("cut.said")))
-        print(f"all ranks ended {took:.1f} s behind the cut; silence is noticed after {SILENCE_S}, then {ENDING_S} at most")
+        check(not sites.trainers(), f"ranks run on {took:.0f} s after the cut\n" + read(f.file("cut.said")))
+        print(f"all ranks ended {took:.1f} s after the cut; silence is noticed after {SILENCE_S}, then {ENDING_S} at most")
         for rank in range(RANKS):
             log = read(f.file(f"cut/log/rank-{rank}.log"))
             line = next((l for l in log.splitlines() if "the run ends:" in l), "")

@@ -17,11 +17,11 @@ static int64_t documents(int64_t seq_len, int64_t document)
     return (seq_len + document - 1) / document;
 }
 
-static status make_row(const model_dims *shop, int64_t number, int64_t seq_len, int64_t document,
+static status make_row(const model_dims *dims, int64_t number, int64_t seq_len, int64_t document,
                        arena *memory, row *out)
 {
     row packed = {.n_tokens = seq_len, .n_docs = documents(seq_len, document)};
-    int64_t ids = shop->vision_start > 0 ? shop->vision_start : shop->text.vocab;
+    int64_t ids = dims->vision_start > 0 ? dims->vision_start : dims->text.vocab;
     rng_key key = rng_key_make((uint64_t)number, "bench rows");
     TRY(row_alloc(&packed, memory, 0));
     for (int64_t i = 0; i < seq_len; i++) {

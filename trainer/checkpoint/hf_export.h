@@ -24,8 +24,8 @@ typedef struct hf_export_options {
     bool choose_layout;    /* use `layout`; false: the source's, else the published one */
     expert_layout layout;
     /* Of several ranks, number `writer` of `writers` writes what it stores, and the first also
-     * writes all that is not weights. Nothing is renamed then: nobody may read the folder before
-     * all are done. writers 0 or 1: one rank writes everything. */
+     * writes all that is not weights. Nothing is renamed then, so the folder must not be read
+     * before all are done. writers 0 or 1: one rank writes everything. */
     int writer, writers;
     int64_t *value_bytes; /* bytes of tensors that this writer wrote, if there are several; NULL */
     int64_t shard_bytes;  /* the most bytes per file; 0: the source's files, else shards of 5 GB */

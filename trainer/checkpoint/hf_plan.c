@@ -26,7 +26,7 @@ void hf_plan_done(hf_plan *plan)
     *plan = (hf_plan){0};
 }
 
-/* Opens the source. A folder that does not fit the model (any more) is not used. */
+/* Opens the source. A folder that does not fit the model, or no longer does, is not used. */
 static status open_source(const char *path, const params *registry, source *out)
 {
     hf_report report = {0};

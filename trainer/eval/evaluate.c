@@ -243,16 +243,16 @@ static status evaluate_swapped(pass *walk)
 
 /* What all ranks do with every row of the round: the answers of a row in the model's own words, and
  * its part in the chance level. */
-static status answer_row(pass *dispatch, const row *worker)
+static status answer_row(pass *walk, const row *packed)
 {
-    const int64_t count = replies_of_row(worker, NULL);
+    const int64_t count = replies_of_row(packed, NULL);
     reply *replies = calloc((size_t)count + 1, sizeof *replies);
     if (!replies)
         return FAIL(ST_NO_MEMORY, "evaluate: out of memory");
-    replies_of_row(worker, replies);
-    status st = chance_add(&dispatch->chance, worker, replies, count);
+    replies_of_row(packed, replies);
+    status st = chance_add(&walk->chance, packed, replies, count);
     if (st == ST_OK)
-        st = answers_row(&dispatch->words, worker, replies, count);
+        st = answers_row(&walk->words, packed, replies, count);
     free(replies);
     return st;
 }
@@ -290,6 +290,9 @@ static status take_rows(pass *walk)
     say_waiting(walk->run, true);
     while (turn->count < turn->ranks && st == ST_OK) {
         st = receiver_next(walk->source, &turn->got[turn->count], &waited);
+        if (st == ST_OK && turn->got[turn->count].row.doc_prefix)
+            st = FAIL(ST_BAD_INPUT, "held-out rows in which samples share a prefix cannot be "
+                                    "evaluated; set data.group to none for them");
         turn->count += st == ST_OK;
     }
     say_waiting(walk->run, false);

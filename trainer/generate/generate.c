@@ -39,12 +39,12 @@ typedef struct growing {
     int32_t at;            /* where its last token is in the batch, in packed order */
 } growing;
 
-int64_t generate_bytes(const model_dims *dims, const mesh *grid, int64_t longest,
+int64_t generate_bytes(const model_dims *dims, const mesh *groups, int64_t longest,
                        const backend_vtable *backend)
 {
     mesh alone;
     mesh_alone(&alone);
-    return kv_cache_bytes(dims, grid ? grid : &alone, longest + DOCS * GENERATE_MAX, backend) +
+    return kv_cache_bytes(dims, groups ? groups : &alone, longest + DOCS * GENERATE_MAX, backend) +
            DOCS * dims->text.vocab * (int64_t)st_dtype_size(backend->act);
 }
 

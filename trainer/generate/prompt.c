@@ -42,6 +42,11 @@ static status cut_document(const row *packed, int64_t doc, int64_t count, arena 
 {
     if (packed->n_video_patches)
         return FAIL(ST_BAD_INPUT, "a document with video cannot be cut out of its row");
+    if (row_is_prefix(packed, doc) || row_tokens_before(packed, doc) > 0)
+        return FAIL(ST_BAD_INPUT,
+                    "sample %llu shares its beginning with others of its row, so that its document "
+                    "alone is not the sample",
+                    (unsigned long long)packed->doc_sample_id[doc]);
     int64_t begin = packed->cu_seqlens[doc];
     prompt_span items;
     items_of_tokens(packed, begin, begin + count, &items);

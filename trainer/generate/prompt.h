@@ -14,10 +14,10 @@ void prompt_items(const row *row, int64_t doc, prompt_span *out);
 
 /* The document cut before a reply, without labels: the prompt of a question, with what was said
  * before it and the pictures shown so far. Its arrays are in the arena. BAD_INPUT for rows with
- * video. */
+ * video, and for documents that are prefixes or have one. */
 WARN_UNUSED status prompt_of_reply(const row *packed, const reply *reply, arena *arena, row *out);
 /* The whole document with its labels and weights, unpacked. Its arrays are in the arena. BAD_INPUT
- * for rows with video. */
+ * as above. */
 WARN_UNUSED status prompt_whole_document(const row *packed, int64_t doc, arena *arena, row *out);
 
 #endif

@@ -79,7 +79,7 @@ int64_t exchange_window_bytes(const text_dims *dims, const layout *degrees, int6
 /* Opens the window. All ranks of the mesh call it together, and it waits for the device. If
  * ranks do not reach each other's memory, *out_open is false on all of them and rank 0 logs the
  * reason; with `must` that is ST_UNAVAILABLE instead. */
-WARN_UNUSED status exchange_window_open(stream *queue, const mesh *grid, const text_dims *dims,
+WARN_UNUSED status exchange_window_open(stream *queue, const mesh *groups, const text_dims *dims,
                                         int64_t slots, bool must, exchange_window *out,
                                         bool *out_open);
 void exchange_window_close(stream *queue, exchange_window *window); /* accepts an empty one */

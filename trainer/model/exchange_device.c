@@ -57,16 +57,16 @@ int64_t exchange_window_bytes(const text_dims *dims, const layout *degrees, int6
     return (int64_t)window_of(dims, degrees, slots, act).bytes;
 }
 
-static status open_window(stream *queue, const mesh *grid, const text_dims *dims, int64_t slots,
+static status open_window(stream *queue, const mesh *groups, const text_dims *dims, int64_t slots,
                           exchange_window *out)
 {
     exchange_window window =
-        window_of(dims, &grid->layout, slots, st_dtype_size(queue->dev->backend->act));
-    if (slots > ROWS_MOST / grid->layout.expert)
+        window_of(dims, &groups->layout, slots, st_dtype_size(queue->dev->backend->act));
+    if (slots > ROWS_MOST / groups->layout.expert)
         return FAIL(ST_UNAVAILABLE, "%lld slots of each of %lld ranks are more than 2^31 rows",
-                    (long long)slots, (long long)grid->layout.expert);
-    window.group = mesh_comm(grid, MESH_EXPERT);
-    TRY(comm_window_open(mesh_comm(grid, MESH_WORLD), window.group, queue, window.bytes,
+                    (long long)slots, (long long)groups->layout.expert);
+    window.group = mesh_comm(groups, MESH_EXPERT);
+    TRY(comm_window_open(mesh_comm(groups, MESH_WORLD), window.group, queue, window.bytes,
                          &window.memory));
     *out = window;
     return ST_OK;
@@ -94,17 +94,17 @@ static void log_choice(bool on_device, const char *why)
                  why);
 }
 
-status exchange_window_open(stream *queue, const mesh *grid, const text_dims *dims, int64_t slots,
+status exchange_window_open(stream *queue, const mesh *groups, const text_dims *dims, int64_t slots,
                             bool must, exchange_window *out, bool *out_open)
 {
-    status st = open_window(queue, grid, dims, slots, out);
+    status st = open_window(queue, groups, dims, slots, out);
     if (st == ST_UNAVAILABLE)
-        TRY(check_standing(mesh_comm(grid, MESH_WORLD)));
+        TRY(check_standing(mesh_comm(groups, MESH_WORLD)));
     if (st == ST_UNAVAILABLE && must)
         return status_context(st, "comm.expert_exchange is device");
     if (st != ST_OK && st != ST_UNAVAILABLE)
         return st;
-    if (grid->rank == 0)
+    if (groups->rank == 0)
         log_choice(st == ST_OK, st == ST_OK ? "" : status_text());
     status_clear();
     *out_open = st == ST_OK;

@@ -26,7 +26,7 @@ static bool fill_stages(const stage_costs *costs, int from, double time, layout 
     const int64_t least = begin + (from == 0 ? at_least_one(costs->first_layers) : 1);
     int64_t end = costs->layers;
     for (int64_t stage = degrees->pipeline - 1; stage > from; stage--) {
-        double used = stage == degrees->pipeline - 1 ? costs->behind : 0;
+        double used = stage == degrees->pipeline - 1 ? costs->after : 0;
         int64_t first = end - 1; /* at least one layer */
         used += costs->layer[first];
         if (used > time)
@@ -37,7 +37,7 @@ static bool fill_stages(const stage_costs *costs, int from, double time, layout 
         end = first;
     }
     double used =
-        (from == 0 ? costs->before : 0) + (from + 1 == degrees->pipeline ? costs->behind : 0);
+        (from == 0 ? costs->before : 0) + (from + 1 == degrees->pipeline ? costs->after : 0);
     for (int64_t i = begin; i < end; i++)
         used += costs->layer[i];
     return used <= time;
@@ -46,7 +46,7 @@ static bool fill_stages(const stage_costs *costs, int from, double time, layout 
 /* Finds the least time for the stages from `from` on. */
 static void balance_from(const stage_costs *costs, int from, layout *degrees)
 {
-    double low = 0, high = costs->before + costs->behind;
+    double low = 0, high = costs->before + costs->after;
     for (int64_t i = 0; i < costs->layers; i++)
         high += costs->layer[i];
     high *= 2; /* enough, in whatever order the sums are rounded */

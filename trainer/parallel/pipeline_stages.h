@@ -21,10 +21,10 @@
 
 /* The predicted times of a micro-batch, in any unit. */
 typedef struct stage_costs {
-    const double *layer;   /* [layers] */
-    int64_t layers;        /* of the model */
-    double before, behind; /* what comes before the first layer, and after the last one */
-    int64_t first_layers;  /* layers that the first stage must have */
+    const double *layer;  /* [layers] */
+    int64_t layers;       /* of the model */
+    double before, after; /* what comes before the first layer, and after the last one */
+    int64_t first_layers; /* layers that the first stage must have */
 } stage_costs;
 
 /* Fills in stage_end so that the slowest stage is as fast as it can be, then the slowest of the

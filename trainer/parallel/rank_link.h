@@ -34,7 +34,7 @@ WARN_UNUSED status rank_link_open(const rank_link_options *options, void *id, ra
  * messages about this rank can name them. link may be NULL. */
 void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count);
 /* Says what this rank waits for from now on besides its collectives, such as "rows" (static
- * storage); NULL: nothing any more. The other ranks hear it with the next report, and allow their
+ * storage); NULL: nothing. The other ranks hear it with the next report, and allow their
  * calls more time for as long (comm_join.patient). link may be NULL. */
 void rank_link_waits(rank_link *link, const char *what);
 /* Whether this rank waits for something, and whether another one does. Both may be called from any

@@ -23,11 +23,11 @@ static void first_node(const char *list, char *out, size_t size)
         snprintf(out, size, "%.*s", (int)prefix, list);
         return;
     }
-    const char *number = list + prefix + 1, *behind = strchr(list, ']');
+    const char *number = list + prefix + 1, *closing = strchr(list, ']');
     int digits = (int)strcspn(number, "-,]");
-    int tail = behind ? (int)strcspn(behind + 1, ",") : 0;
+    int tail = closing ? (int)strcspn(closing + 1, ",") : 0;
     snprintf(out, size, "%.*s%.*s%.*s", (int)prefix, list, digits, number, tail,
-             behind ? behind + 1 : "");
+             closing ? closing + 1 : "");
 }
 
 static status port_of(const char *variable, int *out)

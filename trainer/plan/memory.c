@@ -133,20 +133,21 @@ static int64_t row_bytes(int64_t tokens, int64_t patches)
 }
 
 /* Plans micro-batches on the device, micro-batches being built on the host, and rows that wait. */
-static void plan_rows(const model_options *plan, const memory_options *range,
+static void plan_rows(const model_options *net_options, const memory_options *options,
                       const backend_vtable *backend, memory_plan *planned)
 {
-    const row_share share = plan->mesh ? row_share_of(plan->mesh) : row_share_alone();
-    const int64_t buffers = upload_ring_count(backend, model_flights_of(plan));
-    const int64_t rows = range->rows > 0 ? range->rows : 1;
-    const int64_t ahead = range->ahead > 0 ? range->ahead : 2 * rows;
+    const row_share share = net_options->mesh ? row_share_of(net_options->mesh) : row_share_alone();
+    const int64_t buffers = upload_ring_count(backend, model_flights_of(net_options));
+    const int64_t rows = options->rows > 0 ? options->rows : 1;
+    const int64_t ahead = options->ahead > 0 ? options->ahead : 2 * rows;
     row_share alone = row_share_alone();
     alone.blind = share.blind;
-    planned->staging = buffers * stager_bytes(&plan->cap, &share, backend);
-    planned->built = buffers * stager_bytes(&plan->cap, &alone, backend);
+    planned->staging = buffers * stager_bytes(&net_options->cap, &share, backend);
+    planned->built = buffers * stager_bytes(&net_options->cap, &alone, backend);
     if (row_share_ranks(&share) > 1)
         planned->built += planned->staging;
-    planned->received = ahead * row_bytes(plan->cap.tokens / rows, plan->cap.patches / rows);
+    planned->received =
+        ahead * row_bytes(net_options->cap.tokens / rows, net_options->cap.patches / rows);
 }
 
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)

@@ -31,9 +31,9 @@ static int64_t gathers(const params *registry, const model_dims *dims, const sta
 }
 
 received_weights received_weights_of(const params *registry, const model_dims *dims,
-                                     const mesh *grid, const received_work *work, bool vision)
+                                     const mesh *groups, const received_work *work, bool vision)
 {
-    const stage_part part = stage_part_of(dims, &grid->layout, grid->place.pipeline);
+    const stage_part part = stage_part_of(dims, &groups->layout, groups->place.pipeline);
     const int64_t act = work->micro_steps * (int64_t)work->act,
                   acc = work->micro_steps * (int64_t)work->acc;
     received_weights out = {{0}};
@@ -47,11 +47,11 @@ received_weights received_weights_of(const params *registry, const model_dims *d
 }
 
 static void add_weights(list *rows, const params *registry, const model_dims *dims,
-                        const mesh *grid, const received_work *work)
+                        const mesh *groups, const received_work *work)
 {
     int64_t gather[2] = {0}, reduce[2] = {0};
     for (int vision = 0; vision < 2; vision++) {
-        const received_weights of = received_weights_of(registry, dims, grid, work, vision);
+        const received_weights of = received_weights_of(registry, dims, groups, work, vision);
         for (int i = 0; i < MESH_GROUPS; i++) {
             gather[vision] += of.gather[i];
             reduce[vision] += of.reduce[i];
@@ -122,13 +122,13 @@ static int64_t recomputed_passes(const model_dims *dims, const layers *stack, un
 }
 
 /* Pieces of the sequence are gathered before attention and reduced after it, in every layer. */
-static void add_attention(list *rows, const model_dims *dims, const mesh *grid, const layers *stack,
-                          const received_work *work)
+static void add_attention(list *rows, const model_dims *dims, const mesh *groups,
+                          const layers *stack, const received_work *work)
 {
     const text_dims *text = &dims->text;
     const int64_t act = (int64_t)work->act;
     const int64_t count = forwards(dims, stack, BOTH), back = backwards(dims, stack, BOTH);
-    const int64_t tensor = grid->layout.tensor, context = grid->layout.context;
+    const int64_t tensor = groups->layout.tensor, context = groups->layout.context;
     const int64_t all = work->tokens * act; /* of a layer */
     const int64_t wide = all * (tensor - 1) * text->hidden;
     const int64_t narrow =
@@ -145,12 +145,12 @@ static void add_attention(list *rows, const model_dims *dims, const mesh *grid, 
     add_line(rows, "reduce keys and values", MESH_CONTEXT, 2 * back * narrow);
 }
 
-static void add_dense_mlp(list *rows, const model_dims *dims, const mesh *grid, const layers *stack,
-                          const received_work *work)
+static void add_dense_mlp(list *rows, const model_dims *dims, const mesh *groups,
+                          const layers *stack, const received_work *work)
 {
     const int64_t count = forwards(dims, stack, DENSE), back = backwards(dims, stack, DENSE);
     const int64_t wide =
-        work->tokens * dims->text.hidden * (grid->layout.tensor - 1) * (int64_t)work->act;
+        work->tokens * dims->text.hidden * (groups->layout.tensor - 1) * (int64_t)work->act;
     add_line(rows, "gather MLP input", MESH_TENSOR,
              (count + back + recomputed_passes(dims, stack, DENSE, work, RECOMPUTE_FC1)) * wide);
     add_line(rows, "reduce MLP output", MESH_TENSOR, count * wide);
@@ -160,14 +160,14 @@ static void add_dense_mlp(list *rows, const model_dims *dims, const mesh *grid, 
 
 /* Where experts are cut over tensor ranks, each of these ranks must see the tokens of all of them.
  */
-static void add_expert_tensor(list *rows, const model_dims *dims, const mesh *grid,
+static void add_expert_tensor(list *rows, const model_dims *dims, const mesh *groups,
                               const layers *stack, const received_work *work)
 {
     const text_dims *text = &dims->text;
     const int64_t count = forwards(dims, stack, MOE), back = backwards(dims, stack, MOE);
     const int64_t recomputed = recomputed_passes(dims, stack, MOE, work, RECOMPUTE_FC2),
                   acc = (int64_t)work->acc;
-    const int64_t others = work->tokens * (grid->layout.expert_tensor - 1);
+    const int64_t others = work->tokens * (groups->layout.expert_tensor - 1);
     const int64_t wide = others * text->hidden * (int64_t)work->act, choices = others * text->top_k;
     add_line(rows, "gather choices", MESH_TENSOR,
              choices * ((count + recomputed) * 4 + (count + back) * acc));
@@ -178,14 +178,14 @@ static void add_expert_tensor(list *rows, const model_dims *dims, const mesh *gr
     add_line(rows, "reduce expert gradient", MESH_TENSOR, back * wide);
 }
 
-static void add_exchange(list *rows, const model_dims *dims, const mesh *grid, const layers *stack,
-                         const received_work *work)
+static void add_exchange(list *rows, const model_dims *dims, const mesh *groups,
+                         const layers *stack, const received_work *work)
 {
     const text_dims *text = &dims->text;
     const int64_t passes = forwards(dims, stack, MOE) + backwards(dims, stack, MOE) +
                            recomputed_passes(dims, stack, MOE, work, RECOMPUTE_FC2);
     const int64_t slot = text->hidden * (int64_t)work->act;
-    const int64_t counts = (grid->layout.expert - 1) * (text->experts + 1) * 4;
+    const int64_t counts = (groups->layout.expert - 1) * (text->experts + 1) * 4;
     received_slots there = {0}, back = {0}; /* forward and recomputed passes; backward passes */
     for (int64_t i = stack->part->first; i < stack->part->end && work->slots; i++) {
         const bool reached = i >= stack->lowest;
@@ -203,10 +203,10 @@ static void add_exchange(list *rows, const model_dims *dims, const mesh *grid, c
     add_line(rows, "return gradients from experts", MESH_EXPERT, back.go * slot);
 }
 
-static void add_features(list *entries, const model_dims *dims, const mesh *grid,
+static void add_features(list *entries, const model_dims *dims, const mesh *groups,
                          const layers *stack, const received_work *work)
 {
-    const int64_t rows = stack->part->opens * (grid->layout.context * grid->layout.tensor - 1) *
+    const int64_t rows = stack->part->opens * (groups->layout.context * groups->layout.tensor - 1) *
                          work->feature_rows * dims->text.hidden * (int64_t)work->act;
     const int64_t deep = dims->vision.depth > 0 ? dims->vision.n_deepstack : 0;
     add_line(entries, "gather visual rows", MESH_ROW, rows);
@@ -229,33 +229,33 @@ static void add_borders(list *rows, const model_dims *dims, const layers *stack,
                  work->micro_steps * (!part->opens + !part->closes) * statistics);
 }
 
-int received_lines(const params *registry, const model_dims *dims, const mesh *grid,
+int received_lines(const params *registry, const model_dims *dims, const mesh *groups,
                    const received_work *work, received_line out[RECEIVED_LINES])
 {
-    const stage_part part = stage_part_of(dims, &grid->layout, grid->place.pipeline);
+    const stage_part part = stage_part_of(dims, &groups->layout, groups->place.pipeline);
     const layers stack = layers_of(registry, &part);
     list rows = {out, 0};
     const int64_t statistics = 2 * dims->text.experts + 2, acc = (int64_t)work->acc;
-    add_weights(&rows, registry, dims, grid, work);
+    add_weights(&rows, registry, dims, groups, work);
     add_line(&rows, "sum replicas' gradients", MESH_REPLICATE,
-             reduced(mesh_comm(grid, MESH_REPLICATE), registry->trained_elements) * acc);
-    add_attention(&rows, dims, grid, &stack, work);
-    add_dense_mlp(&rows, dims, grid, &stack, work);
-    add_expert_tensor(&rows, dims, grid, &stack, work);
-    add_exchange(&rows, dims, grid, &stack, work);
-    add_features(&rows, dims, grid, &stack, work);
-    const comm *ranks = mesh_comm(grid, MESH_WORLD);
+             reduced(mesh_comm(groups, MESH_REPLICATE), registry->trained_elements) * acc);
+    add_attention(&rows, dims, groups, &stack, work);
+    add_dense_mlp(&rows, dims, groups, &stack, work);
+    add_expert_tensor(&rows, dims, groups, &stack, work);
+    add_exchange(&rows, dims, groups, &stack, work);
+    add_features(&rows, dims, groups, &stack, work);
+    const comm *ranks = mesh_comm(groups, MESH_WORLD);
     add_line(&rows, "sum loss and counts", MESH_WORLD,
              (2 * reduced(ranks, 1) + reduced(ranks, 2) + reduced(ranks, STEP_TOTALS)) *
                  (int64_t)sizeof(double));
     add_line(&rows, "sum squares of gradients", MESH_WHOLE,
-             (reduced(mesh_comm(grid, MESH_WHOLE), GROUP_COUNT) +
-              reduced(mesh_comm(grid, MESH_PIPELINE), GROUP_COUNT)) *
+             (reduced(mesh_comm(groups, MESH_WHOLE), GROUP_COUNT) +
+              reduced(mesh_comm(groups, MESH_PIPELINE), GROUP_COUNT)) *
                  (int64_t)sizeof(double));
     if (work->aux > 0)
         add_line(&rows, "sum router statistics", MESH_STAGE,
                  part.closes * work->micro_steps *
-                     reduced(mesh_comm(grid, MESH_STAGE), statistics) * acc);
+                     reduced(mesh_comm(groups, MESH_STAGE), statistics) * acc);
     add_borders(&rows, dims, &stack, work);
     return rows.count;
 }

@@ -12,8 +12,8 @@
 
 /* Predicted seconds of a row in each part of the model, forward and backward. */
 typedef struct row_time {
-    double *layer;         /* [layers], heap */
-    double before, behind; /* the vision tower, before the layers; the head, after them */
+    double *layer;        /* [layers], heap */
+    double before, after; /* the vision tower, before the layers; the head, after them */
 } row_time;
 
 /* Forward FLOPs of the decoder layers [0, count): out[0] dense products, out[1] experts, out[2]
@@ -71,7 +71,7 @@ static void time_ends(const conf *options, const model_dims *dims, const trainin
         (double)(row_kind_images(&row) * row.grid[0] * row.grid[1] * row.grid[2]);
     flops work;
     row_kind_flops(&row, dims, &work);
-    out->behind = (double)work.head * (2 + share->head_wgrad) / speeds->of[RATE_DENSE];
+    out->after = (double)work.head * (2 + share->head_wgrad) / speeds->of[RATE_DENSE];
     out->before =
         ((double)work.patch_embed * (1 + share->patch_wgrad) +
          (double)work.vision_blocks * (1 + back + recomputed + share->wgrad[GROUP_VISION]) +
@@ -109,7 +109,7 @@ status stage_plan(const conf *options, const model_dims *dims, const params *reg
         return stages_read(options->parallelism_pipeline_parallel_split_points, dims->text.layers,
                            limits.first_layers, inout);
     TRY(time_row(options, dims, registry, &took));
-    const stage_costs costs = {took.layer, dims->text.layers, took.before, took.behind,
+    const stage_costs costs = {took.layer, dims->text.layers, took.before, took.after,
                                limits.first_layers};
     stages_balance(&costs, inout);
     free(took.layer);
@@ -124,7 +124,7 @@ status stage_plan_uneven(const conf *options, const model_dims *dims, const para
     TRY(time_row(options, dims, registry, &took));
     for (int stage = 0; stage < degrees->pipeline; stage++) {
         const stage_part part = stage_part_of(dims, degrees, stage);
-        double sum = (part.opens ? took.before : 0) + (part.closes ? took.behind : 0);
+        double sum = (part.opens ? took.before : 0) + (part.closes ? took.after : 0);
         for (int64_t i = part.first; i < part.end; i++)
             sum += took.layer[i];
         slowest = sum > slowest ? sum : slowest;

@@ -41,17 +41,17 @@ typedef struct probe {
 
 /* Says whether `array`, `count` elements of the accumulation type, is finite: its sum of squares is
  * then finite as well. */
-static status probe_array(stream *queue, probe *dev, const void *array, int64_t count,
+static status probe_array(stream *queue, probe *on_device, const void *array, int64_t count,
                           bool *out_finite)
 {
     const backend_vtable *backend = queue->dev->backend;
     probe host = {.tensor = {.n = count, .g = array}};
     const sum_squares_args args = {
-        .list = {&dev->tensor, 1, 0, (count + OPTIM_CHUNK - 1) / OPTIM_CHUNK},
-        .total = &dev->total};
-    TRY(backend->to_device(queue, dev, &host, sizeof host));
+        .list = {&on_device->tensor, 1, 0, (count + OPTIM_CHUNK - 1) / OPTIM_CHUNK},
+        .total = &on_device->total};
+    TRY(backend->to_device(queue, on_device, &host, sizeof host));
     TRY(op_sum_squares(queue, &args));
-    TRY(backend->to_host(queue, &host.total, &dev->total, sizeof host.total));
+    TRY(backend->to_host(queue, &host.total, &on_device->total, sizeof host.total));
     TRY(backend->wait(queue));
     *out_finite = isfinite(host.total);
     return ST_OK;
@@ -59,7 +59,7 @@ static status probe_array(stream *queue, probe *dev, const void *array, int64_t 
 
 /* Finds the first parameter that is not finite: values in the order of the forward pass, gradients
  * in that of the backward pass. */
-static status probe_params(const session *run, probe *dev, bool gradients, int64_t *out)
+static status probe_params(const session *run, probe *on_device, bool gradients, int64_t *out)
 {
     const params *registry = run->params;
     const int n_units = unit_count(&run->dims);
@@ -71,7 +71,7 @@ static status probe_params(const session *run, probe *dev, bool gradients, int64
             bool finite;
             if (entry->unit != (gradients ? n_units - 1 - k : k) || entry->own_n == 0 || !array)
                 continue;
-            TRY(probe_array(run->stream, dev, array, entry->own_n, &finite));
+            TRY(probe_array(run->stream, on_device, array, entry->own_n, &finite));
             if (!finite) {
                 *out = i;
                 return ST_OK;
@@ -84,12 +84,12 @@ static status find_params(const session *run, bool with_gradients, trace *traced
 {
     const backend_vtable *backend = run->device->backend;
     int64_t gradient = -1;
-    probe *dev;
-    TRY(backend->alloc(run->device, sizeof *dev, (void **)&dev));
-    status st = probe_params(run, dev, false, &traced->value);
+    probe *on_device;
+    TRY(backend->alloc(run->device, sizeof *on_device, (void **)&on_device));
+    status st = probe_params(run, on_device, false, &traced->value);
     if (st == ST_OK && with_gradients)
-        st = probe_params(run, dev, true, &gradient);
-    backend->release(run->device, dev);
+        st = probe_params(run, on_device, true, &gradient);
+    backend->release(run->device, on_device);
     traced->gradient = gradient < 0 ? -1 : run->params->list[gradient].unit;
     return st;
 }

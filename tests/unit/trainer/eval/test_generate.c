@@ -77,6 +77,23 @@ static void test_prompt_of_reply__is_the_document_alone(void **state)
     arena_done(&f.rows);
 }
 
+/* A branch without its prefix would be a question without its picture. */
+static void test_prompt_of_reply__refuses_part_of_a_sample(void **state)
+{
+    (void)state;
+    fixture f = {0};
+    assert_ok(dims_preset("debug", &f.d));
+    arena_init(&f.rows, 0);
+    row r = packed_row(&f), p;
+    reply to = reply_to(&r, 1);
+    assert_ok(arena_calloc(&f.rows, (size_t)r.n_docs, sizeof(int32_t), (void **)&r.doc_prefix));
+    r.doc_prefix[0] = r.doc_part[0] = -1;
+    assert_fails(ST_BAD_INPUT, prompt_of_reply(&r, &to, &f.rows, &p),
+                 "sample 8 shares its beginning");
+    assert_fails(ST_BAD_INPUT, prompt_whole_document(&r, 0, &f.rows, &p), "shares its beginning");
+    arena_done(&f.rows);
+}
+
 /* The prompt of a later reply has the reference of the earlier ones, and only the pictures that
  * were shown so far. */
 static void test_prompt_of_reply__ends_before_a_later_reply(void **state)
@@ -350,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompt_of_reply__is_the_document_alone),
+        cmocka_unit_test(test_prompt_of_reply__refuses_part_of_a_sample),
         cmocka_unit_test(test_prompt_of_reply__ends_before_a_later_reply),
         cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
         cmocka_unit_test(test_generate_answers__each_word_costs_one_token),

@@ -12,7 +12,7 @@ enum { MOST = 12 };
 
 static double stage_sum(const stage_costs *c, const layout *l, int stage)
 {
-    double sum = (stage == 0 ? c->before : 0) + (stage + 1 == l->pipeline ? c->behind : 0);
+    double sum = (stage == 0 ? c->before : 0) + (stage + 1 == l->pipeline ? c->after : 0);
     for (int64_t i = layout_first_layer(l, stage); i < layout_end_layer(l, stage, c->layers); i++)
         sum += c->layer[i];
     return sum;
