@@ -6,6 +6,7 @@
  * which is empty. In every third text row the first document is the prefix of the other two. */
 #include "proto/codec.h"
 #include "proto/record.h"
+#include "tests/unit/proto/seeded_rows.h"
 #include "tests/unit/trainer/model/fixture.h"
 
 enum { STEP = 8 };
@@ -39,19 +40,6 @@ static void fit_words(row *r, const model_dims *d)
     }
 }
 
-/* Makes the first document of a row the prefix of all others. */
-static void make_prefix(row *r, fixture *f)
-{
-    assert_ok(arena_calloc(&f->rows, (size_t)r->n_docs, sizeof(int32_t), (void **)&r->doc_prefix));
-    r->doc_prefix[0] = r->doc_part[0] = -1;
-    r->doc_sample_id[0] = r->doc_sample_id[1];
-    for (int64_t t = 0; t < r->cu_seqlens[1]; t++) {
-        r->labels[t] = NO_LABEL;
-        if (r->loss_weight)
-            r->loss_weight[t] = 1;
-    }
-}
-
 int main(int argc, char **argv)
 {
     fixture f;
@@ -73,7 +61,7 @@ int main(int argc, char **argv)
         row r = fixture_row(&f, text, 1 + (int)(i % 3), i % 2 == 0);
         fit_words(&r, &d);
         if (r.n_docs == 3)
-            make_prefix(&r, &f);
+            row_make_prefix(&r, &f.rows);
         if (i / STEP > 2 && i % STEP == STEP - 1)
             assert_ok(row_alloc(memset(&r, 0, sizeof r), &f.rows, 0));
         else if (!is_text(i)) {

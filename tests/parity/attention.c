@@ -384,64 +384,15 @@ static void bwd_case(parity *p, const int64_t *shape)
     expect_gradients(p, &b, dq, dk, dv);
 }
 
-static void attention_refuses(parity *p, const int64_t *shape)
+/* A call over four tokens of two heads, with these borders of segments. */
+static attention_fwd_args small_call(tensor x, const int32_t *cu, int64_t segments)
 {
-    (void)shape;
-    tensor x = parity_tensor(p, 64, 1);
-    const int32_t *past = parity_ints(p, (int32_t[]){0, 5}, 2);
-    const int32_t *late = parity_ints(p, (int32_t[]){1, 4}, 2);
-    attention_fwd_args a = {.tokens = 4,
-                            .heads = 2,
-                            .kv_heads = 2,
-                            .head_dim = 2,
-                            .segments = 1,
-                            .cu = past,
-                            .q = x.dev,
-                            .k = x.dev,
-                            .v = x.dev,
-                            .q_stride = 4,
-                            .k_stride = 4,
-                            .v_stride = 4,
-                            .o_stride = 4,
-                            .o = x.dev,
-                            .lse = x.dev};
-    if (p->s->dev->backend
-            ->fixed_shapes) { /* such a device cannot see it, and stays inside its arrays */
-        assert_ok(op_attention_fwd(p->s, &a));
-        a.cu = late;
-        assert_ok(op_attention_fwd(p->s, &a));
-    } else {
-        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a),
-                     "segment 0 is [0, 5), which is not an ascending range within 4 tokens");
-        a.cu = late;
-        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "begins at 1");
-    }
-    a.kv_heads = 3;
-    assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
-}
-
-/* Refused are a prefix that comes later, a prefix that is itself a branch, and a branch that does
- * not stand beside the others of its prefix. */
-static void prefix_refuses(parity *p, const int64_t *shape)
-{
-    (void)shape;
-    tensor x = parity_tensor(p, 64, 1);
-    const int32_t *bad[] = {
-        parity_ints(p, (int32_t[]){1, -1, -1, -1}, 4),
-        parity_ints(p, (int32_t[]){-1, 0, 1, -1}, 4),
-        parity_ints(p, (int32_t[]){-1, 0, -1, 0}, 4),
-        parity_ints(p, (int32_t[]){-1, -1, 2, -1}, 4),
-        parity_ints(p, (int32_t[]){-1, -1, -2, 4}, 4),
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        attention_fwd_args a = {.tokens = 4,
+    return (attention_fwd_args){.tokens = 4,
                                 .heads = 2,
                                 .kv_heads = 2,
                                 .head_dim = 2,
-                                .segments = 4,
-                                .causal = true,
-                                .cu = parity_ints(p, (int32_t[]){0, 1, 2, 3, 4}, 5),
-                                .prefix = bad[i],
+                                .segments = segments,
+                                .cu = cu,
                                 .q = x.dev,
                                 .k = x.dev,
                                 .v = x.dev,
@@ -451,11 +402,42 @@ static void prefix_refuses(parity *p, const int64_t *shape)
                                 .o_stride = 4,
                                 .o = x.dev,
                                 .lse = x.dev};
-        if (p->s->dev->backend
-                ->fixed_shapes) /* the device cannot see it, and stays inside its arrays */
-            assert_ok(op_attention_fwd(p->s, &a));
-        else
-            assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "has the prefix");
+}
+
+/* A device that cannot see what is wrong stays inside its arrays. */
+static void expect_refused(parity *p, const attention_fwd_args *args, const char *words)
+{
+    if (p->s->dev->backend->fixed_shapes)
+        assert_ok(op_attention_fwd(p->s, args));
+    else
+        assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, args), words);
+}
+
+static void attention_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    tensor x = parity_tensor(p, 64, 1);
+    attention_fwd_args a = small_call(x, parity_ints(p, (int32_t[]){0, 5}, 2), 1);
+    expect_refused(p, &a, "segment 0 is [0, 5), which is not an ascending range within 4 tokens");
+    a.cu = parity_ints(p, (int32_t[]){1, 4}, 2);
+    expect_refused(p, &a, "begins at 1");
+    a.kv_heads = 3;
+    assert_fails(ST_BAD_INPUT, op_attention_fwd(p->s, &a), "multiple");
+}
+
+/* Refused are a prefix that comes later, a prefix that is itself a branch, and a branch that does
+ * not stand beside the others of its prefix. */
+static void prefix_refuses(parity *p, const int64_t *shape)
+{
+    (void)shape;
+    static const int32_t bad[][4] = {
+        {1, -1, -1, -1}, {-1, 0, 1, -1}, {-1, 0, -1, 0}, {-1, -1, 2, -1}, {-1, -1, -2, 4}};
+    attention_fwd_args a =
+        small_call(parity_tensor(p, 64, 1), parity_ints(p, (int32_t[]){0, 1, 2, 3, 4}, 5), 4);
+    a.causal = true;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        a.prefix = parity_ints(p, bad[i], 4);
+        expect_refused(p, &a, "has the prefix");
     }
 }
 

@@ -200,13 +200,13 @@ void model_options_freeze(model_options *options, const params *registry)
     options->lora_experts = registry->lora_experts;
 }
 
-static void bind(model *fd, params *address)
+static void bind_parts(model *net, params *registry)
 {
-    fd->registry = address;
-    for (int i = 0; i < fd->n_flights; i++) {
-        decoder_bind(&fd->flight[i].decoder, address, &fd->dims);
-        if (fd->has_vision)
-            vision_bind(&fd->flight[i].vision, address, &fd->dims);
+    net->registry = registry;
+    for (int i = 0; i < net->n_flights; i++) {
+        decoder_bind(&net->flight[i].decoder, registry, &net->dims);
+        if (net->has_vision)
+            vision_bind(&net->flight[i].vision, registry, &net->dims);
     }
 }
 
@@ -254,7 +254,7 @@ status model_new(stream *queue, const model_dims *dims, params *registry,
         free(net);
         return st;
     }
-    bind(net, registry);
+    bind_parts(net, registry);
     const flight *sent = &net->flight[0];
     if (options->training &&
         ((options->vision_frozen && sent->decoder.features_wanted) ||

@@ -67,12 +67,10 @@ static void put_items(builder *b, int64_t first, int n, int64_t merged)
     }
 }
 
-/* Makes the first document the prefix of all others. */
-static void make_prefix(row *r)
+void row_make_prefix(row *r, arena *a)
 {
-    for (int64_t d = 1; d < r->n_docs; d++)
-        r->doc_prefix[d] = 0;
-    r->doc_part[0] = -1;
+    assert_ok(arena_calloc(a, (size_t)r->n_docs, sizeof(int32_t), (void **)&r->doc_prefix));
+    r->doc_prefix[0] = r->doc_part[0] = -1;
     r->doc_sample_id[0] = r->doc_sample_id[1];
     for (int64_t t = 0; t < r->cu_seqlens[1]; t++) {
         r->labels[t] = NO_LABEL;
@@ -108,8 +106,7 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     r.n_video_patches = patches[1];
     r.n_tokens = r.n_docs * TEXT_BEFORE + showing * TEXT_AFTER * per_doc +
                  visual * (recipe->shared ? r.n_docs : 1);
-    assert_ok(row_alloc(&r, a,
-                        (recipe->weights ? ROW_WEIGHTS : 0) | (recipe->prefix ? ROW_PREFIXES : 0)));
+    assert_ok(row_alloc(&r, a, recipe->weights ? ROW_WEIGHTS : 0));
     memcpy(r.grid_thw, grids, (size_t)r.n_items * sizeof grids[0]);
     for (int64_t d = 0; d < r.n_docs; d++) {
         r.cu_seqlens[d] = (int32_t)b.token;
@@ -125,7 +122,7 @@ void row_make(const row_recipe *recipe, arena *a, row *out)
     r.cu_seqlens[r.n_docs] = (int32_t)b.token;
     assert_int_equal(b.token, r.n_tokens);
     if (recipe->prefix)
-        make_prefix(&r);
+        row_make_prefix(&r, a);
     fill_pixels(&b, r.pixels, r.n_patches * PATCH_BYTES);
     fill_pixels(&b, r.pixels_video, r.n_video_patches * VIDEO_PATCH_BYTES);
     r.cursor = "{\"stream\":\"train\",\"row\":8}";
