@@ -133,25 +133,25 @@ static void plan_sends(const pass *walk, int64_t round)
 }
 
 /* Computes what this rank receives in a round: a run from each rank, and their order by expert. */
-static void plan_rows(pass *plan, int64_t round)
+static void plan_rows(pass *walk, int64_t round)
 {
-    const exchange *state = plan->state;
-    const int64_t begin = round * state->rows, mine = plan->group->rank * plan->own;
+    const exchange *state = walk->state;
+    const int64_t begin = round * state->rows, mine = walk->group->rank * walk->own;
     int64_t first, at = 0, n_rows = 0;
-    memset(state->came_count, 0, (size_t)plan->group->size * sizeof *state->came_count);
-    for (int64_t i = mine; i < mine + plan->own; i++)
-        for (int from = 0; from < plan->group->size; from++) {
-            int64_t slots = slots_of(plan, from, i);
+    memset(state->came_count, 0, (size_t)walk->group->size * sizeof *state->came_count);
+    for (int64_t i = mine; i < mine + walk->own; i++)
+        for (int from = 0; from < walk->group->size; from++) {
+            int64_t slots = slots_of(walk, from, i);
             state->came_count[from] += overlap(at, slots, begin, state->rows, &first);
             at += slots;
         }
-    for (int from = 0, sum = 0; from < plan->group->size; sum += (int)state->came_count[from++])
+    for (int from = 0, sum = 0; from < walk->group->size; sum += (int)state->came_count[from++])
         state->next[from] = state->came_first[from] = sum;
     at = 0;
-    for (int64_t i = 0; i < plan->own; i++) {
+    for (int64_t i = 0; i < walk->own; i++) {
         state->host_offset[i] = (int32_t)n_rows;
-        for (int from = 0; from < plan->group->size; from++) {
-            int64_t slots = slots_of(plan, from, mine + i);
+        for (int from = 0; from < walk->group->size; from++) {
+            int64_t slots = slots_of(walk, from, mine + i);
             int64_t count = overlap(at, slots, begin, state->rows, &first);
             at += slots;
             for (; count > 0; count--, n_rows++) {
@@ -160,8 +160,8 @@ static void plan_rows(pass *plan, int64_t round)
             }
         }
     }
-    state->host_offset[plan->own] = (int32_t)n_rows;
-    plan->rows = n_rows;
+    state->host_offset[walk->own] = (int32_t)n_rows;
+    walk->rows = n_rows;
 }
 
 static status plan_round(pass *walk, int64_t round)

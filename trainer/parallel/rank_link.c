@@ -146,14 +146,14 @@ static bool is_own_word(const char *why)
 
 /* Logs why the job ends. Before the first step all ranks fail with the same error; if they are on
  * one machine, rank 0 prints it once when it ends, and the others only write it to their logs. */
-static void tell_end(rank_link *run, const char *why)
+static void tell_end(rank_link *link, const char *why)
 {
     char place[CONTROL_TEXT_MAX];
-    tell_place(run, place, sizeof place);
-    run->refused = run->one_machine && run->step == 0 && is_own_word(why);
-    if (run->refused && run->rank == 0)
+    tell_place(link, place, sizeof place);
+    link->refused = link->one_machine && link->step == 0 && is_own_word(why);
+    if (link->refused && link->rank == 0)
         return;
-    log_hush(run->refused);
+    log_hush(link->refused);
     log_error("the run ends: %s; this rank: %s", why, place);
 }
 
