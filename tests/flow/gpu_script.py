@@ -85,9 +85,13 @@ def without_a_gpu():
             said = gpu("--dry", "--out", out, "ranks-1", "nccl", TESSERA_GPU_BUILD=empty)
             check(said.count("result: skipped (77)") == 2 and said.count("skipped: ") == 2, said)
         # A stage that takes too long is ended, and its report says so.
-        said = gpu("--dry", "--out", out, "bench-text", code=1, TESSERA_GPU_LIMIT_S="0.1",
-                   TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
-        check("did not end within 0.1 s" in said and "result: failed (124)" in said, said)
+        slow = os.path.join(out, "slow/bin")
+        os.makedirs(slow)
+        with open(os.path.join(slow, "trainer"), "w", opener=lambda path, flags: os.open(path, flags, 0o755)) as f:
+            f.write("#!/bin/sh\nexec sleep 60\n")
+        said = gpu("--dry", "--out", out, "bench-text", code=1, TESSERA_GPU_LIMIT_S="0.5",
+                   TESSERA_GPU_BUILD=os.path.dirname(slow))
+        check("did not end within 0.5 s" in said and "result: failed (124)" in said, said)
     with tempfile.TemporaryDirectory() as out:
         # With the programs of this build, stages run up to the point where they need the driver.
         said = gpu("--dry", "--out", out, "parity", "bench-ops", "bench-text", "replay", code=69,
