@@ -123,6 +123,11 @@ status plan_begin(const conf *options, const dataset *data, const data_index *in
                   plan **out)
 {
     status st;
+    if (kind == PLAN_PACKED && options->data_group == GROUP_SHARED_PREFIX)
+        return FAIL(ST_CONFIG,
+                    "data.group shared_prefix (up to %" PRId64 " texts, from %" PRId64
+                    " tokens on) is not planned yet: use shared_image",
+                    options->data_prefix_branches, options->data_prefix_min_tokens);
     if (index_samples(index) != data->adapter->samples(data) ||
         index_images(index) != data->adapter->images(data))
         return FAIL(ST_BAD_INPUT,

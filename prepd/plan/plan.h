@@ -31,10 +31,16 @@ typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES } plan_kind;
  * refused. Version 2 completes rows from average documents and levels the rows of a window. */
 enum { PLAN_VERSION = 2 };
 
-/* One document of a row. Pointers are into the arena given to plan_row or into the data set. */
+/* One document of a row. Pointers are into the arena given to plan_row or into the data set.
+ *
+ * Samples that share their beginning (data.group shared_prefix) are a prefix and its branches,
+ * which follow it directly. The prefix is no sample: it has the images, grids and patches, no
+ * targets, part -1, and `sample` and `whole` of its first branch. A branch has no images here; its
+ * tokens begin at `from` of its sample, which is where the prefix ends. */
 typedef struct planned_doc {
     int64_t sample;
-    int32_t part;   /* which part of a text that was split, from 0; 0 for a whole sample */
+    int32_t part;   /* which part of a text that was split, from 0; 0 for a whole sample; -1 for a
+                     * prefix */
     int32_t tokens; /* of this part, image pads included */
     int32_t from;   /* the part's first token, counted in the sample */
     int32_t whole;  /* tokens of the whole sample */
@@ -45,6 +51,8 @@ typedef struct planned_doc {
     fit_grid *grids;       /* [n_images] what each image becomes */
     int32_t n_images;
     bool shared; /* shows the images of the document before it, which are sent and encoded once */
+    int32_t prefix; /* of a prefix: how many branches follow it, two or more; otherwise 0 */
+    int32_t before; /* of a branch: tokens of the prefix before it; otherwise 0 */
 } planned_doc;
 
 typedef struct planned_row {
