@@ -75,12 +75,74 @@ static status check_shared(const document *before, const document *doc)
     return ST_OK;
 }
 
+/* The tokens of a document that are its own in the row. */
+static int64_t own_tokens(const document *doc)
+{
+    return doc->text.count - doc->before;
+}
+
+/* Checks that a branch goes on after the prefix: that it begins alike, and that nothing of it which
+ * the prefix has to lay down is left to itself. Its first own token has no label, since the token
+ * that would predict it is the prefix's. */
+static status check_branch(const document *prefix, const document *doc)
+{
+    int64_t visual_end = 0, run = 0, labelled = 0;
+    for (int32_t k = 0; k < doc->n_images; run += fit_runs(doc->grids[k++]))
+        visual_end =
+            doc->text.run_at[run + fit_runs(doc->grids[k]) - 1] + fit_run_tokens(doc->grids[k]);
+    if (doc->before != prefix->text.count || own_tokens(doc) < 1 || visual_end > doc->before)
+        return FAIL(ST_INTERNAL,
+                    "sample %" PRIu64 " has %" PRId64 " tokens, visual ones up to %" PRId64
+                    ", and takes %" PRId64 " of a prefix of %" PRId64 ": plan and worker disagree",
+                    doc->sample_id, doc->text.count, visual_end, doc->before, prefix->text.count);
+    while (labelled <= doc->before && doc->text.labels[labelled] == NO_LABEL)
+        labelled++;
+    if (labelled <= doc->before ||
+        memcmp(doc->text.ids, prefix->text.ids, (size_t)doc->before * sizeof *doc->text.ids) != 0)
+        return FAIL(ST_INTERNAL,
+                    "sample %" PRIu64 " does not begin with the %" PRId64
+                    " tokens of its prefix, or has a label there: plan and worker disagree",
+                    doc->sample_id, doc->before);
+    return ST_OK;
+}
+
+/* Checks the prefixes of a row and the branches that follow them; *out_any says whether there are
+ * any. */
+static status check_prefixes(const document *docs, int64_t n_docs, bool *out_any)
+{
+    const document *prefix = NULL;
+    int32_t left = 0; /* branches of the prefix that are still to come */
+    *out_any = false;
+    for (int64_t i = 0; i <= n_docs; i++) {
+        const bool is_branch = i < n_docs && docs[i].before > 0;
+        if (is_branch && left == 0)
+            return FAIL(ST_INTERNAL, "document %" PRId64 " is a branch, but of no prefix", i);
+        if (!is_branch && left > 0)
+            return FAIL(ST_INTERNAL,
+                        "document %" PRId64 " stands where the prefix before it lacks %d branches",
+                        i, (int)left);
+        if (i == n_docs)
+            break;
+        if (is_branch) {
+            TRY(check_branch(prefix, &docs[i]));
+            left--;
+        } else if (docs[i].branches > 0) {
+            prefix = &docs[i];
+            left = prefix->branches;
+            *out_any = true;
+        }
+    }
+    return ST_OK;
+}
+
 static status count_row(const document *docs, int64_t n_docs, row *packed)
 {
     *packed = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
-        packed->n_tokens += docs[i].text.count;
+        packed->n_tokens += own_tokens(&docs[i]);
+        if (docs[i].before > 0)
+            continue; /* its images are the prefix's */
         if (docs[i].shared) {
             TRY(check_shared(i ? &docs[i - 1] : NULL, &docs[i]));
             continue;
@@ -119,6 +181,8 @@ static bool has_patches(const document *doc, int32_t index)
  * any document that shows it and is not quarantined. */
 static void put_images(const document *doc, row *packed, place *spot)
 {
+    if (doc->before > 0)
+        return; /* the prefix shows them */
     visual_place at = doc->shared ? spot->shown_from : spot->next;
     const int64_t *run = doc->text.run_at;
     spot->shown_from = doc->n_images > 0 ? at : spot->shown_from;
@@ -148,7 +212,7 @@ static status begin_items(const document *docs, int64_t n_docs, arena *memory, r
 {
     int64_t most = 0;
     for (int64_t i = 0; i < n_docs; i++) {
-        for (int32_t k = 0; k < docs[i].n_images; k++) {
+        for (int32_t k = 0; docs[i].before == 0 && k < docs[i].n_images; k++) {
             const int64_t bytes = row_item_bytes(docs[i].grids[k]);
             if (!has_patches(&docs[i], k) && bytes > most)
                 most = bytes;
@@ -161,34 +225,76 @@ static status begin_items(const document *docs, int64_t n_docs, arena *memory, r
     return ST_OK;
 }
 
+/* Writes the ids, labels and weights of a document. */
+static void put_text(const document *doc, row *packed, int64_t token)
+{
+    const int64_t from = doc->before, count = own_tokens(doc);
+    memcpy(packed->input_ids + token, doc->text.ids + from,
+           (size_t)count * sizeof *packed->input_ids);
+    if (!doc->quarantined && !doc->branches) /* no token before the first one could predict it */
+        memcpy(packed->labels + token + 1, doc->text.labels + from + 1,
+               (size_t)(count - 1) * sizeof *packed->labels);
+    for (int64_t j = 0; packed->loss_weight && j < count; j++)
+        packed->loss_weight[token + j] =
+            doc->text.weights && !doc->branches ? doc->text.weights[from + j] : 1.0F;
+}
+
+/* Writes the positions of a document. Those of a branch are computed with its whole sample, in
+ * scratch [3, tokens of the sample], and cut. */
+static void put_positions(const document *doc, int32_t *scratch, row *packed, int64_t token)
+{
+    int32_t *position = packed->position_ids + token;
+    const int64_t whole = doc->text.count, count = own_tokens(doc);
+    if (doc->before == 0) {
+        row_positions(whole, doc->text.run_at, doc->grids, doc->n_images, position,
+                      packed->n_tokens);
+        return;
+    }
+    row_positions(whole, doc->text.run_at, doc->grids, doc->n_images, scratch, whole);
+    for (int axis = 0; axis < 3; axis++)
+        memcpy(position + axis * packed->n_tokens, scratch + axis * whole + doc->before,
+               (size_t)count * sizeof *position);
+}
+
+/* Room for the positions of the longest sample that is a branch. */
+static status alloc_scratch(const document *docs, int64_t n_docs, arena *memory, int32_t **out)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < n_docs; i++)
+        if (docs[i].before > 0 && docs[i].text.count > longest)
+            longest = docs[i].text.count;
+    return arena_calloc(memory, 3 * (size_t)longest + 1, sizeof **out, (void **)out);
+}
+
 status row_build(const document *docs, int64_t n_docs, arena *memory, row *out)
 {
     row packed;
     place spot = {0};
+    int32_t *scratch;
+    int64_t prefix = -1;
+    bool weighted = false, prefixes;
     TRY(count_row(docs, n_docs, &packed));
-    bool weighted = false;
+    TRY(check_prefixes(docs, n_docs, &prefixes));
     for (int64_t i = 0; i < n_docs; i++)
         weighted |= docs[i].text.weights != NULL;
     TRY(begin_items(docs, n_docs, memory, &packed, &spot));
-    TRY(row_alloc(&packed, memory,
-                  weighted ? ROW_WEIGHTS : 0)); /* labels NO_LABEL, visual_row -1 */
+    TRY(alloc_scratch(docs, n_docs, memory, &scratch));
+    TRY(row_alloc(
+        &packed, memory,
+        (weighted ? ROW_WEIGHTS : 0u) |
+            (prefixes ? ROW_PREFIXES : 0u))); /* labels NO_LABEL, visual_row, doc_prefix -1 */
     for (int64_t i = 0; i < n_docs; i++) {
         const document *doc = &docs[i];
-        const size_t count = (size_t)doc->text.count;
-        memcpy(packed.input_ids + spot.token, doc->text.ids, count * sizeof *packed.input_ids);
-        if (!doc->quarantined) /* no token before the first one could predict it */
-            memcpy(packed.labels + spot.token + 1, doc->text.labels + 1,
-                   (count - 1) * sizeof *packed.labels);
-        for (size_t j = 0; weighted && j < count; j++)
-            packed.loss_weight[spot.token + (int64_t)j] =
-                doc->text.weights ? doc->text.weights[j] : 1.0F;
-        row_positions(doc->text.count, doc->text.run_at, doc->grids, doc->n_images,
-                      packed.position_ids + spot.token, packed.n_tokens);
+        put_text(doc, &packed, spot.token);
+        put_positions(doc, scratch, &packed, spot.token);
         put_images(doc, &packed, &spot);
-        spot.token += doc->text.count;
+        spot.token += own_tokens(doc);
         packed.cu_seqlens[i + 1] = (int32_t)spot.token;
         packed.doc_sample_id[i] = doc->sample_id;
         packed.doc_part[i] = doc->part;
+        prefix = doc->branches > 0 ? i : prefix;
+        if (doc->before > 0)
+            packed.doc_prefix[i] = (int32_t)prefix;
     }
     *out = packed;
     return ST_OK;

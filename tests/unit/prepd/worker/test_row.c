@@ -1,5 +1,6 @@
 /* Tests of row.h: positions and whole rows equal the worked examples of trainer/model/equations.md,
- * and documents may share pictures, show clips, or be quarantined. */
+ * documents may share pictures, show clips, or be quarantined, and samples that share a prefix have
+ * in the row what each has alone. */
 #include <string.h>
 
 #include "prepd/worker/row.h"
@@ -253,6 +254,167 @@ static void test_row_build__empty_and_refused(void **state)
     arena_done(&a);
 }
 
+enum { P = 20, BRANCHES = 3, LONGEST = P + 9 };
+
+/* Samples that begin with the same P tokens, two pictures among them, and go on differently: alone
+ * [0, BRANCHES), and as a prefix with branches in docs. */
+typedef struct family {
+    fixture pictures;
+    int32_t ids[BRANCHES][LONGEST], labels[BRANCHES][LONGEST];
+    float weights[BRANCHES][LONGEST];
+    document alone[BRANCHES], docs[1 + BRANCHES];
+} family;
+
+static void family_make(family *f)
+{
+    fixture_make(&f->pictures);
+    const document *of = &f->pictures.docs[0];
+    for (int b = 0; b < BRANCHES; b++) {
+        const int n = P + 2 + 3 * b;
+        for (int i = 0; i < n; i++) {
+            f->ids[b][i] = i < P ? of->text.ids[i] : 500 + 100 * b + i;
+            f->labels[b][i] = i <= P ? NO_LABEL : f->ids[b][i];
+            f->weights[b][i] = i <= P ? 1.0F : 0.5F + (float)b;
+        }
+        f->alone[b] = *of;
+        f->alone[b].sample_id = 40 + (uint64_t)b;
+        f->alone[b].text = (chat_text){.ids = f->ids[b],
+                                       .labels = f->labels[b],
+                                       .count = n,
+                                       .run_at = f->pictures.image_at,
+                                       .n_runs = 2,
+                                       .weights = f->weights[b]};
+        f->docs[1 + b] = f->alone[b];
+        f->docs[1 + b].before = P;
+        f->docs[1 + b].patches = NULL;
+    }
+    f->docs[0] = f->alone[0];
+    f->docs[0].part = -1;
+    f->docs[0].text.count = P;
+    f->docs[0].branches = BRANCHES;
+}
+
+/* Asserts that n tokens of a row from `at` on are those of another from `alone` on. A prefix has
+ * the labels and weights of no sample. */
+static void assert_same_tokens(const row *r, int64_t at, const row *other, int64_t alone, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        assert_int_equal(r->input_ids[at + j], other->input_ids[alone + j]);
+        assert_int_equal(r->labels[at + j], other->labels[alone + j]);
+        assert_float_equal(r->loss_weight[at + j], other->loss_weight[alone + j], 0);
+        for (int axis = 0; axis < 3; axis++)
+            assert_int_equal(r->position_ids[axis * r->n_tokens + at + j],
+                             other->position_ids[axis * other->n_tokens + alone + j]);
+    }
+}
+
+/* The tokens of a prefix and its branches are those that each sample has in a row without prefixes,
+ * one by one, and so are the documents around them. */
+static void test_row_build__a_prefix_and_its_branches(void **state)
+{
+    (void)state;
+    static family f;
+    arena a;
+    row r, apart;
+    arena_init(&a, 0);
+    family_make(&f);
+    const document *c = &f.pictures.docs[2], *b = &f.pictures.docs[1];
+    const document docs[] = {*c, f.docs[0], f.docs[1], f.docs[2], f.docs[3], *b};
+    const document samples[] = {*c, f.alone[0], f.alone[1], f.alone[2], *b};
+    assert_ok(row_build(docs, 6, &a, &r));
+    assert_ok(row_check(&r, "with a prefix"));
+    assert_ok(row_build(samples, 5, &a, &apart));
+    assert_ok(row_check(&apart, "apart"));
+    const int32_t prefix[] = {-1, -1, 1, 1, 1, -1}, parts[] = {0, -1, 0, 0, 0, 2};
+    const uint64_t id[] = {8, 40, 40, 41, 42, 900};
+    assert_memory_equal(r.doc_prefix, prefix, sizeof prefix);
+    assert_memory_equal(r.doc_part, parts, sizeof parts);
+    assert_memory_equal(r.doc_sample_id, id, sizeof id);
+    assert_same_tokens(&r, 0, &apart, 0, N_C);
+    assert_same_tokens(&r, r.cu_seqlens[1], &apart, apart.cu_seqlens[1], P);
+    for (int k = 0; k < BRANCHES; k++) {
+        const int64_t n = apart.cu_seqlens[k + 2] - apart.cu_seqlens[k + 1] - P;
+        assert_int_equal(r.cu_seqlens[k + 3] - r.cu_seqlens[k + 2], n);
+        assert_int_equal(row_tokens_before(&r, k + 2), P);
+        assert_same_tokens(&r, r.cu_seqlens[k + 2], &apart, apart.cu_seqlens[k + 1] + P, n);
+    }
+    assert_same_tokens(&r, r.cu_seqlens[5], &apart, apart.cu_seqlens[4], N_B);
+    /* the pictures are listed once, and only the prefix shows them */
+    assert_int_equal(r.n_items, 4);
+    assert_int_equal(r.n_patches, 24 + 24 + 16 + 16);
+    assert_memory_equal(r.visual_row + r.cu_seqlens[1], apart.visual_row + apart.cu_seqlens[1],
+                        P * sizeof *r.visual_row);
+    for (int32_t t = r.cu_seqlens[2]; t < r.cu_seqlens[5]; t++)
+        assert_int_equal(r.visual_row[t], -1);
+    for (int64_t i = 0; i < 48; i++)
+        assert_int_equal(pixel(&r, i, 0), 1 + i / 24);
+    arena_done(&a);
+}
+
+/* A question that is bad keeps its tokens and loses its labels; the picture stays for the others
+ * until all of them are bad. */
+static void test_row_build__a_quarantined_branch(void **state)
+{
+    (void)state;
+    static family f;
+    arena a;
+    row r, good;
+    arena_init(&a, 0);
+    family_make(&f);
+    assert_ok(row_build(f.docs, 4, &a, &good));
+    f.docs[2].quarantined = true;
+    assert_ok(row_build(f.docs, 4, &a, &r));
+    assert_ok(row_check(&r, "one is bad"));
+    for (int32_t t = 0; t < r.n_tokens; t++) {
+        const bool bad = t >= r.cu_seqlens[2] && t < r.cu_seqlens[3];
+        assert_int_equal(r.labels[t], bad ? NO_LABEL : good.labels[t]);
+        assert_int_equal(r.input_ids[t], good.input_ids[t]);
+    }
+    assert_int_equal(pixel(&r, 47, 0), 2);
+    for (int k = 0; k < 4; k++)
+        f.docs[k].quarantined = true;
+    assert_ok(row_build(f.docs, 4, &a, &r));
+    assert_ok(row_check(&r, "all are bad"));
+    assert_memory_equal(r.position_ids, good.position_ids,
+                        3 * (size_t)r.n_tokens * sizeof *r.position_ids);
+    for (int64_t i = 0; i < 48; i++)
+        assert_int_equal(pixel(&r, i, 0), 0);
+    arena_done(&a);
+}
+
+/* What the plan says of a prefix must be true of the texts, or labels would be trained in another
+ * context than their own. */
+static void test_row_build__a_prefix_that_is_none(void **state)
+{
+    (void)state;
+    static family f;
+    arena a;
+    row r;
+    arena_init(&a, 0);
+#define WRONG(change, words)                                                                       \
+    do {                                                                                           \
+        family_make(&f);                                                                           \
+        change;                                                                                    \
+        assert_fails(ST_INTERNAL, row_build(f.docs, 4, &a, &r), words);                            \
+    } while (0)
+    WRONG(f.ids[1][3]++, "sample 41 does not begin with the 20 tokens of its prefix");
+    WRONG(f.labels[1][P] = 1, "sample 41 does not begin");
+    WRONG(f.labels[0][2] = 1, "sample 40 does not begin");
+    WRONG(f.docs[2].before = P - 1, "sample 41 has 25 tokens");
+    WRONG(f.docs[3].text.count = P, "sample 42 has 20 tokens");
+    WRONG(f.docs[0].branches = 4, "lacks 1 branches");
+    WRONG(f.docs[0].branches = 2, "is a branch, but of no prefix");
+    WRONG(f.docs[0].branches = 0, "is a branch, but of no prefix");
+    /* the second picture would be left to the branches */
+    WRONG(f.docs[0].n_images = 1;
+          f.docs[0].text.count = f.docs[1].before = 12, "visual ones up to 19");
+#undef WRONG
+    family_make(&f);
+    f.docs[0].text.count = 15; /* cuts a picture */
+    assert_fails(ST_BAD_INPUT, row_build(f.docs, 4, &a, &r), "sample 40: image 1");
+    arena_done(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +424,9 @@ int main(void)
         cmocka_unit_test(test_row_build__clips),
         cmocka_unit_test(test_row_build__quarantined_keeps_its_place),
         cmocka_unit_test(test_row_build__empty_and_refused),
+        cmocka_unit_test(test_row_build__a_prefix_and_its_branches),
+        cmocka_unit_test(test_row_build__a_quarantined_branch),
+        cmocka_unit_test(test_row_build__a_prefix_that_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
