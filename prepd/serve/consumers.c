@@ -20,6 +20,7 @@ enum {
      * with the heads of the image parts, and room for borders, ids and cursor. They are an upper
      * bound. What a row did not need is given back when it is sent. */
     TOKEN_BYTES = 32,
+    PREFIX_BYTES = 4, /* for each document of a row with prefixes: its doc_prefix */
     PATCH_WIRE_BYTES = 772,
     ROW_BYTES = 16384,
     DECISION_BYTES = 256,   /* for each quarantined sample, in the cursor */
@@ -78,7 +79,8 @@ static int64_t row_cost(const planned_row *placed)
 {
     row_measure measure = {.tokens = placed->tokens, .patches = placed->patches};
     for (int64_t i = 0; i < placed->n_docs; i++)
-        measure.squares += (int64_t)placed->docs[i].tokens * placed->docs[i].tokens;
+        measure.squares += (int64_t)placed->docs[i].tokens *
+                           (placed->docs[i].tokens + 2 * (int64_t)placed->docs[i].before);
     return assign_cost(&measure);
 }
 
@@ -188,6 +190,46 @@ int64_t consumer_row_bytes(const conf *options)
            ROW_BYTES;
 }
 
+/* The bytes that a row reserves. */
+static int64_t planned_bytes(const consumer_seat *consumer, const planned_row *placed)
+{
+    bool prefixes = false;
+    for (int64_t i = 0; i < placed->n_docs; i++)
+        prefixes |= placed->docs[i].prefix > 0;
+    return placed->tokens * TOKEN_BYTES +
+           (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES +
+           consumer->bad.n_entries * DECISION_BYTES +
+           (prefixes ? placed->n_docs * PREFIX_BYTES : 0) +
+           (consumer->src->options.data_references ? placed->n_docs * REFERENCE_BYTES : 0);
+}
+
+/* Makes the lease of a row. Its items are its documents in order; a prefix is one too. *out_samples
+ * are the documents that are samples. */
+static status lease_row(dispatch *state, consumer_seat *consumer, const planned_row *placed,
+                        lease **out, int64_t *out_samples)
+{
+    int64_t *item = NULL, samples = placed->n_docs;
+    lease *leased = NULL;
+    status st = ST_OK;
+    TRY(arena_alloc(&state->scratch, ((size_t)placed->n_docs + 1) * sizeof(*item), (void **)&item));
+    for (int64_t i = 0; i < placed->n_docs; i++)
+        item[i] = placed->docs[i].prefix ? ~placed->docs[i].sample : placed->docs[i].sample;
+    TRY(lease_new(&state->book, LEASE_ROW, consumer, placed->number, item, placed->n_docs,
+                  &leased));
+    for (int64_t i = 0; i < placed->n_docs; i++) {
+        if (placed->docs[i].prefix == 0)
+            continue;
+        TRY_OR(failed, lease_set_branches(leased, i, placed->docs[i].prefix));
+        samples--;
+    }
+    *out = leased;
+    *out_samples = samples;
+    return ST_OK;
+failed:
+    lease_free(&leased);
+    return st;
+}
+
 status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out)
 {
     uint64_t number;
@@ -211,19 +253,13 @@ status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out)
     }
     if (st != ST_OK)
         return st;
-    consumer->need = placed.tokens * TOKEN_BYTES +
-                     (placed.patches + placed.pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES +
-                     consumer->bad.n_entries * DECISION_BYTES +
-                     (consumer->src->options.data_references ? placed.n_docs * REFERENCE_BYTES : 0);
+    consumer->need = planned_bytes(consumer, &placed);
     if (!may_reserve(state, consumer))
         return ST_OK;
-    int64_t *item = NULL;
-    TRY(arena_alloc(&state->scratch, ((size_t)placed.n_docs + 1) * sizeof(*item), (void **)&item));
-    for (int64_t i = 0; i < placed.n_docs; i++)
-        item[i] = placed.docs[i].sample;
-    TRY(lease_new(&state->book, LEASE_ROW, consumer, number, item, placed.n_docs, out));
+    int64_t samples;
+    TRY(lease_row(state, consumer, &placed, out, &samples));
     consumer->slots[(consumer->first_slot + consumer->n_slots++) % SESSION_SLOTS] =
-        (slot){.row = number, .reserved = consumer->need, .n_docs = placed.n_docs};
+        (slot){.row = number, .reserved = consumer->need, .n_samples = samples};
     consumer->credit -= consumer->need;
     consumer->reserved += consumer->need;
     consumer->need = 0;
@@ -279,7 +315,7 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
         consumer->rows_sent++;
         state->counts.rows++;
         state->counts.bytes += (uint64_t)bytes;
-        state->counts.samples += (uint64_t)first->n_docs;
+        state->counts.samples += (uint64_t)first->n_samples;
         state->counts.blank += (uint64_t)first->n_blank;
         consumer->first_slot = (consumer->first_slot + 1) % SESSION_SLOTS;
         consumer->n_slots--;

@@ -81,9 +81,9 @@ struct source {
 /* A row on its way to a consumer: leased, or made and waiting for its turn. */
 typedef struct slot {
     uint64_t row;
-    int64_t reserved;        /* bytes of credit */
-    int64_t n_docs, n_blank; /* n_blank of them are in this daemon's quarantine */
-    wire_msg *msg;           /* NULL until a worker has made the row */
+    int64_t reserved;           /* bytes of credit */
+    int64_t n_samples, n_blank; /* n_blank of them are in this daemon's quarantine */
+    wire_msg *msg;              /* NULL until a worker has made the row */
 } slot;
 
 /* More peers than any cluster has. A broken client that greets for ever meets this limit. */
@@ -379,6 +379,8 @@ worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid);           /* a local on
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
+/* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
+void seats_condemn(dispatch *dispatch, const lease *lease, int64_t item, const char *cause);
 /* The worker's process has ended after it sent what was just read, which is no breach. What it sent
  * last may say why, or its parent will. The seat stays until then, or for as long as that may take.
  */

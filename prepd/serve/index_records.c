@@ -129,8 +129,9 @@ static status put_settled(dispatch *state, lease *leased, const int64_t *item, c
 status index_build_take(dispatch *state, lease *leased, const json_value *records,
                         const worker_seat *worker, const char *from)
 {
-    const int64_t solo = lease_solo_item(leased), count = solo >= 0 ? 1 : leased->n_items;
-    const int64_t *item = solo >= 0 ? leased->untried : leased->item;
+    const int64_t solo = lease_solo_item(leased),
+                  count = solo != LEASE_NO_ITEM ? 1 : leased->n_items;
+    const int64_t *item = solo != LEASE_NO_ITEM ? leased->untried : leased->item;
     told change[INDEX_LEASE_ITEMS];
     const status st = read_all(leased, item, count, records, !worker->local, from, change);
     if (st == ST_BAD_INPUT) { /* it is the message that is bad, not the data set */
@@ -141,7 +142,7 @@ status index_build_take(dispatch *state, lease *leased, const json_value *record
     }
     TRY(st);
     TRY(put_settled(state, leased, item, change, count, worker, from));
-    if (solo >= 0)
+    if (solo != LEASE_NO_ITEM)
         lease_drop_item(leased, solo);
     else
         leased->n_items = 0;

@@ -27,7 +27,7 @@ status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row, c
                       .row = row,
                       .n_items = n_items,
                       .item = items,
-                      .suspect = -1};
+                      .suspect = LEASE_NO_ITEM};
     *out = leased;
     return ST_OK;
 }
@@ -37,6 +37,7 @@ void lease_free(lease **leased)
     if (!*leased)
         return;
     free((*leased)->item);
+    free((*leased)->branches);
     free((*leased)->untried);
     for (int i = 0; i < (*leased)->n_claims; i++)
         free((*leased)->claim[i].facts);
@@ -133,9 +134,33 @@ int64_t lease_book_waiting(const lease_book *book)
     return count;
 }
 
+status lease_set_branches(lease *leased, int64_t at, int64_t branches)
+{
+    if (!leased->branches)
+        leased->branches = calloc((size_t)leased->n_items + 1, sizeof(*leased->branches));
+    if (!leased->branches)
+        return FAIL(ST_NO_MEMORY, "no memory for a lease of %lld items",
+                    (long long)leased->n_items);
+    leased->branches[at] = branches;
+    return ST_OK;
+}
+
+bool lease_next_hit(const lease *leased, int64_t item, int64_t *inout_place, int64_t *out_sample)
+{
+    int64_t at = 0;
+    const int64_t place = (*inout_place)++;
+    while (item < 0 && at < leased->n_items && leased->item[at] != item)
+        at++;
+    const bool is_prefix = item < 0 && at < leased->n_items && leased->branches;
+    if (place >= (is_prefix ? leased->branches[at] : 1))
+        return false;
+    *out_sample = is_prefix ? leased->item[at + 1 + place] : lease_sample(item);
+    return true;
+}
+
 int64_t lease_solo_item(const lease *leased)
 {
-    return leased->solo && leased->n_untried > 0 ? leased->untried[0] : -1;
+    return leased->solo && leased->n_untried > 0 ? leased->untried[0] : LEASE_NO_ITEM;
 }
 
 bool lease_has(const lease *leased, int64_t item)
@@ -165,7 +190,7 @@ static void end_solo(lease *leased)
     leased->solo = false;
     leased->solo_deaths = 0;
     leased->losses = 0;
-    leased->suspect = -1;
+    leased->suspect = LEASE_NO_ITEM;
 }
 
 /* Chooses the items to try alone: the suspect only; or every item once, the suspect first, if there

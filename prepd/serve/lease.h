@@ -1,9 +1,9 @@
 /* lease.h: what happens to a piece of work when its worker goes. Pure state: no sockets, no
  * clock.
  *
- * A lease is a list of items (the samples of a row, or images or texts of the index) that one
- * worker does at a time. When its worker goes, the lease is given again. The question is whether
- * one of its items is to blame, and the answer must never cost a good sample:
+ * A lease is a list of items (the samples and prefixes of a row, or images or texts of the index)
+ * that one worker does at a time. When its worker goes, the lease is given again. The question is
+ * whether one of its items is to blame, and the answer must never cost a good sample:
  *
  *   - A death by a signal from outside blames nothing. Neither does a worker that is dismissed for
  * a breach of the protocol: what such a worker says proves nothing, not even that it tried.
@@ -13,6 +13,12 @@
  *     one is known. If it was harmless, the next time every item is tried.
  *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
  *     quarantine (or refuses it in the index), and the lease is given again without it.
+ *
+ * A prefix is an item of its own, before the samples that are its branches. It is ~s, the
+ * complement of its first branch's sample s, so that a prefix and a sample are never the same
+ * number. What is decided of a prefix holds for all its branches, since they all show its pictures
+ * (lease_next_hit). It is tried alone as its first branch's sample; a branch alone is tried as that
+ * sample, which then stands for itself only.
  *
  * A worker may be sent its next lease while it still does the last item of one. When it goes, the
  * lease that it had not begun is simply queued again (lease_unbegun).
@@ -56,19 +62,30 @@ typedef struct lease_claim {
 } lease_claim;
 enum { LEASE_MAX_CLAIMS = 2 };
 
+/* No item: neither a sample, nor a prefix, nor an image. */
+#define LEASE_NO_ITEM INT64_MIN
+
+/* The sample that an item of a row is, or as which it is tried alone. */
+static inline int64_t lease_sample(int64_t item)
+{
+    return item < 0 ? ~item : item;
+}
+
 typedef struct lease {
     lease_kind kind;
-    uint64_t number;  /* unique in the dispatcher's life */
-    void *owner;      /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
-    uint64_t row;     /* LEASE_ROW: the row of the stream */
-    uint64_t after;   /* LEASE_ROW: the row with which its consumer continues after this one */
-    int64_t n_items;  /* samples or images; 0 for an empty row */
-    int64_t *item;    /* [n_items] owned */
-    int64_t reached;  /* items up to the last one that its present worker has reported */
-    int losses;       /* by a worker's own doing, since the last verdict */
-    int64_t suspect;  /* the item last reported in work; -1 if unknown */
-    bool solo;        /* items are being tried one by one */
-    int64_t *untried; /* [n_untried] items still to be tried, the next one first; owned */
+    uint64_t number; /* unique in the dispatcher's life */
+    void *owner;     /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
+    uint64_t row;    /* LEASE_ROW: the row of the stream */
+    uint64_t after;  /* LEASE_ROW: the row with which its consumer continues after this one */
+    int64_t n_items; /* samples or images; 0 for an empty row */
+    int64_t *item;   /* [n_items] owned */
+    int64_t *branches; /* [n_items] how many of the items after a prefix are its branches, 0 for any
+                        * other item; NULL if no item is a prefix; owned */
+    int64_t reached;   /* items up to the last one that its present worker has reported */
+    int losses;        /* by a worker's own doing, since the last verdict */
+    int64_t suspect;   /* the item last reported in work, or LEASE_NO_ITEM */
+    bool solo;         /* items are being tried one by one */
+    int64_t *untried;  /* [n_untried] items still to be tried, the next one first; owned */
     int64_t n_untried;
     int solo_deaths; /* workers that died of untried[0] alone */
     int rounds;      /* how often the lease has gone solo */
@@ -110,7 +127,14 @@ void lease_unbegun(lease_book *book, lease *lease);
 void lease_book_forget(lease_book *book, const void *owner);
 int64_t lease_book_waiting(const lease_book *book);
 
-/* The one item to be done now, or -1 if the whole lease is to be done. */
+/* Says that item number `at`, a prefix, has the next `branches` items as its branches. */
+WARN_UNUSED status lease_set_branches(lease *lease, int64_t at, int64_t branches);
+
+/* The samples that a verdict about an item is about: the sample itself, or all branches of a
+ * prefix. *inout_place is 0 at first. False once there are no more. */
+bool lease_next_hit(const lease *lease, int64_t item, int64_t *inout_place, int64_t *out_sample);
+
+/* The one item to be done now, or LEASE_NO_ITEM if the whole lease is to be done. */
 int64_t lease_solo_item(const lease *lease);
 
 bool lease_has(const lease *lease, int64_t item);

@@ -16,6 +16,10 @@
  *            In a document, "shared":true means that its images are those of the document before
  *            it; "plain":true marks a plain text; a part of a text has "from":F and "whole":W, in
  *            tokens; "same":true stands instead of turns for the text of the document before it.
+ *            A prefix has "prefix":K, the number of its branches, and is otherwise like a part of
+ *            its first branch's sample, with part -1. A branch has "before":B, the tokens of its
+ *            prefix, "from" the same and "whole"; its images are those of the prefix, so it names
+ *            neither files nor grids nor clips.
  *   FILE    {"path":P,"bytes":B,"height":H,"width":W}
  *            A piece of a file has "in":path of the file and "at":offset as well. An images lease
  *            has no sizes in pixels, and no "bytes" unless the file is a piece; a clip has no sizes
@@ -167,12 +171,12 @@ static status put_images(source *section, const lease *leased, int64_t solo, wir
     json_put_key_cstr(writer, "root", set->adapter->root(set));
     json_begin_key_array(writer, "files");
     for (int64_t i = 0; i < leased->n_items; i++)
-        if (solo < 0 || leased->item[i] == solo)
+        if (solo == LEASE_NO_ITEM || leased->item[i] == solo)
             TRY(put_file(section, leased->item[i], NULL, NULL, ship, writer));
     json_end_array(writer);
     json_begin_key_array(writer, "images");
     for (int64_t i = 0; i < leased->n_items; i++)
-        if (solo < 0 || leased->item[i] == solo)
+        if (solo == LEASE_NO_ITEM || leased->item[i] == solo)
             json_put_int(writer, leased->item[i]);
     json_end_array(writer);
     return ST_OK;
@@ -184,7 +188,7 @@ static status put_texts(source *section, const lease *leased, int64_t solo, aren
     json_begin_key_array(writer, "samples");
     for (int64_t i = 0; i < leased->n_items; i++) {
         sample smp;
-        if (solo >= 0 && leased->item[i] != solo)
+        if (solo != LEASE_NO_ITEM && leased->item[i] != solo)
             continue;
         TRY(section->data->adapter->sample(section->data, leased->item[i], memory, &smp));
         json_begin_object(writer);
@@ -229,27 +233,10 @@ static status put_files(const source *section, const file_set *sent, arena *memo
     return ST_OK;
 }
 
-/* same: the document is another part of the text that was written just before it. */
-static status put_doc(const consumer_seat *consumer, const planned_doc *doc, bool shared, bool same,
-                      const sample *smp, file_set *files, arena *memory, json_writer *writer)
+/* Writes the images of a document: its files, and what each of them becomes. */
+static status put_doc_images(const source *section, const planned_doc *doc, const sample *smp,
+                             file_set *files, arena *memory, json_writer *writer)
 {
-    json_begin_object(writer);
-    json_put_key_int(writer, "id", doc->sample);
-    json_put_key_int(writer, "part", doc->part);
-    json_put_key_int(writer, "tokens", doc->tokens);
-    if (doc->tokens != doc->whole) {
-        json_put_key_int(writer, "from", doc->from);
-        json_put_key_int(writer, "whole", doc->whole);
-    }
-    put_plain(writer, smp);
-    if (shared)
-        json_put_key_bool(writer, "shared", true);
-    json_put_key_bool(writer, "bad", quarantine_find(&consumer->bad, doc->sample) != NULL);
-    if (same) {
-        json_put_key_bool(writer, "same", true);
-    } else {
-        put_turns(writer, smp);
-    }
     json_begin_key_array(writer, "images");
     for (int32_t k = 0; k < smp->n_images; k++)
         json_put_int(writer, file_number(files, smp->images[k]));
@@ -262,9 +249,51 @@ static status put_doc(const consumer_seat *consumer, const planned_doc *doc, boo
         json_end_array(writer);
     }
     json_end_array(writer);
-    TRY(put_clips(consumer->src, smp, memory, writer));
+    return put_clips(section, smp, memory, writer);
+}
+
+/* Whether a document's labels, or a prefix's pictures, do not count. Those of a prefix are wanted
+ * as long as one of its branches is. */
+static bool is_bad(const consumer_seat *consumer, const planned_doc *doc)
+{
+    if (doc->prefix == 0)
+        return quarantine_find(&consumer->bad, doc->sample) != NULL;
+    for (int32_t i = 1; i <= doc->prefix; i++)
+        if (!quarantine_find(&consumer->bad, doc[i].sample))
+            return false;
+    return true;
+}
+
+/* same: the document is of the sample whose text was written just before it. */
+static status put_doc(const consumer_seat *consumer, const planned_doc *doc, bool bad, bool same,
+                      const sample *smp, file_set *files, arena *memory, json_writer *writer)
+{
+    status st = ST_OK;
+    json_begin_object(writer);
+    json_put_key_int(writer, "id", doc->sample);
+    json_put_key_int(writer, "part", doc->part);
+    json_put_key_int(writer, "tokens", doc->tokens);
+    if (doc->tokens != doc->whole) {
+        json_put_key_int(writer, "from", doc->from);
+        json_put_key_int(writer, "whole", doc->whole);
+    }
+    if (doc->prefix)
+        json_put_key_int(writer, "prefix", doc->prefix);
+    if (doc->before)
+        json_put_key_int(writer, "before", doc->before);
+    put_plain(writer, smp);
+    if (doc->shared)
+        json_put_key_bool(writer, "shared", true);
+    json_put_key_bool(writer, "bad", bad);
+    if (same) {
+        json_put_key_bool(writer, "same", true);
+    } else {
+        put_turns(writer, smp);
+    }
+    if (!doc->before)
+        st = put_doc_images(consumer->src, doc, smp, files, memory, writer);
     json_end_object(writer);
-    return ST_OK;
+    return st;
 }
 
 static status put_decision(const source *section, int64_t id, const char *cause, arena *memory,
@@ -297,7 +326,7 @@ static status put_quarantine(const consumer_seat *consumer, const planned_row *p
     json_begin_array(&list);
     for (int64_t i = 0; i < placed->n_docs; i++) {
         const char *cause = quarantine_find(&consumer->bad, placed->docs[i].sample);
-        if (cause)
+        if (cause && !placed->docs[i].prefix) /* its branches stand in the list themselves */
             TRY_OR(done, put_decision(section, placed->docs[i].sample, cause, memory, &list));
     }
     if (consumer->kind == PLAN_SAMPLES && placed->n_docs == 0 &&
@@ -328,7 +357,9 @@ static status put_references(const source *section, const planned_row *placed, j
     json_begin_array(&list);
     for (int64_t i = 0; i < placed->n_docs; i++) {
         const char *reference =
-            section->data->adapter->reference(section->data, placed->docs[i].sample);
+            placed->docs[i].prefix
+                ? NULL
+                : section->data->adapter->reference(section->data, placed->docs[i].sample);
         any |= reference != NULL;
         if (reference)
             json_put_raw(&list, reference, strlen(reference));
@@ -409,6 +440,59 @@ status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t 
     return st;
 }
 
+/* Writes the documents of a row. */
+static status put_docs(const consumer_seat *consumer, const planned_row *placed, file_set *files,
+                       arena *memory, json_writer *writer)
+{
+    const source *section = consumer->src;
+    sample smp = {0};
+    int32_t shown = 0; /* images of the last prefix, which its branches show as well */
+    for (int64_t i = 0; i < placed->n_docs; i++) {
+        const planned_doc *doc = &placed->docs[i];
+        /* A long text of many parts, or of a prefix and its first branch, is read and written once.
+         */
+        const bool same =
+            i > 0 && doc->sample == placed->docs[i - 1].sample && doc->tokens < doc->whole;
+        if (!same)
+            TRY(section->data->adapter->sample(section->data, doc->sample, memory, &smp));
+        shown = doc->prefix ? doc->n_images : shown;
+        if (smp.n_images != (doc->before ? shown : doc->n_images))
+            return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
+                        (long long)doc->sample, (int)smp.n_images,
+                        (int)(doc->before ? shown : doc->n_images));
+        TRY(put_doc(consumer, doc, is_bad(consumer, doc), same, &smp, files, memory, writer));
+    }
+    return ST_OK;
+}
+
+/* Writes the one sample of a row that is tried alone: a whole document, whatever it shares in the
+ * row. Its parts, if it is a long text, are all written. */
+static status put_alone(const consumer_seat *consumer, const planned_row *placed, int64_t id,
+                        file_set *files, arena *memory, json_writer *writer)
+{
+    const source *section = consumer->src;
+    const planned_doc *prefix = NULL;
+    bool same = false;
+    sample smp;
+    TRY(section->data->adapter->sample(section->data, id, memory, &smp));
+    for (int64_t i = 0; i < placed->n_docs; i++) {
+        planned_doc alone = placed->docs[i];
+        prefix = alone.prefix ? &placed->docs[i] : prefix;
+        if (alone.sample != id || alone.prefix)
+            continue;
+        if (alone.before) {
+            alone = *prefix;
+            alone.sample = id;
+            alone.tokens = alone.whole = placed->docs[i].whole;
+            alone.part = alone.prefix = alone.from = 0;
+        }
+        alone.shared = false;
+        TRY(put_doc(consumer, &alone, is_bad(consumer, &alone), same, &smp, files, memory, writer));
+        same = true;
+    }
+    return ST_OK;
+}
+
 static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg *ship,
                       json_writer *writer)
 {
@@ -431,22 +515,9 @@ static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg
     TRY(put_quarantine(consumer, &placed, memory, writer));
     TRY(put_references(section, &placed, writer));
     json_begin_key_array(writer, "docs");
-    sample smp = {0};
-    for (int64_t i = 0; i < placed.n_docs; i++) {
-        /* A long text of many parts is read and written once. */
-        const bool same = i > 0 && placed.docs[i].sample == placed.docs[i - 1].sample &&
-                          placed.docs[i].tokens < placed.docs[i].whole;
-        if (solo >= 0 && placed.docs[i].sample != solo)
-            continue;
-        if (!same)
-            TRY(section->data->adapter->sample(section->data, placed.docs[i].sample, memory, &smp));
-        if (smp.n_images != placed.docs[i].n_images)
-            return FAIL(ST_INTERNAL, "sample %lld has %d images, but the plan counts %d",
-                        (long long)placed.docs[i].sample, (int)smp.n_images,
-                        (int)placed.docs[i].n_images);
-        TRY(put_doc(consumer, &placed.docs[i], placed.docs[i].shared && solo < 0, same, &smp,
-                    &files, memory, writer));
-    }
+    TRY(solo == LEASE_NO_ITEM
+            ? put_docs(consumer, &placed, &files, memory, writer)
+            : put_alone(consumer, &placed, lease_sample(solo), &files, memory, writer));
     json_end_array(writer);
     return put_files(section, &files, memory, ship, writer);
 }
@@ -471,7 +542,7 @@ status payload_lease(dispatch *state, lease *leased, bool press, wire_msg *ship,
         json_put_key_cstr(&writer, "stream", section->name);
         if (leased->losses > 0 || leased->solo)
             json_put_key_bool(&writer, "each", true);
-        if (solo >= 0 && leased->solo_deaths + 1 >= state->book.solo_limit)
+        if (solo != LEASE_NO_ITEM && leased->solo_deaths + 1 >= state->book.solo_limit)
             json_put_key_bool(&writer, "last", true);
         if (leased->kind == LEASE_IMAGES)
             TRY_OR(done, put_images(section, leased, solo, ship, &writer));

@@ -61,11 +61,18 @@ void seats_quarantine(dispatch *state, source *section, int64_t id, const char *
     state->counts.quarantined++;
 }
 
+void seats_condemn(dispatch *state, const lease *leased, int64_t item, const char *cause)
+{
+    int64_t id;
+    for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
+        seats_quarantine(state, lease_source(leased), id, cause);
+}
+
 /* Counts a lease whose worker went, and quarantines or refuses the item that is found to be poison.
  */
 static void lose_lease(dispatch *state, lease *leased, loss how, const char *what)
 {
-    int64_t item = -1;
+    int64_t item = LEASE_NO_ITEM;
     char cause[160];
     if (!leased->owner) { /* its consumer has left */
         lease_free(&leased);
@@ -88,7 +95,7 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
     else
         snprintf(cause, sizeof(cause), "ends its worker: %s", what);
     if (leased->kind == LEASE_ROW) {
-        seats_quarantine(state, lease_source(leased), item, cause);
+        seats_condemn(state, leased, item, cause);
         return;
     }
     log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);

@@ -59,7 +59,7 @@ status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_
     lease *leased = end_work(state, worker);
     if (!leased->owner)
         lease_free(&leased); /* its consumer has left */
-    else if (lease_solo_item(leased) >= 0)
+    else if (lease_solo_item(leased) != LEASE_NO_ITEM)
         lease_solo_done(&state->book, leased);
     else
         consumer_row(state, leased->owner, leased, message);
@@ -174,7 +174,8 @@ static int64_t missed_files(const worker_seat *worker, const lease *leased, cons
                             const char **out_file)
 {
     const json_value *list = json_find(said, "records");
-    const int64_t solo = lease_solo_item(leased), count = solo >= 0 ? 1 : leased->n_items;
+    const int64_t solo = lease_solo_item(leased),
+                  count = solo != LEASE_NO_ITEM ? 1 : leased->n_items;
     const source *section = leased->owner;
     int64_t missed = 0;
     *out_file = NULL;
@@ -182,7 +183,7 @@ static int64_t missed_files(const worker_seat *worker, const lease *leased, cons
         return 0;
     for (int64_t k = 0; k < count; k++) {
         const json_value *result = json_item(list, (size_t)k);
-        const int64_t j = solo >= 0 ? solo : leased->item[k];
+        const int64_t j = solo != LEASE_NO_ITEM ? solo : leased->item[k];
         const char *missing = json_text(json_find(result, "missing"), NULL);
         if (!contradicts(worker, section, j, missing, json_int(json_find(result, "bytes"), -1)))
             continue;
@@ -201,7 +202,7 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
     if (leased->kind == LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of a row with index records");
-    bool solo = lease_solo_item(leased) >= 0;
+    bool solo = lease_solo_item(leased) != LEASE_NO_ITEM;
     const char *file;
     const int64_t missed = missed_files(worker, leased, said, &file);
     if (missed > 0) {
@@ -240,7 +241,7 @@ static status check_failed(const lease *leased, const json_value *said, const ch
         const char *cause;
         TRY(json_want_int(value, "id", name, &id));
         TRY(json_want_text(value, "cause", name, &cause));
-        if (solo >= 0 ? id != solo : !lease_has(leased, id))
+        if (solo != LEASE_NO_ITEM ? id != lease_sample(solo) : !lease_has(leased, id))
             return FAIL_IN(
                 ST_PROTOCOL, name,
                 "the worker reported a failure of sample %lld, which is not in its lease",
@@ -249,14 +250,15 @@ static status check_failed(const lease *leased, const json_value *said, const ch
     return ST_OK;
 }
 
-/* Handles FAILED: quarantines the samples that could not be decoded. A file that only this worker
- * misses is the worker's fault. */
+/* Handles FAILED: quarantines the samples that could not be decoded, of a prefix all branches. A
+ * file that only this worker misses is the worker's fault. */
 status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
                      const json_value *said, const char *name)
 {
     lease *leased = worker->work;
     const json_value *list;
     const char *trouble = NULL, *missed = NULL; /* files */
+    int64_t solo, item;
     if (!leased || head->row != leased->number)
         return ST_OK;     /* late */
     if (!leased->owner) { /* its consumer has left */
@@ -268,26 +270,28 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with failed samples");
     TRY(check_failed(leased, said, name, &list));
+    solo = lease_solo_item(leased);
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *value = json_item(list, i);
-        const int64_t id = json_int(json_find(value, "id"), -1);
+        item = json_int(json_find(value, "id"), LEASE_NO_ITEM);
+        item = solo != LEASE_NO_ITEM ? solo : item;
         const char *missing = json_text(json_find(value, "missing"), NULL);
-        const sight seen = missing && !worker->local && !worker->ship
-                               ? look_at_indexed(state, lease_source(leased), id, missing)
-                               : SIGHT_GONE;
+        const sight seen =
+            missing && !worker->local && !worker->ship
+                ? look_at_indexed(state, lease_source(leased), lease_sample(item), missing)
+                : SIGHT_GONE;
         worker->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
         if (seen == SIGHT_GONE)
-            seats_quarantine(state, lease_source(leased), id,
-                             json_text(json_find(value, "cause"), ""));
+            seats_condemn(state, leased, item, json_text(json_find(value, "cause"), ""));
     }
     if (trouble) {
         lost_in_trouble(state, worker, trouble);
         return ST_OK;
     }
     end_work(state, worker);
-    if (lease_solo_item(leased) >= 0)
+    if (solo != LEASE_NO_ITEM)
         lease_solo_done(&state->book, leased);
     else
         lease_book_return(&state->book, leased);
@@ -322,7 +326,7 @@ status answer_on(dispatch *state, worker_seat *worker, const frame *head, const 
         count_stages(state, worker, stages, json_find(said, "cache"));
         return damage_heard(state, worker->work, json_find(said, "damaged"), name);
     }
-    const int64_t item = json_int(json_find(said, "item"), -1);
+    const int64_t item = json_int(json_find(said, "item"), LEASE_NO_ITEM);
     const lease *leased = worker->work;
     if (!lease_has(leased, item))
         return FAIL_IN(ST_PROTOCOL, name,
@@ -334,7 +338,7 @@ status answer_on(dispatch *state, worker_seat *worker, const frame *head, const 
      * progress is no sign of trouble. */
     if (lease_on(worker->work, item))
         state->answered_ns = worker->since_ns = clock_ns();
-    worker->last_item = leased->kind == LEASE_ROW && lease_solo_item(leased) < 0 &&
+    worker->last_item = leased->kind == LEASE_ROW && lease_solo_item(leased) == LEASE_NO_ITEM &&
                         leased->n_items > 0 && item == leased->item[leased->n_items - 1];
     return ST_OK;
 }

@@ -1,8 +1,9 @@
 /* make_row.c: does a row lease: encodes its texts, decodes its images, and makes one message of
  * them.
  *
- * A document is one sample, or a part of a long text. An image that fails fails its sample, but the
- * other documents are still made, so that one answer names all bad samples of the row. */
+ * A document is one sample, or a part of a long text, or a prefix or one of its branches. An image
+ * that fails fails its sample, or the samples of all branches, but the other documents are still
+ * made, so that one answer names all bad samples of the row. */
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -24,6 +25,8 @@ typedef struct row_work {
     int64_t n_failed;
     const document *before; /* the document before this one; NULL for the first */
     chat_text whole;        /* the whole text of the sample that this or the last document is of */
+    const document *prefix; /* the last prefix; NULL before the first */
+    const chat_visual *prefix_visuals; /* [prefix->n_images] */
 } row_work;
 
 static status read_grids(const json_value *list, const lease_clip *clips, arena *memory,
@@ -46,6 +49,13 @@ static status read_grids(const json_value *list, const lease_clip *clips, arena 
     }
     *out = grid;
     return ST_OK;
+}
+
+/* The item of its lease that a document is (prepd/serve/lease.h): its sample, or for a prefix the
+ * complement of its first branch's, which tells them apart. */
+static int64_t doc_item(int64_t id, int32_t branches)
+{
+    return branches > 0 ? ~id : id;
 }
 
 static void put_failure(row_work *work, int64_t id, bool missing)
@@ -93,7 +103,8 @@ static status doc_images(row_work *work, const json_value *value, const lease_cl
         }
         if (lease_must_end(work->shop, st))
             return st;
-        put_failure(work, (int64_t)doc->sample_id, lease_is_missing(work->shop, st));
+        put_failure(work, doc_item((int64_t)doc->sample_id, doc->branches),
+                    lease_is_missing(work->shop, st));
         break;
     }
     return ST_OK;
@@ -107,7 +118,8 @@ static status whole_text(row_work *work, const json_value *value, const chat_vis
     workshop *shop = work->shop;
     sample smp;
     if (json_bool(json_find(value, "same"), false))
-        return work->before && work->before->sample_id == doc->sample_id && doc->n_images == 0
+        return work->before && work->before->sample_id == doc->sample_id &&
+                       (doc->n_images == 0 || work->before == work->prefix)
                    ? ST_OK
                    : FAIL_IN(ST_PROTOCOL, SOURCE,
                              "sample %llu is not the sample of the document before it",
@@ -120,38 +132,74 @@ static status whole_text(row_work *work, const json_value *value, const chat_vis
     return ST_OK;
 }
 
+/* Reads the members that every document has; *out_tokens are those of its own. */
+static status read_doc(const json_value *value, document *doc, int64_t *out_tokens)
+{
+    int64_t id;
+    TRY(json_want_int(value, "tokens", SOURCE, out_tokens));
+    TRY(json_want_int(value, "id", SOURCE, &id));
+    doc->sample_id = (uint64_t)id;
+    doc->part = (int32_t)json_int(json_find(value, "part"), 0);
+    doc->shared = json_bool(json_find(value, "shared"), false);
+    doc->quarantined = json_bool(json_find(value, "bad"), false);
+    return ST_OK;
+}
+
+static status check_length(const document *doc, int64_t from, int64_t tokens, int64_t whole)
+{
+    if (doc->text.count != whole || from < 0 || tokens < 1 || from > whole - tokens)
+        return FAIL_IN(
+            ST_INTERNAL, SOURCE,
+            "sample %llu has %lld tokens here, but %lld in the plan: worker and index disagree",
+            (unsigned long long)doc->sample_id, (long long)doc->text.count, (long long)whole);
+    return ST_OK;
+}
+
+/* Makes a branch. Its sample is encoded whole, with the images of its prefix; row_build checks that
+ * it begins as the prefix does, and takes the rest of it. */
+static status make_branch(row_work *work, const json_value *value, int64_t before, document *doc)
+{
+    int64_t tokens;
+    TRY(read_doc(value, doc, &tokens));
+    if (!work->prefix || before < 1)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "sample %llu is a branch of no prefix",
+                       (unsigned long long)doc->sample_id);
+    doc->before = before;
+    doc->grids = work->prefix->grids;
+    doc->n_images = work->prefix->n_images;
+    TRY(whole_text(work, value, work->prefix_visuals, doc));
+    work->before = doc;
+    doc->text = work->whole;
+    return check_length(doc, before, tokens, json_int(json_find(value, "whole"), -1));
+}
+
 static status make_doc(row_work *work, const json_value *value, document *doc)
 {
     workshop *shop = work->shop;
     fit_grid *grids;
     lease_clip *clips;
     chat_visual *visuals;
-    int64_t id, tokens, from, whole;
+    int64_t tokens;
+    const int64_t from = json_int(json_find(value, "from"), 0);
     doc->n_images = (int32_t)json_count(json_find(value, "grids"));
+    doc->branches = (int32_t)json_int(json_find(value, "prefix"), 0);
     TRY(clips_read(json_find(value, "clips"), doc->n_images, &shop->row, &clips));
     TRY(read_grids(json_find(value, "grids"), clips, &shop->row, &grids));
-    TRY(json_want_int(value, "tokens", SOURCE, &tokens));
-    TRY(json_want_int(value, "id", SOURCE, &id));
-    doc->sample_id = (uint64_t)id;
-    doc->part = (int32_t)json_int(json_find(value, "part"), 0);
+    TRY(read_doc(value, doc, &tokens));
     doc->grids = grids;
-    doc->shared = json_bool(json_find(value, "shared"), false);
-    doc->quarantined = json_bool(json_find(value, "bad"), false);
     TRY(arena_calloc(&shop->row, (size_t)doc->n_images + 1, sizeof(*visuals), (void **)&visuals));
     for (int32_t i = 0; i < doc->n_images; i++)
         TRY(clips_visual(&clips[i], fit_run_tokens(grids[i]), &shop->row, &visuals[i]));
     TRY(whole_text(work, value, visuals, doc));
     work->before = doc;
     doc->text = work->whole;
-    from = json_int(json_find(value, "from"), 0);
-    whole = json_int(json_find(value, "whole"), tokens);
-    if (doc->text.count != whole || from < 0 || tokens < 1 || from > whole - tokens)
-        return FAIL_IN(
-            ST_INTERNAL, SOURCE,
-            "sample %llu has %lld tokens here, but %lld in the plan: worker and index disagree",
-            (unsigned long long)doc->sample_id, (long long)doc->text.count, (long long)whole);
-    if (tokens < whole && doc->n_images > 0)
+    TRY(check_length(doc, from, tokens, json_int(json_find(value, "whole"), tokens)));
+    if (doc->branches > 0) {
+        work->prefix = doc;
+        work->prefix_visuals = visuals;
+    } else if (tokens < doc->text.count && doc->n_images > 0) {
         return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample with pictures cannot be split");
+    }
     doc->text.ids += from;
     doc->text.labels += from;
     doc->text.weights = doc->text.weights ? doc->text.weights + from : NULL;
@@ -244,8 +292,11 @@ status make_row(workshop *shop, const json_value *lease, on_item on, void *user,
     json_begin_key_array(&work.failed, "samples");
     for (int64_t i = 0; i < n_docs; i++) {
         const json_value *value = json_item(docs_json, (size_t)i);
-        TRY_OR(done, on(user, json_int(json_find(value, "id"), -1)));
-        TRY_OR(done, make_doc(&work, value, &docs[i]));
+        const int64_t before = json_int(json_find(value, "before"), 0);
+        TRY_OR(done, on(user, doc_item(json_int(json_find(value, "id"), -1),
+                                       (int32_t)json_int(json_find(value, "prefix"), 0))));
+        TRY_OR(done, before ? make_branch(&work, value, before, &docs[i])
+                            : make_doc(&work, value, &docs[i]));
     }
     json_end_array(&work.failed);
     json_end_object(&work.failed);

@@ -120,7 +120,7 @@ static void test_lease__harmless_items_are_cleared(void **state)
         assert_ptr_equal(lease_book_take(&b, true), l);
     }
     /* the lease is whole again, and no item is condemned */
-    assert_int_equal(lease_solo_item(l), -1);
+    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
     assert_int_equal(l->losses, 0);
     lease_free(&l);
 }
@@ -247,11 +247,58 @@ static void test_lease__claims_stay_with_their_items_and_go_to_other_workers(voi
     lease_free(&l);
 }
 
+/* What is said of a prefix is said of its branches, also if its first sample is number 0. A sample
+ * of a prefix that is to blame by itself costs itself only. */
+static void test_lease__a_prefix_answers_for_its_branches(void **state)
+{
+    (void)state;
+    static const int64_t with_prefixes[] = {5, ~INT64_C(0), 0, 9, 3, ~INT64_C(6), 6, 7};
+    lease_book b;
+    lease *l = NULL;
+    int64_t item, hit, place = 0;
+    lease_book_init(&b, SOLO_LIMIT);
+    assert_ok(lease_new(&b, LEASE_ROW, NULL, 7, with_prefixes, 8, &l));
+    assert_ok(lease_set_branches(l, 1, 3));
+    assert_ok(lease_set_branches(l, 5, 2));
+    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
+    const int64_t of_first[] = {0, 9, 3}, of_second[] = {6, 7};
+    for (int i = 0; i < 3; i++) {
+        assert_true(lease_next_hit(l, ~INT64_C(0), &place, &hit));
+        assert_int_equal(hit, of_first[i]);
+    }
+    assert_false(lease_next_hit(l, ~INT64_C(0), &place, &hit));
+    place = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_true(lease_next_hit(l, ~INT64_C(6), &place, &hit));
+        assert_int_equal(hit, of_second[i]);
+    }
+    assert_false(lease_next_hit(l, ~INT64_C(6), &place, &hit));
+    place = 0;
+    assert_true(lease_next_hit(l, 9, &place, &hit));
+    assert_int_equal(hit, 9);
+    assert_false(lease_next_hit(l, 9, &place, &hit));
+    /* the prefix of sample 0 is tried alone, and is not taken for no item */
+    lease_on(l, ~INT64_C(0));
+    l = retake_lease(&b, l, LOSS_CRASH, false);
+    lease_on(l, ~INT64_C(0));
+    l = retake_lease(&b, l, LOSS_CRASH, true);
+    assert_int_equal(lease_solo_item(l), ~INT64_C(0));
+    assert_int_equal(lease_sample(lease_solo_item(l)), 0);
+    lease_on(l, 0); /* as which it is reported when it is alone */
+    l = retake_lease(&b, l, LOSS_CRASH, true);
+    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
+    assert_int_equal(item, ~INT64_C(0));
+    l = lease_book_take(&b, false);
+    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
+    lease_free(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lease__outside_deaths_blame_no_sample),
         cmocka_unit_test(test_lease__breaches_blame_no_sample),
+        cmocka_unit_test(test_lease__a_prefix_answers_for_its_branches),
         cmocka_unit_test(test_lease__lost_twice_tries_the_suspect_alone),
         cmocka_unit_test(test_lease__harmless_items_are_cleared),
         cmocka_unit_test(test_lease__a_wrong_suspect_brings_all_items_to_trial),
