@@ -130,7 +130,7 @@ static status send_hello(client *consumer)
     snprintf(program, sizeof program, "%s %s", program_invocation_short_name, TESSERA_VERSION);
     json_writer_init(&writer);
     json_begin_object(&writer);
-    json_put_key_int(&writer, "version", FRAME_VERSION);
+    json_put_key_int(&writer, "version", SESSION_VERSION);
     json_put_key_cstr(&writer, "program", program);
     json_put_key_cstr(&writer, "stream", options->stream);
     put_json_or_null(&writer, "options", options->stream_options);
@@ -140,6 +140,7 @@ static status send_hello(client *consumer)
     json_put_key_int(&writer, "ranks", options->ranks);
     json_put_key_int(&writer, "credit_bytes", options->credit_bytes);
     json_put_key_bool(&writer, "rows_later", options->rows_later);
+    json_put_key_bool(&writer, "prefixes", true); /* whoever reads rows here reads doc_prefix */
     if (options->report)
         json_put_key_bool(&writer, "report", true);
     json_end_object(&writer);

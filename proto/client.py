@@ -17,6 +17,7 @@ import zstandard
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
+SESSION_VERSION = 2  # of HELLO: 2 since rows may have prefixes
 HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
@@ -165,6 +166,33 @@ def digest_of(row):
     return h.digest()
 
 
+def check_prefixes(row):
+    """Checks that doc_prefix means what wire.md says, as proto/batch_check.c does. Returns how many tokens come before
+    each document in its sample, [documents]: those of its prefix, or 0."""
+    borders, part = row["cu_seqlens"].astype(np.int64), row["doc_part"]
+    n = len(part)
+    prefix = row.get("doc_prefix", np.full(n, -1, np.int32))
+    check(len(borders) == n + 1 and len(prefix) == n and len(row["doc_sample_id"]) == n, "the row's lists of documents differ in length")
+    branches = {}
+    for doc, of in enumerate(prefix.tolist()):
+        check(of == -1 or 0 <= of < doc and doc - 1 in (of, *branches.get(of, ())),
+              f"doc_prefix[{doc}] is {of}, expected -1 or a prefix directly before it and its other branches")
+        if of >= 0:
+            check(part[doc] == 0, f"doc_part[{doc}] is {part[doc]}, expected 0 of a branch")
+            branches.setdefault(of, []).append(doc)
+    for doc in range(n):
+        mine, tokens = branches.get(doc, []), slice(borders[doc], borders[doc + 1])
+        if not mine and part[doc] >= 0:
+            continue
+        check(prefix[doc] == -1 and part[doc] == -1 and len(mine) >= 2, f"document {doc} is a prefix with doc_prefix {prefix[doc]}, "
+              f"doc_part {part[doc]} and {len(mine)} branches, expected -1, -1 and two or more")
+        check(row["doc_sample_id"][doc] == row["doc_sample_id"][doc + 1], f"doc_sample_id[{doc}] is not that of the prefix's first branch")
+        check((row["labels"][tokens] == -100).all() and ("loss_weight" not in row or (row["loss_weight"][tokens] == 1).all()),
+              f"document {doc} is a prefix, but has labels or weights")
+    check("doc_prefix" not in row or branches, "doc_prefix names no prefix")
+    return np.where(prefix >= 0, np.diff(borders)[prefix], 0)
+
+
 def decode(parts):
     """Decodes the parts of a ROW message to a dictionary of arrays, with "number", "cursor" and "quarantine"."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
@@ -181,6 +209,7 @@ def decode(parts):
     total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
     check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
     check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
+    check_prefixes(row)
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""))
 
@@ -272,13 +301,18 @@ def read_keys(folder):
                       "--client NAME (FOLDER is its prepd.keys), and copy FOLDER/NAME here") from None
 
 
+NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which (data.group shared_prefix): cu_seqlens alone "
+               "would show questions without their pictures. If you heed doc_prefix, say so with prefixes=True")
+
+
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
-            credit_bytes=256 << 20, timeout=60.0, keys=None):
+            credit_bytes=256 << 20, timeout=60.0, keys=None, prefixes=False):
     """Yields the rows of a running daemon until the stream ends.
 
     cursor: the cursor of the last row taken, to go on after it. rank, ranks: which share of every step to get.
     credit_bytes: how many bytes of rows may be under way. timeout: the longest silence in seconds. keys: a client's
-    folder made by `prepd keygen`, for a tcp endpoint with CURVE keys.
+    folder made by `prepd keygen`, for a tcp endpoint with CURVE keys. prefixes: the caller heeds doc_prefix; otherwise a
+    stream whose samples share prefixes is refused.
 
     Errors name the endpoint: TimeoutError after `timeout` seconds of silence, Refused (a RuntimeError) with the daemon's
     words, ValueError for a message that is malformed or out of order, PermissionError if this user may not use the
@@ -327,7 +361,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
 
     order = None
     try:
-        send(HELLO, {"version": 1, "program": "client.py", "stream": stream, "options": None,
+        send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "client.py", "stream": stream, "options": None,
                      "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
                      "credit_bytes": credit_bytes, "rows_later": True})
         while True:
@@ -339,7 +373,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 check(order, "a row came before WELCOME")
                 order.take(header(parts[0])[1])
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
-                yield decode(parts)
+                row = decode(parts)
+                check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
+                yield row
             elif kind == ERROR:
                 said = json.loads(bytes(parts[1]))
                 raise Refused(f"{where}: " + said["message"], said.get("code"))
@@ -413,8 +449,9 @@ class Recording:
         return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images)]
 
 
-def replay(path, unchecked=False):
-    """Yields the rows of a recording, once through. Errors name the file: ValueError for one that is damaged or cut short.
+def replay(path, unchecked=False, prefixes=False):
+    """Yields the rows of a recording, once through. Errors name the file: ValueError for one that is damaged or cut short,
+    and for one whose samples share prefixes, unless `prefixes` says that the caller heeds doc_prefix.
 
     Without python3-xxhash and libxxhash no hash can be computed, so damage may stay unseen: ImportError, unless
     `unchecked` says that this is accepted."""
@@ -432,7 +469,9 @@ def replay(path, unchecked=False):
                 recording.check(before is None or number in (before + 1, start), "row", number, "comes after row", before,
                                 "- the recording is not of one stream")
                 before, start = number, number if start is None else start
-                yield decode(parts)
+                row = decode(parts)
+                recording.check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
+                yield row
 
 
 def exit_code(error, live):
@@ -465,7 +504,8 @@ def main():
         print(f"client.py: {args.out}: this exists already; name another place, or say --overwrite", file=sys.stderr)
         sys.exit(EXIT_CODES["ST_CANT_CREATE"])
     live = args.source.startswith(("ipc://", "tcp://"))
-    rows = connect(args.source, args.stream, timeout=args.timeout, keys=args.keys) if live else replay(args.source, args.unchecked)
+    rows = (connect(args.source, args.stream, timeout=args.timeout, keys=args.keys, prefixes=True) if live
+            else replay(args.source, args.unchecked, prefixes=True))
     row = None
     try:
         for n, row in enumerate(rows, 1):

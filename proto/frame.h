@@ -15,6 +15,10 @@
 enum {
     FRAME_MAGIC = 0x41525354, /* the bytes "TSRA", read little-endian */
     FRAME_VERSION = 1,
+    /* What HELLO calls its version: 2 since rows may have prefixes, of which a consumer must say
+     * that it knows them. One of version 1 still gets streams without prefixes. */
+    SESSION_VERSION = 2,
+    SESSION_OLDEST = 1,
     HELLO_BYTES = 8 << 20, /* prepd refuses a longer part from a consumer */
     FRAME_BYTES = 64,
     FRAME_MAX_IMAGES = 65536,

@@ -225,6 +225,14 @@ static status put_report(const consumer_seat *consumer, json_writer *writer)
     return st;
 }
 
+/* Whether rows of the consumer's stream may have prefixes. In the sample stream every sample has a
+ * row of its own. */
+static bool has_prefixes(const consumer_seat *consumer)
+{
+    return consumer->kind == PLAN_PACKED &&
+           consumer->src->options.data_group == GROUP_SHARED_PREFIX;
+}
+
 static status send_welcome(dispatch *state, const consumer_seat *consumer)
 {
     const source *src = consumer->src;
@@ -236,11 +244,13 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
     hash_print(src->index_key, key);
     json_writer_init(&writer);
     json_begin_object(&writer);
-    json_put_key_int(&writer, "version", FRAME_VERSION);
+    json_put_key_int(&writer, "version", has_prefixes(consumer) ? SESSION_VERSION : SESSION_OLDEST);
     json_put_key_cstr(&writer, "program", "prepd " TESSERA_VERSION);
     json_put_key_cstr(&writer, "build", state->build);
     fingerprints_put(&src->fingerprints, &writer);
     json_put_key_cstr(&writer, "stream", consumer->stream);
+    if (has_prefixes(consumer))
+        json_put_key_bool(&writer, "prefixes", true);
     json_put_key_raw(&writer, "options", src->stream_json, strlen(src->stream_json));
     json_put_key_cstr(&writer, "index", digest);
     json_put_key_cstr(&writer, "index_file", src->index_path);
@@ -351,7 +361,7 @@ void consumers_greet(dispatch *state)
     }
 }
 
-static status read_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
+static status take_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
                          const char *name)
 {
     hello greeting;
@@ -360,6 +370,9 @@ static status read_hello(dispatch *state, consumer_seat *consumer, const json_va
     snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
     consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
     consumer->kind = strcmp(greeting.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
+    TRY(source_want(state, consumer->src)); /* its options are known from here on */
+    if (has_prefixes(consumer))
+        TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
     consumer->report = state->for_command && json_bool(json_find(said, "report"), false);
     consumer->rows_later = json_bool(json_find(said, "rows_later"), false);
     consumer->credit = greeting.credit_bytes;
@@ -388,13 +401,12 @@ status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
     consumer->peer = *from;
     consumer->step = UINT64_MAX;
     consumer->started_ns = consumer->said_ns = clock_ns();
-    TRY_OR(failed, read_hello(state, consumer, said, name));
+    TRY_OR(failed, take_hello(state, consumer, said, name));
     consumer->hello = strndup((const char *)text.data, text.size);
     if (!consumer->hello) {
         st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
         goto failed;
     }
-    TRY_OR(failed, source_want(state, consumer->src));
     TRY_OR(failed, check_crowd(state, consumer, name));
     TRY_OR(failed,
            keep_told(state, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));

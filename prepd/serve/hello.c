@@ -21,13 +21,15 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
     int64_t version;
     const int64_t ranks = json_int(json_find(said, "ranks"), 1);
     const int64_t rank = json_int(json_find(said, "rank"), 0);
-    hello greeting = {.start_row = json_int(json_find(said, "start_row"), 0)};
+    hello greeting = {.start_row = json_int(json_find(said, "start_row"), 0),
+                      .prefixes = json_bool(json_find(said, "prefixes"), false)};
     TRY(json_want_int(said, "version", name, &version));
     TRY(json_want_text(said, "stream", name, &greeting.stream));
-    if (version != FRAME_VERSION)
-        return FAIL_IN(ST_PROTOCOL, name,
-                       "the consumer has protocol version %lld, and this daemon has version %d",
-                       (long long)version, FRAME_VERSION);
+    if (version < SESSION_OLDEST || version > SESSION_VERSION)
+        return FAIL_IN(
+            ST_PROTOCOL, name,
+            "the consumer has protocol version %lld, and this daemon has versions %d to %d",
+            (long long)version, SESSION_OLDEST, SESSION_VERSION);
     if (strcmp(greeting.stream, "train") != 0 && strcmp(greeting.stream, "eval") != 0 &&
         strcmp(greeting.stream, "sample") != 0)
         return FAIL_IN(ST_PROTOCOL, name,
@@ -46,10 +48,24 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
         return FAIL_IN(ST_PROTOCOL, name,
                        "HELLO has an impossible credit of %lld bytes or start row %lld",
                        (long long)greeting.credit_bytes, (long long)greeting.start_row);
+    greeting.version = version;
     greeting.rank = (int)rank;
     greeting.ranks = (int)ranks;
     *out = greeting;
     return ST_OK;
+}
+
+status hello_knows_prefixes(int64_t version, bool prefixes, const char *name)
+{
+    if (version >= SESSION_VERSION && prefixes)
+        return ST_OK;
+    return FAIL_IN(
+        ST_CONFIG, name,
+        "samples of this stream share prefixes (data.group shared_prefix): a consumer "
+        "needs protocol version %d and must say \"prefixes\" in HELLO, which in client.py "
+        "is prefixes=True. This one has version %lld and %s it, and would see questions "
+        "without their pictures",
+        SESSION_VERSION, (long long)version, prefixes ? "says" : "does not say");
 }
 
 status hello_cursor(const json_value *said, json_value **out_parsed, const json_value **out)

@@ -16,6 +16,8 @@ typedef struct hello {
     int rank, ranks;
     int64_t credit_bytes;
     int64_t start_row;
+    int64_t version; /* SESSION_OLDEST to SESSION_VERSION */
+    bool prefixes;   /* the consumer knows what a prefix is (doc_prefix) */
 } hello;
 
 /* Reads the fields of HELLO that need no knowledge of the stream, and checks their ranges.
@@ -23,6 +25,11 @@ typedef struct hello {
  * for errors. PROTOCOL, or CONFIG for more ranks than rows. */
 WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const char *name,
                               hello *out);
+
+/* Refuses a consumer that does not know prefixes a stream that has them: reading cu_seqlens alone,
+ * it would train branches without what comes before them. CONFIG names the version that it needs.
+ */
+WARN_UNUSED status hello_knows_prefixes(int64_t version, bool prefixes, const char *name);
 
 /* Finds HELLO's cursor, which is an object or the text of one; *out is NULL if there is none. The
  * caller frees *out_parsed after it has used *out. */

@@ -44,6 +44,7 @@ typedef struct server {
     codec *codec;
     uint64_t rows, first_row; /* of the recording; the first one's number in its stream */
     char *options, *index;    /* as its WELCOME names them; NULL if it does not */
+    bool prefixes;            /* its rows may have prefixes, as its WELCOME says */
     int64_t step_rows;
     wire *net;
     wire_socket *socket;
@@ -178,6 +179,8 @@ static status greet_consumer(server *serving, consumer *receiver, const json_val
     TRY(hello_read(value, serving->step_rows, name, &greeting));
     if (strcmp(greeting.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
+    if (serving->prefixes)
+        TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
     if (serving->options)
         TRY(hello_options_agree(serving->options, value, name));
     TRY(find_start(serving, value, &greeting, name, &receiver->at, &by_cursor));
@@ -357,6 +360,7 @@ static status read_welcome(server *serving)
     json_writer_init(&writer);
     TRY_OR(done, json_parse(welcome, strlen(welcome), serving->path, &value));
     TRY_OR(done, copy_text(json_find(value, "index"), &serving->index));
+    serving->prefixes = json_bool(json_find(value, "prefixes"), false);
     serving->step_rows = json_int(json_find(value, "global_batch_size"), 1);
     if (serving->step_rows < 1) {
         st = FAIL_IN(ST_BAD_INPUT, serving->path,

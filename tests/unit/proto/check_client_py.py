@@ -10,7 +10,7 @@ client = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(client)
 
 source, files = sys.argv[2], sys.argv[3:]
-rows = list(client.connect(source) if source.startswith("ipc:") else client.replay(source))
+rows = list(client.connect(source, prefixes=True) if source.startswith("ipc:") else client.replay(source, prefixes=True))
 assert len(rows) == len(files), (len(rows), len(files))
 for number, (row, path) in enumerate(zip(rows, files)):
     with open(path, "rb") as f:

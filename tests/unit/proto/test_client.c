@@ -220,9 +220,9 @@ static void run_session(behaviour how, int64_t credit)
         if (largest < (int64_t)wire_msg_bytes(d.m[i]))
             largest = (int64_t)wire_msg_bytes(d.m[i]);
     assert_true(d.most_in_flight <= (credit > largest ? credit : largest));
-    const char *words[] = {"\"version\":1",         "\"stream\":\"train\"", "\"training.seed\":1",
-                           "\"start_row\":0",       "\"rank\":1",           "\"ranks\":2",
-                           "\"cursor\":{\"row\":0}"};
+    const char *words[] = {"\"version\":2",          "\"stream\":\"train\"", "\"training.seed\":1",
+                           "\"start_row\":0",        "\"rank\":1",           "\"ranks\":2",
+                           "\"cursor\":{\"row\":0}", "\"prefixes\":true"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (!strstr(d.hello, words[i]))
             fail_msg("%s is not in %s", words[i], d.hello);
