@@ -105,16 +105,28 @@ static void test_row_check__names_what_is_wrong_with_a_prefix(void **state)
     arena_init(&a, 0);
     row_make(&(row_recipe){.seed = 9, .n_docs = 5, .images = 1, .weights = 1, .prefix = 1}, &a, &r);
     assert_ok(row_check(&r, "row 8"));
-    const int32_t wrong[][5] = {
-        {1, 0, 0, 0, 0},     {-1, 0, 1, 0, 0},  {-1, 0, 2, 0, 0},  {-1, 0, 0, -1, 0},
-        {-1, 0, 0, 4, 0},    {-1, 0, 0, 0, 5},  {-1, 0, 0, 0, -2}, {-1, -1, -1, -1, -1},
-        {-1, 0, -1, -1, -1}, {-1, -1, 1, 1, 1}, {0, 0, 0, 0, 0},   {-1, 0, 0, 0, INT32_MAX},
+    const struct {
+        int32_t prefix[5];
+        const char *place;
+    } wrong[] = {
+        {{1, 0, 0, 0, 0}, "row 8: doc_prefix[0] is 1"},          /* forward */
+        {{-1, 0, 0, 4, 0}, "row 8: doc_prefix[3] is 4"},         /* forward */
+        {{-1, 0, 0, 1, 0}, "row 8: doc_prefix[3] is 1"},         /* to a branch */
+        {{0, 0, 0, 0, 0}, "row 8: doc_prefix[0] is 0"},          /* to itself */
+        {{-1, 0, 0, 3, 0}, "row 8: doc_prefix[3] is 3"},         /* to itself */
+        {{-1, 0, 0, -1, 0}, "row 8: doc_prefix[4] is 0"},        /* across a document */
+        {{-1, 0, 0, 0, 5}, "row 8: doc_prefix[4] is 5"},         /* out of the row */
+        {{-1, 0, 0, 0, -2}, "row 8: doc_prefix[4] is -2"},       /* likewise */
+        {{-1, 0, 0, 0, INT32_MAX}, "row 8: doc_prefix[4] is 2"}, /* likewise */
+        {{-1, -1, -1, -1, -1}, "row 8: document 0 is a prefix"}, /* without branches */
+        {{-1, 0, -1, -1, -1}, "row 8: document 0 is a prefix"},  /* with one branch */
+        {{-1, -1, 1, 1, 1}, "row 8: document 0 is a prefix"},    /* whose branches are another's */
     };
     int32_t right[5];
     memcpy(right, r.doc_prefix, sizeof right);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        memcpy(r.doc_prefix, wrong[i], sizeof wrong[i]);
-        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), "row 8");
+        memcpy(r.doc_prefix, wrong[i].prefix, sizeof right);
+        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), wrong[i].place);
     }
     memcpy(r.doc_prefix, right, sizeof right);
 #define WRONG(place, value, words)                                                                 \
