@@ -24,5 +24,10 @@ WARN_UNUSED status pack_rows(const pack_item *items, int64_t count, int64_t toke
  * or no move helps (level.c). The number of rows stays, and every row keeps within its budgets. */
 WARN_UNUSED status pack_level(const pack_item *items, int64_t count, int64_t token_budget,
                               int64_t patch_budget, arena *scratch, int64_t *row_of, int64_t rows);
+/* Exchanges items between the rows of a packing until their predicted costs are alike, or no
+ * exchange helps (balance.c). A row costs what its items cost together: cost [count], at least 1.
+ * `most` are the budgets, within which every row stays. The number of rows stays as well. */
+WARN_UNUSED status pack_balance(const pack_item *items, const int64_t *cost, int64_t count,
+                                pack_item most, arena *scratch, int64_t *row_of, int64_t rows);
 
 #endif

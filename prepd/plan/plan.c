@@ -30,9 +30,9 @@ static status note_rows(plan *planned, const window_plan *window)
             stat.frame = one->frame > stat.frame ? one->frame : stat.frame;
             stat.visual += one->patches / 4 * one->n_docs;
             stat.documents += one->n_docs;
+            stat.squares += plan_unit_squares(planned, one);
             for (int32_t j = 0; j < one->n_docs; j++) {
                 const int64_t tokens = planned->docs[one->first + j].tokens;
-                stat.squares += tokens * tokens;
                 if (tokens > stat.longest)
                     stat.longest = tokens;
             }

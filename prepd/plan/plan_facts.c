@@ -5,6 +5,18 @@
  */
 enum { PATCHES_PER_TOKEN = 4 };
 
+int plan_version(const conf *options, plan_kind kind)
+{
+    const bool joins =
+        options->data_group == GROUP_SHARED_IMAGE || options->data_group == GROUP_SHARED_PREFIX;
+    return joins && kind != PLAN_EARLIER ? PLAN_VERSION : PLAN_EARLIER_VERSION;
+}
+
+bool plan_balances(const plan *planned)
+{
+    return plan_version(planned->conf, planned->kind) >= PLAN_VERSION;
+}
+
 uint64_t plan_rows(const plan *planned, const row_range *range)
 {
     return range ? range->end_row : planned->whole.end_row;
@@ -12,7 +24,7 @@ uint64_t plan_rows(const plan *planned, const row_range *range)
 
 bool plan_endless(const plan *planned)
 {
-    return planned->kind == PLAN_PACKED && planned->last_window == UINT64_MAX;
+    return planned->kind != PLAN_SAMPLES && planned->last_window == UINT64_MAX;
 }
 
 int64_t plan_token_budget(const plan *planned)

@@ -153,12 +153,20 @@ WARN_UNUSED status plan_window(plan *plan, uint64_t global, const window_plan **
 
 int plan_class_of(fit_grid grid);
 
-/* Packs the items of a window and levels the rows (pack.h). row_of [count] and *out_rows as there.
- */
-WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, int64_t count,
-                                   int64_t *row_of, int64_t *out_rows);
-/* The same, with rows of a single resolution class where a class has enough units for that. Item i
- * is unit units[i]. */
+/* Whether this plan splits large units and makes rows alike in predicted cost (PLAN_VERSION 3). */
+bool plan_balances(const plan *plan);
+/* Splits every unit of several documents that takes more than half a row into nearly equal ones,
+ * each with the pictures (split_units.c). */
+WARN_UNUSED status plan_split_units(plan *plan);
+/* The squares of a unit as of a row (row_measure), and its predicted cost (assign_cost). */
+int64_t plan_unit_squares(const plan *plan, const plan_unit *unit);
+int64_t plan_unit_cost(const plan *plan, const plan_unit *unit);
+
+/* Packs the items of a window and levels the rows (pack.h), and where the plan balances, makes them
+ * alike in predicted cost. Item i is unit units[i]. row_of [count] and *out_rows as in pack.h. */
+WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, const int64_t *units,
+                                   int64_t count, int64_t *row_of, int64_t *out_rows);
+/* The same, with rows of a single resolution class where a class has enough units for that. */
 WARN_UNUSED status plan_pack_classes(plan *plan, const pack_item *items, const int64_t *units,
                                      int64_t count, int64_t *row_of, int64_t *out_rows);
 

@@ -305,6 +305,8 @@ static status join_more(plan *planned)
         return ST_OK;
     TRY(lay_out(planned, planned->joining));
     plan_stop_joining(planned);
+    if (plan_balances(planned))
+        TRY(plan_split_units(planned));
     planned->stage = STAGE_LANES;
     return ST_OK;
 }

@@ -86,7 +86,7 @@ static status make_window(plan *planned, uint64_t global, window_plan *made)
     if (planned->conf->data_pack && planned->conf->data_resolution_class)
         TRY(plan_pack_classes(planned, items, units, count, row_of, &rows));
     else if (planned->conf->data_pack)
-        TRY(plan_pack_mixed(planned, items, count, row_of, &rows));
+        TRY(plan_pack_mixed(planned, items, units, count, row_of, &rows));
     return fill_rows(planned, made, epoch, window, units, row_of, count, rows);
 }
 

@@ -72,10 +72,10 @@ struct source {
     hash128 model_digest;
     char *stream_json; /* heap; conf_stream_json of options */
     index_build build;
-    quarantine bad;       /* samples that this daemon's workers found bad */
-    quarantine damaged;   /* pictures that decoded with a warning; here an entry is an image */
-    shared_plan plans[2]; /* by plan_kind */
-    opening *opening;     /* NULL when none is under way */
+    quarantine bad;     /* samples that this daemon's workers found bad */
+    quarantine damaged; /* pictures that decoded with a warning; here an entry is an image */
+    shared_plan plans[PLAN_KINDS];
+    opening *opening; /* NULL when none is under way */
 };
 
 /* A row on its way to a consumer: leased, or made and waiting for its turn. */

@@ -20,10 +20,12 @@ enum {
  */
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 
-/* Checks that the cursor's rows were packed by the rules of this prepd. A cursor that does not say
- * so, or not where its epoch begins, comes from an early prepd. */
-static status check_packing(const json_value *cursor, const char *name)
+/* Checks that the cursor's rows were packed by the rules of this consumer's plan. A cursor that
+ * does not say so, or not where its epoch begins, comes from an early prepd. */
+static status check_packing(const consumer_seat *consumer, const json_value *cursor,
+                            const char *name)
 {
+    const int ours = plan_version(&consumer->src->options, consumer->kind);
     if (!json_find(cursor, "plan") || !json_find(cursor, "begin"))
         return FAIL_IN(
             ST_CONFIG, name,
@@ -32,13 +34,14 @@ static status check_packing(const json_value *cursor, const char *name)
             "it, or start the epochs again (checkpoint.load_step 0)");
     int64_t packing;
     TRY(json_want_int(cursor, "plan", name, &packing));
-    if (packing == PLAN_VERSION)
+    if (packing == ours)
         return ST_OK;
-    return FAIL_IN(ST_CONFIG, name,
-                   "the cursor belongs to rows packed by version %lld, but this prepd packs by "
-                   "version %d. Resume with the prepd that made it, or start the epochs "
-                   "again (checkpoint.load_step 0)",
-                   (long long)packing, PLAN_VERSION);
+    return FAIL_IN(
+        ST_CONFIG, name,
+        "the cursor belongs to rows packed by version %lld, but this prepd packs them by "
+        "version %d. Resume with the prepd that made it, or start the epochs "
+        "again (checkpoint.load_step 0)",
+        (long long)packing, ours);
 }
 
 /* Takes from the cursor where its epoch begins. */
@@ -117,14 +120,14 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
     TRY(fingerprints_check_cursor(state, consumer->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
-    if (consumer->kind == PLAN_PACKED)
-        TRY(check_packing(cursor, name));
+    if (consumer->kind != PLAN_SAMPLES)
+        TRY(check_packing(consumer, cursor, name));
     const json_value *bad = json_find(cursor, "quarantine");
     if (bad)
         TRY(quarantine_merge(&consumer->bad, bad, index_samples(consumer->src->index), name));
     consumer->next_row = (uint64_t)row;
-    return consumer->kind == PLAN_PACKED ? take_begin(consumer, json_find(cursor, "begin"), name)
-                                         : ST_OK;
+    return consumer->kind == PLAN_SAMPLES ? ST_OK
+                                          : take_begin(consumer, json_find(cursor, "begin"), name);
 }
 
 /* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
@@ -361,6 +364,24 @@ void consumers_greet(dispatch *state)
     }
 }
 
+/* Which plan a HELLO asks for. A cursor of rows by earlier rules goes on with those. */
+static status take_kind(consumer_seat *consumer, const json_value *said)
+{
+    json_value *parsed;
+    const json_value *cursor;
+    if (strcmp(consumer->stream, "sample") == 0) {
+        consumer->kind = PLAN_SAMPLES;
+        return ST_OK;
+    }
+    if (consumer->src->options.data_group != GROUP_SHARED_IMAGE)
+        return ST_OK; /* these rows have one version */
+    TRY(hello_cursor(said, &parsed, &cursor));
+    if (cursor && json_int(json_find(cursor, "plan"), PLAN_VERSION) == PLAN_EARLIER_VERSION)
+        consumer->kind = PLAN_EARLIER;
+    json_free(&parsed);
+    return ST_OK;
+}
+
 static status take_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
                          const char *name)
 {
@@ -369,8 +390,8 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     TRY(hello_read(said, batch, name, &greeting));
     snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
     consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
-    consumer->kind = strcmp(greeting.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
     TRY(source_want(state, consumer->src)); /* its options are known from here on */
+    TRY(take_kind(consumer, said));
     if (has_prefixes(consumer))
         TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
     consumer->report = state->for_command && json_bool(json_find(said, "report"), false);

@@ -425,7 +425,7 @@ status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t 
     json_put_key_int(&writer, "epoch", (int64_t)row->epoch);
     json_put_key_int(&writer, "window", (int64_t)row->window);
     put_begin(consumer, row, next, &writer);
-    json_put_key_int(&writer, "plan", PLAN_VERSION);
+    json_put_key_int(&writer, "plan", plan_version(&consumer->src->options, consumer->kind));
     json_put_key_cstr(&writer, "index", digest);
     put_weights(consumer->src, &writer);
     fingerprints_put(&consumer->src->fingerprints, &writer);

@@ -322,8 +322,8 @@ void source_done(source *section)
     if (section->opening && take_over(section) != ST_OK)
         log_debug("data set not opened: %s", status_text());
     cache_lock_leave(&section->lock);
-    plan_free(&section->plans[PLAN_PACKED].plan);
-    plan_free(&section->plans[PLAN_SAMPLES].plan);
+    for (int kind = 0; kind < PLAN_KINDS; kind++)
+        plan_free(&section->plans[kind].plan);
     quarantine_done(&section->bad);
     quarantine_done(&section->damaged);
     index_free(&section->index);

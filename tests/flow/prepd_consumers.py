@@ -374,6 +374,25 @@ def rows_of_another_version_are_refused():
                 raise AssertionError(f"a cursor of another packing was taken: {other}")
 
 
+def cursors_of_earlier_rules_keep_them():
+    """Rows of joined questions are packed by newer rules, but a run that began by the earlier ones goes on with its own."""
+    with Folder(**ONE_EPOCH, **{"data.group": "shared_image"}) as f, Daemon(f.config):
+        up(f)
+        first = rows_of(f, 1)
+        cursor = json.loads(first[0][3])
+        check(cursor["plan"] == 3, f"new rows have version {cursor['plan']}")
+        start = dict(cursor, plan=2, row=0, step=0)
+        earlier = rows_of(f, cursor=start)
+        check(all(json.loads(r[3])["plan"] == 2 for r in earlier), "its cursors do not say which rules it has")
+        ids = sorted(i for r in earlier for i in r[2])
+        check(ids == list(range(status(f)["train"]["samples"])), "not every sample once")
+        rest = rows_of(f, cursor=json.dumps(json.loads(earlier[STEP - 1][3])))
+        check([r[:3] for r in rest] == [r[:3] for r in earlier[STEP:]], "resumed, the rest differs")
+        newer = rows_of(f)
+        check(sorted(i for r in newer for i in r[2]) == ids, "not every sample once by the new rules")
+        check([r[2] for r in newer] != [r[2] for r in earlier], "both rules give the same rows: this shows nothing")
+
+
 def another_data_set_is_refused():
     with Folder(**ONE_EPOCH) as f:
         with Daemon(f.config):
@@ -524,6 +543,6 @@ def one_that_vanishes_is_forgotten():
 main(every_sample_once, a_row_given_again_has_its_cursor, ranks_share_samples_that_are_no_whole_steps,
      many_epochs_begin_like_one, ranks_share_every_step, resumed_exactly, resumed_in_a_later_epoch,
      the_page_s_lines_for_pytorch, the_readme_s_lines_for_pytorch, floats_are_the_reference_s,
-     rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused,
+     rows_out_of_order_are_refused, another_data_set_is_refused, rows_of_another_version_are_refused, cursors_of_earlier_rules_keep_them,
      train_and_eval_side_by_side, a_cursors_list_is_its_consumers_own, eval_files_that_hang_stop_no_one_else,
      a_slow_consumer_costs_only_itself, one_that_vanishes_is_forgotten)

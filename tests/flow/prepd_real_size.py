@@ -29,13 +29,13 @@ WORKER = 128
 
 
 @contextlib.contextmanager
-def drawn(questions, images):
+def drawn(questions, images, *more):
     """A folder with such a data set in "real"; returns the options that name it, and the tokenizer."""
     with Folder(images=64, **{"training.seq_len": 8192, "training.global_batch_size": 8}) as f:
         source = os.path.join(SHARED, "data", "vqav2") if REAL else f.file("data")
         model = os.path.join(SHARED, "data", "tokenizer") if REAL else f.file("data/model")
         subprocess.run([os.path.join(SOURCE, "tests/bench/prepd/full_size"), f.file("real"), "--source", source,
-                        "--questions", str(questions), "--images", str(images)], check=True)
+                        "--questions", str(questions), "--images", str(images), *more], check=True)
         yield f, ["--data.path", f.file("real"), "--model.path", model]
 
 
@@ -129,7 +129,7 @@ def counted(f, options):
 def a_picture_is_encoded_once_for_its_questions():
     """What is received has as many pictures as there are, their patches once, and the same tokens of all questions."""
     n_questions, n_images = 100, 20
-    with drawn(n_questions, n_images) as (f, options):
+    with drawn(n_questions, n_images, "--even") as (f, options):
         apart = counted(f, options)
         shared = counted(f, options + ["--data.group", "shared_image"])
         print(f"pictures {apart[1]} -> {shared[1]}, patches {apart[2]} -> {shared[2]}, visual tokens {apart[3]} -> {shared[3]}")

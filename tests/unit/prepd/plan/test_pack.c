@@ -191,6 +191,111 @@ static void test_pack__fifths_of_a_row(void **state)
     assert_true(fill >= 99.0);
 }
 
+/* The cost of the dearest row over the mean. Checks the budgets. */
+static double dearest(const pack_item *items, const int64_t *cost, int64_t n, pack_item most,
+                      const int64_t *row_of, int64_t rows)
+{
+    pack_item *sum = calloc((size_t)rows, sizeof *sum);
+    int64_t *row_cost = calloc((size_t)rows, sizeof *row_cost), total = 0, highest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        assert_in_range(row_of[i], 0, rows - 1);
+        sum[row_of[i]].tokens += items[i].tokens;
+        sum[row_of[i]].patches += items[i].patches;
+        row_cost[row_of[i]] += cost[i];
+        total += cost[i];
+    }
+    for (int64_t k = 0; k < rows; k++) {
+        assert_true(sum[k].tokens <= most.tokens && sum[k].patches <= most.patches);
+        highest = row_cost[k] > highest ? row_cost[k] : highest;
+    }
+    free(sum);
+    free(row_cost);
+    return (double)highest * (double)rows / (double)total;
+}
+
+/* Balances a packing twice and returns the cost of the dearest row over the mean. */
+static double balance(const pack_item *items, const int64_t *cost, int64_t n, pack_item most,
+                      int64_t *row_of, int64_t rows)
+{
+    arena a;
+    const double before = dearest(items, cost, n, most, row_of, rows);
+    int64_t *other = malloc((size_t)n * sizeof *other);
+    memcpy(other, row_of, (size_t)n * sizeof *other);
+    arena_init(&a, 0);
+    assert_ok(pack_balance(items, cost, n, most, &a, row_of, rows));
+    assert_ok(pack_balance(items, cost, n, most, &a, other, rows));
+    arena_done(&a);
+    assert_memory_equal(other, row_of, (size_t)n * sizeof *other);
+    free(other);
+    const double after = dearest(items, cost, n, most, row_of, rows);
+    assert_true(after <= before + 1e-9);
+    return after;
+}
+
+/* For any lengths and costs, balancing keeps the budgets, makes no row dearer than the dearest and
+ * gives the same result every time. */
+static void test_balance__any_rows(void **state)
+{
+    (void)state;
+    rng_key key = rng_key_make(harness_seed(), "test balance");
+    uint64_t c = 0;
+    for (int round = 0; round < 200; round++) {
+        const pack_item most = {1 + (int64_t)rng_below(key, c++, 4000),
+                                (int64_t)rng_below(key, c++, 4000)};
+        const int64_t n = 1 + (int64_t)rng_below(key, c++, 200);
+        arena a;
+        int64_t rows;
+        int64_t *row_of = calloc((size_t)n, sizeof *row_of);
+        int64_t *cost = calloc((size_t)n, sizeof *cost);
+        pack_item *items = calloc((size_t)n, sizeof *items);
+        for (int64_t i = 0; i < n; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)most.tokens);
+            items[i].patches = (int64_t)rng_below(key, c++, (uint64_t)most.patches + 1);
+            cost[i] = 1 + (int64_t)rng_below(key, c++, 1000000);
+        }
+        arena_init(&a, 0);
+        assert_ok(pack_rows(items, n, most.tokens, most.patches, &a, row_of, &rows));
+        arena_done(&a);
+        balance(items, cost, n, most, row_of, rows);
+        free(items);
+        free(cost);
+        free(row_of);
+    }
+}
+
+/* Units of three questions or more on a picture, some of half a row: packed alone, the dearest row
+ * is far above the mean, because it has many pictures. */
+static void test_balance__pictures_with_many_questions(void **state)
+{
+    (void)state;
+    enum { N = 6000, BUDGET = 8192 };
+    rng_key key = rng_key_make(harness_seed(), "many questions");
+    uint64_t c = 0;
+    static pack_item items[N];
+    static int64_t cost[N], row_of[N];
+    const pack_item most = {BUDGET, 4 * BUDGET};
+    for (int i = 0; i < N; i++) {
+        const int64_t picture = 190 + 10 * (int64_t)rng_below(key, c++, 18);
+        const int64_t questions = rng_below(key, c++, 10) ? 3 + (int64_t)rng_below(key, c++, 2)
+                                                          : 5 + (int64_t)rng_below(key, c++, 6);
+        items[i] = (pack_item){0, 4 * picture};
+        for (int64_t k = 0; k < questions; k++)
+            items[i].tokens += picture + 15 + (int64_t)rng_below(key, c++, 10);
+        cost[i] = 18250 * items[i].tokens + 2900 * items[i].patches;
+    }
+    arena a;
+    int64_t rows;
+    arena_init(&a, 0);
+    assert_ok(pack_rows(items, N, BUDGET - BUDGET / 400, most.patches, &a, row_of, &rows));
+    arena_done(&a);
+    const double packed = dearest(items, cost, N, most, row_of, rows);
+    const double balanced = balance(items, cost, N, most, row_of, rows);
+    print_message("the dearest of %lld rows over the mean: %.4f, balanced %.4f\n", (long long)rows,
+                  packed, balanced);
+    assert_true(balanced <= 1.02);
+    assert_true(packed > 1.025); /* otherwise this shows nothing */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +303,8 @@ int main(void)
         cmocka_unit_test(test_pack__exact_cases),
         cmocka_unit_test(test_level__makes_rows_alike),
         cmocka_unit_test(test_pack__fifths_of_a_row),
+        cmocka_unit_test(test_balance__any_rows),
+        cmocka_unit_test(test_balance__pictures_with_many_questions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -538,6 +538,15 @@ static void test_nothing_usable__says_why(void **state)
     fake_data_done(&f);
 }
 
+/* Finds in the report by how many percent the most expensive of 8 ranks is above the mean on
+ * average. */
+static double mean_step(const char *text)
+{
+    const char *balance = strstr(text, "balance: over 8 ranks the slowest is ");
+    assert_non_null(balance);
+    return strtod(balance + strlen("balance: over 8 ranks the slowest is "), NULL);
+}
+
 /* Finds in the report by how many percent the most expensive of 8 ranks is above the mean in the
  * worst step. */
 static double worst_step(const char *text)
@@ -616,6 +625,74 @@ static void test_fill__vqa_lengths_at_8192(void **state)
     arena_done(&a);
 }
 
+/* Questions on a picture as VQAv2 has them: 3 or 4, 9 and more for a tenth, 25 and more for a
+ * hundredth of the pictures, 274 at most. They are counted down from the largest numbers. */
+static int64_t questions_of(int64_t picture, int64_t pictures)
+{
+    const double share = (double)picture / (double)pictures;
+    if (picture == 0)
+        return 274;
+    if (share < 0.01)
+        return 25 + (int64_t)(0.2 / (share + 0.002));
+    if (share < 0.1)
+        return 9 + (int64_t)(1.6 / (share + 0.01) - 14);
+    return share < 0.2 ? 6 : share < 0.6 ? 4 : 3;
+}
+
+/* Plans questions on shared pictures with 8 rows a step and returns the report. */
+static char *report_shared(const fake_sample *samples, int64_t n, plan_kind kind)
+{
+    fake_data f;
+    plan *p;
+    conf c = small_conf();
+    char *text;
+    size_t size;
+    c.training_seq_len = 8192;
+    c.data_window = 4096;
+    c.training_global_batch_size = 8;
+    c.data_group = GROUP_SHARED_IMAGE;
+    fake_data_init(&f, samples, n);
+    assert_ok(plan_new(&c, &f.base, f.index, kind, &p));
+    FILE *to = open_memstream(&text, &size);
+    assert_ok(plan_report(p, to));
+    fclose(to);
+    plan_free(&p);
+    fake_data_done(&f);
+    return text;
+}
+
+/* With as many questions on a picture as VQAv2 has, ranks have an even load even if each gets one
+ * row. By the earlier rules, which cursors of earlier streams still get, they do not. */
+static void test_balance__real_numbers_of_questions(void **state)
+{
+    (void)state;
+    enum { N = 30000, PICTURES = 5600 };
+    static fake_sample samples[N];
+    fake_vqa_lengths(harness_seed(), samples, N);
+    int64_t n = 0;
+    for (int64_t picture = 0; picture < PICTURES && n < N; picture++) {
+        const int64_t first = n, questions = questions_of(picture, PICTURES);
+        for (int64_t k = 1; k < questions && n + 1 < N; k++) {
+            n++;
+            samples[n].width = samples[first].width;
+            samples[n].height = samples[first].height;
+            samples[n].image_of = first + 1;
+        }
+        n++;
+    }
+    char *text = report_shared(samples, n, PLAN_PACKED);
+    assert_true(worst_step(text) <= 3.0);
+    assert_true(mean_step(text) <= 1.5);
+    const char *fill = strstr(text, "fill: ");
+    assert_non_null(fill);
+    print_message("fill %.2f %%\n", strtod(fill + strlen("fill: "), NULL));
+    assert_true(strtod(fill + strlen("fill: "), NULL) >= 99.0);
+    free(text);
+    text = report_shared(samples, n, PLAN_EARLIER);
+    assert_true(worst_step(text) > 3.0);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -631,6 +708,7 @@ int main(void)
         cmocka_unit_test(test_oversize__is_shrunk_or_refused),
         cmocka_unit_test(test_nothing_usable__says_why),
         cmocka_unit_test(test_fill__vqa_lengths_at_8192),
+        cmocka_unit_test(test_balance__real_numbers_of_questions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,10 +73,10 @@ static void test_split__every_token_is_in_one_part(void **state)
 }
 
 /* Each picture has five questions, of which a row holds four. The patches of a picture count once
- * for all questions beside it. */
-static void test_shared_image__questions_are_together_and_patches_count_once(void **state)
+ * for all questions beside it. By the earlier rules four of the five share their picture. A unit of
+ * four is more than half a row, so by the present rules it becomes two of two. */
+static void check_shared_image(plan_kind kind, int64_t sharing)
 {
-    (void)state;
     enum { N = 300, EACH = 5 };
     fake_sample s[N] = {0};
     int seen[N] = {0};
@@ -90,7 +90,7 @@ static void test_shared_image__questions_are_together_and_patches_count_once(voi
     conf c = conf_of(512);
     c.data_group = GROUP_SHARED_IMAGE;
     fake_data_init(&f, s, N);
-    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
+    assert_ok(plan_new(&c, &f.base, f.index, kind, &p));
     arena_init(&a, 0);
     int64_t shared = 0;
     for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
@@ -113,10 +113,17 @@ static void test_shared_image__questions_are_together_and_patches_count_once(voi
     }
     for (int i = 0; i < N; i++)
         assert_int_equal(seen[i], 1);
-    assert_int_equal(shared, 3 * N / EACH);
+    assert_int_equal(shared, sharing * N / EACH);
     plan_free(&p);
     arena_done(&a);
     fake_data_done(&f);
+}
+
+static void test_shared_image__questions_are_together_and_patches_count_once(void **state)
+{
+    (void)state;
+    check_shared_image(PLAN_EARLIER, 3);
+    check_shared_image(PLAN_PACKED, 2);
 }
 
 /* A window reads one or two neighbouring pieces. An epoch still has every sample once, in mixed
