@@ -5,8 +5,8 @@
 #   P/lib                     prepd's image and video modules and the trainer's backends; the programs
 #                             look for them in ../lib from their own folder
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
-#   P/share/tessera           configs, client.py (the Python client), dashboard, licence,
-#                             train.sbatch
+#   P/share/tessera           configs, client.py and masks.py (the Python client), dashboard,
+#                             licence, train.sbatch
 #   P/share/doc/tessera       the pages that the units, the scripts and the programs refer to
 foreach(program IN LISTS tessera_programs)
     if(TARGET ${program})
@@ -20,7 +20,7 @@ foreach(backend IN LISTS tessera_modules)
 endforeach()
 install(PROGRAMS deploy/prepd-run DESTINATION bin)
 install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
-install(FILES proto/client.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
+install(FILES proto/client.py proto/masks.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
 set(folders . deploy prepd prepd/dataset prepd/plan proto)
 if(TARGET trainer)

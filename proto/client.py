@@ -498,11 +498,13 @@ def main():
     parser.add_argument("--timeout", type=float, default=60.0, help="longest silence, in seconds")
     parser.add_argument("--unchecked", action="store_true", help="read a recording although its hashes cannot be checked")
     parser.add_argument("--out", help="write the arrays of the last row to this .npz file")
-    parser.add_argument("--overwrite", action="store_true", help="replace that file if it is there")
+    parser.add_argument("--mask", help="draw which tokens of the last row see which to this .png file (needs masks.py)")
+    parser.add_argument("--overwrite", action="store_true", help="replace these files if they are there")
     args = parser.parse_args()
-    if args.out and os.path.exists(args.out) and not args.overwrite:
-        print(f"client.py: {args.out}: this exists already; name another place, or say --overwrite", file=sys.stderr)
-        sys.exit(EXIT_CODES["ST_CANT_CREATE"])
+    for path in (args.out, args.mask):
+        if path and os.path.exists(path) and not args.overwrite:
+            print(f"client.py: {path}: this exists already; name another place, or say --overwrite", file=sys.stderr)
+            sys.exit(EXIT_CODES["ST_CANT_CREATE"])
     live = args.source.startswith(("ipc://", "tcp://"))
     rows = (connect(args.source, args.stream, timeout=args.timeout, keys=args.keys, prefixes=True) if live
             else replay(args.source, args.unchecked, prefixes=True))
@@ -520,6 +522,9 @@ def main():
     rows.close()
     if args.out and row is not None:
         np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})
+    if args.mask and row is not None:
+        import masks  # here, so that this file goes without it
+        masks.draw(row, args.mask)
 
 
 if __name__ == "__main__":

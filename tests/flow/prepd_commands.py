@@ -310,7 +310,7 @@ def nothing_is_replaced_unasked():
         check("rows.rec: 4 rows" in rows, rows)
         verbs = [(BIN, "record", "-c", f.config, "--steps", "1", "--out", there), (BIN, "sample", "-c", f.config, "--index", "0", "--out", there),
                  (BIN, "sample", "-c", f.config, "--index", "0", "--png", there), (BIN, "sample", "-c", f.config, "--index", "0", "--png", full),
-                 (sys.executable, CLIENT, f.file("rows.rec"), "--out", there)]
+                 (sys.executable, CLIENT, f.file("rows.rec"), "--out", there), (sys.executable, CLIENT, f.file("rows.rec"), "--mask", there)]
         if TRAINER in PROGRAMS:
             verbs += [(TRAINER, "export", "--model", f.file("data/model"), "--out", full), (TRAINER, "probe", "--model", "x", "--batch", "y", "--out", there),
                       (TRAINER, "bench", "ops", "--model.path", "debug", "--rates", there)]
@@ -321,10 +321,10 @@ def nothing_is_replaced_unasked():
             with open(path) as x:
                 check(x.read() == "mine", f"{path} was replaced")
         said(BIN, "sample", "-c", f.config, "--index", "0", "--png", f.file("empty"), code=0)
-        for words in verbs[:2] + verbs[3:5]:
+        for words in verbs[:2] + verbs[3:6]:
             said(*words, "--overwrite", code=0)
         with open(there, "rb") as x:
-            check(x.read(4) != b"mine", "not replaced")
+            check(x.read(4) == b"\x89PNG", "not replaced by the last of them, the picture of a mask")
 
 
 def a_sample_as_png():

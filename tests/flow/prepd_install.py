@@ -53,7 +53,7 @@ def links_nothing_of_the_trainer(prefix):
 def everything_is_in_its_place():
     with Prefix() as p:
         for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so", "lib/libprepd_video.so",
-                     "share/tessera/client.py", "share/tessera/configs/smoke.yaml",
+                     "share/tessera/client.py", "share/tessera/masks.py", "share/tessera/configs/smoke.yaml",
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
         links_nothing_of_the_trainer(p.path)
