@@ -18,99 +18,104 @@ static void require_code(int code, const char *what)
     abort();
 }
 
-static void paint(AVFrame *f, int64_t k, int seed)
+/* Letters: x, y a place in the frame. */
+static void paint(AVFrame *frame, int64_t number, int seed)
 {
-    require_code(av_frame_make_writable(f), "frame");
-    for (int y = 0; y < f->height; y++)
-        for (int x = 0; x < f->width; x++)
-            f->data[0][y * f->linesize[0] + x] =
-                (uint8_t)(40 + ((x + y / 2 + k * seed) / STRIPE % 8) * 24);
-    for (int y = 0; y < f->height / 2; y++)
-        for (int x = 0; x < f->width / 2; x++) {
-            const bool quarter = y < f->height / 4 && x < f->width / 4;
-            f->data[1][y * f->linesize[1] + x] = quarter ? (uint8_t)(16 + k * 37 % 220) : 128;
-            f->data[2][y * f->linesize[2] + x] = quarter ? (uint8_t)(240 - k * 53 % 220) : 128;
+    require_code(av_frame_make_writable(frame), "frame");
+    for (int y = 0; y < frame->height; y++)
+        for (int x = 0; x < frame->width; x++)
+            frame->data[0][y * frame->linesize[0] + x] =
+                (uint8_t)(40 + ((x + y / 2 + number * seed) / STRIPE % 8) * 24);
+    for (int y = 0; y < frame->height / 2; y++)
+        for (int x = 0; x < frame->width / 2; x++) {
+            const bool quarter = y < frame->height / 4 && x < frame->width / 4;
+            frame->data[1][y * frame->linesize[1] + x] =
+                quarter ? (uint8_t)(16 + number * 37 % 220) : 128;
+            frame->data[2][y * frame->linesize[2] + x] =
+                quarter ? (uint8_t)(240 - number * 53 % 220) : 128;
         }
-    f->pts = k;
+    frame->pts = number;
 }
 
-static void write_packets(AVCodecContext *c, AVFormatContext *to, AVStream *s)
+static void write_packets(AVCodecContext *coder, AVFormatContext *to, AVStream *stream)
 {
-    AVPacket *p = av_packet_alloc();
+    AVPacket *packet = av_packet_alloc();
     for (;;) {
-        const int code = avcodec_receive_packet(c, p);
+        const int code = avcodec_receive_packet(coder, packet);
         if (code == AVERROR(EAGAIN) || code == AVERROR_EOF)
             break;
         require_code(code, "encoding");
-        if (p->duration == 0)
-            p->duration = 1;
-        av_packet_rescale_ts(p, c->time_base, s->time_base);
-        p->stream_index = s->index;
-        require_code(av_interleaved_write_frame(to, p), "writing");
+        if (packet->duration == 0)
+            packet->duration = 1;
+        av_packet_rescale_ts(packet, coder->time_base, stream->time_base);
+        packet->stream_index = stream->index;
+        require_code(av_interleaved_write_frame(to, packet), "writing");
     }
-    av_packet_free(&p);
+    av_packet_free(&packet);
 }
 
-static AVCodecContext *open_encoder(const AVCodec *codec, const video_plan *p, AVRational rate,
+static AVCodecContext *open_encoder(const AVCodec *codec, const video_plan *video, AVRational rate,
                                     bool global_header)
 {
-    AVCodecContext *c = avcodec_alloc_context3(codec);
-    c->width = p->width;
-    c->height = p->height;
-    c->pix_fmt = codec->id == AV_CODEC_ID_MJPEG ? AV_PIX_FMT_YUVJ420P : AV_PIX_FMT_YUV420P;
-    c->time_base = av_inv_q(rate);
-    c->framerate = rate;
-    c->gop_size = 12;
-    c->max_b_frames = codec->id == AV_CODEC_ID_H264 ? 2 : 0;
-    c->thread_count = 1;
-    c->flags |= AV_CODEC_FLAG_BITEXACT | (global_header ? AV_CODEC_FLAG_GLOBAL_HEADER : 0);
+    AVCodecContext *coder = avcodec_alloc_context3(codec);
+    coder->width = video->width;
+    coder->height = video->height;
+    coder->pix_fmt = codec->id == AV_CODEC_ID_MJPEG ? AV_PIX_FMT_YUVJ420P : AV_PIX_FMT_YUV420P;
+    coder->time_base = av_inv_q(rate);
+    coder->framerate = rate;
+    coder->gop_size = 12;
+    coder->max_b_frames = codec->id == AV_CODEC_ID_H264 ? 2 : 0;
+    coder->thread_count = 1;
+    coder->flags |= AV_CODEC_FLAG_BITEXACT | (global_header ? AV_CODEC_FLAG_GLOBAL_HEADER : 0);
     if (codec->id == AV_CODEC_ID_VP9 || codec->id == AV_CODEC_ID_VP8)
-        av_opt_set(c->priv_data, "deadline", "realtime", 0);
+        av_opt_set(coder->priv_data, "deadline", "realtime", 0);
     if (codec->id == AV_CODEC_ID_HEVC)
-        av_opt_set(c->priv_data, "x265-params", "log-level=none", 0);
-    require_code(avcodec_open2(c, codec, NULL), p->encoder);
-    return c;
+        av_opt_set(coder->priv_data, "x265-params", "log-level=none", 0);
+    require_code(avcodec_open2(coder, codec, NULL), video->encoder);
+    return coder;
 }
 
-static void encode_all(AVCodecContext *c, AVFormatContext *to, AVStream *s, const video_plan *p)
+static void encode_all(AVCodecContext *coder, AVFormatContext *to, AVStream *stream,
+                       const video_plan *video)
 {
-    AVFrame *f = av_frame_alloc();
-    f->width = c->width;
-    f->height = c->height;
-    f->format = c->pix_fmt;
-    require_code(av_frame_get_buffer(f, 0), "frame");
-    for (int64_t k = 0; k < p->frames; k++) {
-        paint(f, k, p->seed);
-        require_code(avcodec_send_frame(c, f), "encoding");
-        write_packets(c, to, s);
+    AVFrame *frame = av_frame_alloc();
+    frame->width = coder->width;
+    frame->height = coder->height;
+    frame->format = coder->pix_fmt;
+    require_code(av_frame_get_buffer(frame, 0), "frame");
+    for (int64_t k = 0; k < video->frames; k++) {
+        paint(frame, k, video->seed);
+        require_code(avcodec_send_frame(coder, frame), "encoding");
+        write_packets(coder, to, stream);
     }
-    require_code(avcodec_send_frame(c, NULL), "encoding");
-    write_packets(c, to, s);
-    av_frame_free(&f);
+    require_code(avcodec_send_frame(coder, NULL), "encoding");
+    write_packets(coder, to, stream);
+    av_frame_free(&frame);
 }
 
-bool video_file_write(const char *path, const video_plan *p)
+bool video_file_write(const char *path, const video_plan *video)
 {
     AVFormatContext *to = NULL;
     AVRational rate;
     av_log_set_level(AV_LOG_ERROR);
-    const AVCodec *codec = avcodec_find_encoder_by_name(p->encoder);
+    const AVCodec *codec = avcodec_find_encoder_by_name(video->encoder);
     if (!codec)
         return false;
-    require_code(av_parse_video_rate(&rate, p->rate), p->rate);
+    require_code(av_parse_video_rate(&rate, video->rate), video->rate);
     require_code(avformat_alloc_output_context2(&to, NULL, NULL, path), path);
-    AVCodecContext *c = open_encoder(codec, p, rate, to->oformat->flags & AVFMT_GLOBALHEADER);
-    AVStream *s = avformat_new_stream(to, NULL);
-    require_code(avcodec_parameters_from_context(s->codecpar, c), "stream");
-    s->time_base = c->time_base;
-    s->avg_frame_rate = rate;
+    AVCodecContext *coder =
+        open_encoder(codec, video, rate, to->oformat->flags & AVFMT_GLOBALHEADER);
+    AVStream *stream = avformat_new_stream(to, NULL);
+    require_code(avcodec_parameters_from_context(stream->codecpar, coder), "stream");
+    stream->time_base = coder->time_base;
+    stream->avg_frame_rate = rate;
     to->flags |= AVFMT_FLAG_BITEXACT;
     require_code(avio_open(&to->pb, path, AVIO_FLAG_WRITE), path);
     require_code(avformat_write_header(to, NULL), "header");
-    encode_all(c, to, s, p);
+    encode_all(coder, to, stream, video);
     require_code(av_write_trailer(to), "trailer");
     avio_closep(&to->pb);
-    avcodec_free_context(&c);
+    avcodec_free_context(&coder);
     avformat_free_context(to);
     return true;
 }

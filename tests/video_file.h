@@ -16,6 +16,6 @@ typedef struct video_plan {
 } video_plan;
 
 /* False: this FFmpeg has no such encoder. Ends the program if anything else fails. */
-bool video_file_write(const char *path, const video_plan *p);
+bool video_file_write(const char *path, const video_plan *video);
 
 #endif

@@ -34,12 +34,12 @@ static bool marked[MAX_FD];
 static bool is_verb(const char *verb)
 {
     char line[4096] = "";
-    FILE *f = fopen("/proc/self/cmdline", "r");
-    const size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
-    if (f)
-        fclose(f);
+    FILE *file = fopen("/proc/self/cmdline", "r");
+    const size_t got = file ? fread(line, 1, sizeof line - 1, file) : 0;
+    if (file)
+        fclose(file);
     const char *second = line + strlen(line) + 1;
-    return verb && (!verb[0] || (second < line + n && strcmp(second, verb) == 0));
+    return verb && (!verb[0] || (second < line + got && strcmp(second, verb) == 0));
 }
 
 __attribute__((constructor)) static void begin(void)
@@ -93,29 +93,30 @@ int statvfs(const char *path, struct statvfs *out)
  * open the file and is left alone. */
 long syscall(long number, ...)
 {
-    long a[6];
+    long argument[6];
     va_list args;
     va_start(args, number);
     for (int k = 0; k < 6; k++)
-        a[k] = va_arg(args, long);
+        argument[k] = va_arg(args, long);
     va_end(args);
     const bool opens =
-        left && number == SYS_openat2 && !(((const struct open_how *)a[2])->flags & O_PATH);
-    if (fail_call("open", opens && strstr((const char *)a[1], part)))
+        left && number == SYS_openat2 && !(((const struct open_how *)argument[2])->flags & O_PATH);
+    if (fail_call("open", opens && strstr((const char *)argument[1], part)))
         return -1;
-    return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    return real_syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4],
+                        argument[5]);
 }
 
-ssize_t pread(int fd, void *to, size_t n, off_t offset)
+ssize_t pread(int fd, void *to, size_t count, off_t offset)
 {
     if (fail_call("pread", fd >= 0 && fd < MAX_FD && marked[fd]))
         return -1;
-    return real_pread(fd, to, n, offset);
+    return real_pread(fd, to, count, offset);
 }
 
-void *mmap(void *at, size_t n, int protect, int flags, int fd, off_t offset)
+void *mmap(void *at, size_t count, int protect, int flags, int fd, off_t offset)
 {
     if (fail_call("mmap", fd >= 0 && fd < MAX_FD && marked[fd]))
         return MAP_FAILED;
-    return real_mmap(at, n, protect, flags, fd, offset);
+    return real_mmap(at, count, protect, flags, fd, offset);
 }

@@ -6,7 +6,7 @@
 
 #include <jpeglib.h>
 
-boolean jpeg_start_decompress(j_decompress_ptr j)
+boolean jpeg_start_decompress(j_decompress_ptr reader)
 {
     static boolean (*real)(j_decompress_ptr);
     if (!real) { /* a module has loaded libjpeg, so RTLD_NEXT does not find it */
@@ -15,6 +15,6 @@ boolean jpeg_start_decompress(j_decompress_ptr j)
         if (!real)
             abort();
     }
-    j->dct_method = JDCT_IFAST;
-    return real(j);
+    reader->dct_method = JDCT_IFAST;
+    return real(reader);
 }

@@ -71,7 +71,7 @@ static void leak(void)
 }
 
 static status decode_poisoned(span bytes, const char *file, const conf *limits,
-                              const image_rows *rows, arena *a, image *out)
+                              const image_rows *rows, arena *memory, image *out)
 {
     if (holds_mark(bytes, "POISON:abort"))
         abort();
@@ -87,7 +87,7 @@ static status decode_poisoned(span bytes, const char *file, const conf *limits,
         leak();
     if (getenv("POISON_SLOW_MS"))
         usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
-    return real->decode(bytes, file, limits, rows, a, out);
+    return real->decode(bytes, file, limits, rows, memory, out);
 }
 
 static status fingerprint(hash128 *out)
@@ -100,9 +100,9 @@ static status write_png(const image *im, uint8_t **out, size_t *out_size)
     return real->write_png(im, out, out_size);
 }
 
-static status resize_vips(const image *in, int32_t height, int32_t width, arena *a, image *out)
+static status resize_vips(const image *in, int32_t height, int32_t width, arena *memory, image *out)
 {
-    return real->resize_vips(in, height, width, a, out);
+    return real->resize_vips(in, height, width, memory, out);
 }
 
 extern const image_api tessera_image_api;
@@ -140,10 +140,10 @@ static status video_header_real(const video_bytes *bytes, const char *file, cons
 }
 
 static status video_decode_real(const video_bytes *bytes, const char *file, const conf *limits,
-                                const int64_t *index, int64_t n, arena *a, video_take take,
+                                const int64_t *index, int64_t count, arena *memory, video_take take,
                                 void *user)
 {
-    return real_video->decode(bytes, file, limits, index, n, a, take, user);
+    return real_video->decode(bytes, file, limits, index, count, memory, take, user);
 }
 
 static status video_fingerprint_other(hash128 *out)

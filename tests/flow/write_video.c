@@ -16,11 +16,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "write_video OUT ENCODER WIDTH HEIGHT FRAMES RATE SEED\n");
         return USAGE;
     }
-    const video_plan p = {.encoder = argv[2],
-                          .width = atoi(argv[3]),
-                          .height = atoi(argv[4]),
-                          .frames = atoi(argv[5]),
-                          .rate = argv[6],
-                          .seed = atoi(argv[7])};
-    return video_file_write(argv[1], &p) ? 0 : SKIPPED;
+    const video_plan video = {.encoder = argv[2],
+                              .width = atoi(argv[3]),
+                              .height = atoi(argv[4]),
+                              .frames = atoi(argv[5]),
+                              .rate = argv[6],
+                              .seed = atoi(argv[7])};
+    return video_file_write(argv[1], &video) ? 0 : SKIPPED;
 }

@@ -23,65 +23,65 @@ static void make_file(void)
     const char *tmp = getenv("TMPDIR");
     snprintf(path, sizeof path, "%.200s/fuzz-chats-%d.jsonl", tmp ? tmp : "/tmp", (int)getpid());
     atexit(remove_file);
-    FILE *f = fopen(path, "w");
-    FUZZ_HOLDS(f);
+    FILE *file = fopen(path, "w");
+    FUZZ_HOLDS(file);
     for (int k = 0; k < RECORDS; k++)
-        fprintf(f,
+        fprintf(file,
                 "{\"image\":\"p/%02d.jpg\",\"conversations\":[{\"from\":\"human\",\"value\":"
                 "\"<image>\"},{\"from\":\"gpt\",\"value\":\"b\"}]}\n",
                 k);
-    FUZZ_HOLDS(fclose(f) == 0);
+    FUZZ_HOLDS(fclose(file) == 0);
 }
 
-static void read_records(const conversations *d)
+static void read_records(const conversations *talks)
 {
-    arena a;
-    arena_init(&a, 0);
-    for (int64_t i = 0; i < d->count && i < MOST; i++) {
-        sample s;
+    arena memory;
+    arena_init(&memory, 0);
+    for (int64_t i = 0; i < talks->count && i < MOST; i++) {
+        sample smp;
         image_place place;
         status_clear();
-        if (dataset_conversations.sample(&d->base, i, &a, &s) != ST_OK) {
+        if (dataset_conversations.sample(&talks->base, i, &memory, &smp) != ST_OK) {
             FUZZ_HOLDS(status_text()[0]);
             continue;
         }
-        FUZZ_HOLDS(s.name[0] && (s.cause || s.n_turns > 0));
-        for (int32_t k = 0; k < s.n_images; k++) {
-            dataset_image_place(&d->base, s.images[k], &place);
+        FUZZ_HOLDS(smp.name[0] && (smp.cause || smp.n_turns > 0));
+        for (int32_t k = 0; k < smp.n_images; k++) {
+            dataset_image_place(&talks->base, smp.images[k], &place);
             FUZZ_HOLDS(place.path[0]);
         }
     }
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    conf c = conf_defaults();
-    st_file f;
+    conf options = conf_defaults();
+    st_file tensors;
     if (!path[0])
         make_file();
-    if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
+    if (st_parse(span_of(data, size), "fuzz", &tensors) != ST_OK)
         return 0;
-    conversations d = {.base.adapter = &dataset_conversations, .random = true};
-    c.data_format = DATA_CONVERSATIONS;
-    c.data_path = path;
-    d.clips.max_frames = c.video_input_frames;
-    d.root = strdup("/nowhere");
-    FUZZ_HOLDS(d.root && chat_rules_of(&c, &d.rules) == ST_OK &&
-               records_open(&c, &d.files) == ST_OK);
+    conversations talks = {.base.adapter = &dataset_conversations, .random = true};
+    options.data_format = DATA_CONVERSATIONS;
+    options.data_path = path;
+    talks.clips.max_frames = options.video_input_frames;
+    talks.root = strdup("/nowhere");
+    FUZZ_HOLDS(talks.root && chat_rules_of(&options, &talks.rules) == ST_OK &&
+               records_open(&options, &talks.files) == ST_OK);
     status_clear();
-    if (chat_cache_take(&d, &f, "fuzz") == ST_OK)
-        read_records(&d);
+    if (chat_cache_take(&talks, &tensors, "fuzz") == ST_OK)
+        read_records(&talks);
     else
         FUZZ_HOLDS(status_text()[0]);
-    records_close(&d.files);
-    name_list_done(&d.images);
-    clip_table_done(&d.clips);
-    text_pool_done(&d.causes);
-    free(d.contents);
-    free(d.root);
-    free(d.all);
-    free(d.shown);
-    st_close(&f);
+    records_close(&talks.files);
+    name_list_done(&talks.images);
+    clip_table_done(&talks.clips);
+    text_pool_done(&talks.causes);
+    free(talks.contents);
+    free(talks.root);
+    free(talks.all);
+    free(talks.shown);
+    st_close(&tensors);
     return 0;
 }

@@ -7,7 +7,7 @@
 #include "common/conf/conf.h"
 #include "tests/fuzz/fuzz.h"
 
-static status load_conf(const void *data, size_t size, conf *c)
+static status load_conf(const void *data, size_t size, conf *options)
 {
     char path[64];
     int fd = memfd_create("conf", MFD_CLOEXEC);
@@ -16,34 +16,34 @@ static status load_conf(const void *data, size_t size, conf *c)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     char *argv[] = {(char *)"fuzz", (char *)"-c", path, NULL};
     int argc = 3;
-    status st = conf_load(c, &argc, argv);
+    status st = conf_load(options, &argc, argv);
     close(fd);
     return st;
 }
 
-static char *print_conf(const conf *c)
+static char *print_conf(const conf *options)
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    FUZZ_HOLDS(f != NULL);
-    conf_print(c, f);
-    fclose(f);
+    FILE *file = open_memstream(&text, &size);
+    FUZZ_HOLDS(file != NULL);
+    conf_print(options, file);
+    fclose(file);
     return text;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    conf c, again;
-    if (load_conf(data, size, &c) != ST_OK)
+    conf options, again;
+    if (load_conf(data, size, &options) != ST_OK)
         return 0;
-    char *first = print_conf(&c);
+    char *first = print_conf(&options);
     FUZZ_HOLDS(load_conf(first, strlen(first), &again) == ST_OK);
     char *second = print_conf(&again);
     FUZZ_HOLDS(strcmp(first, second) == 0);
     free(first);
     free(second);
-    conf_done(&c);
+    conf_done(&options);
     conf_done(&again);
     return 0;
 }

@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     rank_link_kind kind;
-    rank_link_hello h;
+    rank_link_hello hello;
     size_t bytes, again_size;
     uint8_t header[CONTROL_HEADER], *again = NULL;
     char difference[256];
@@ -19,12 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rank_link_header_put(header, kind, bytes);
     FUZZ_HOLDS(memcmp(header, data, CONTROL_HEADER) == 0 && bytes <= CONTROL_HELLO_MAX);
     span payload = span_of(data + CONTROL_HEADER, size - CONTROL_HEADER);
-    if (rank_link_hello_get(payload, &h) != ST_OK)
+    if (rank_link_hello_get(payload, &hello) != ST_OK)
         return 0;
-    FUZZ_HOLDS(rank_link_hello_put(&h, &again, &again_size) == ST_OK);
+    FUZZ_HOLDS(rank_link_hello_put(&hello, &again, &again_size) == ST_OK);
     FUZZ_HOLDS(again_size == payload.size && memcmp(again, payload.data, again_size) == 0);
-    FUZZ_HOLDS(!rank_link_options_differ(h.options, h.options, difference, sizeof difference));
-    rank_link_options_differ(h.options, h.host, difference, sizeof difference);
+    FUZZ_HOLDS(
+        !rank_link_options_differ(hello.options, hello.options, difference, sizeof difference));
+    rank_link_options_differ(hello.options, hello.host, difference, sizeof difference);
     free(again);
     return 0;
 }

@@ -9,13 +9,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    frame f, again;
+    frame head, again;
     uint8_t bytes[FRAME_BYTES];
-    if (frame_decode(span_of(data, size), "fuzz", &f) != ST_OK)
+    if (frame_decode(span_of(data, size), "fuzz", &head) != ST_OK)
         return 0;
-    frame_encode(&f, bytes);
+    frame_encode(&head, bytes);
     if (frame_decode(span_of(bytes, sizeof bytes), "fuzz", &again) != ST_OK ||
-        memcmp(bytes, data, FRAME_BYTES - 8) || again.row != f.row || again.kind != f.kind)
+        memcmp(bytes, data, FRAME_BYTES - 8) || again.row != head.row || again.kind != head.kind)
         abort();
     return 0;
 }

@@ -1,7 +1,7 @@
 /* fuzz_image.c: any bytes as a picture. It must be refused, or have the size that its header gave;
  * and decoding it in bands must give the same as decoding it at once, also when it is refused. The
  * target is our own part (format, orientation, chunks, limits) and, without instrumentation, the
- * loaders of the libraries that we use. */
+ * loaders of the libraries that we use. Letters: x, y a place in the picture. */
 #include <string.h>
 
 #include "prepd/sample/image.h"
@@ -32,28 +32,29 @@ typedef struct banded {
 
 static void take_band(void *user, const uint8_t *rgb, int32_t y)
 {
-    banded *b = user;
-    FUZZ_HOLDS(y == b->next);
-    memcpy(b->rgb + (size_t)y * (size_t)b->width * 3, rgb, (size_t)b->band * (size_t)b->width * 3);
-    b->next += b->band;
+    banded *bands = user;
+    FUZZ_HOLDS(y == bands->next);
+    memcpy(bands->rgb + (size_t)y * (size_t)bands->width * 3, rgb,
+           (size_t)bands->band * (size_t)bands->width * 3);
+    bands->next += bands->band;
 }
 
 static void take_planes(void *user, const uint8_t *const planes[3], int64_t stride, int32_t y)
 {
-    banded *b = user;
-    FUZZ_HOLDS(y == b->next);
-    for (int32_t line = 0; line < b->band; line++)
-        for (int32_t x = 0; x < b->width; x++) {
+    banded *bands = user;
+    FUZZ_HOLDS(y == bands->next);
+    for (int32_t line = 0; line < bands->band; line++)
+        for (int32_t x = 0; x < bands->width; x++) {
             const int64_t at = line * stride + x;
             ycc_to_rgb(planes[0][at], planes[1][at], planes[2][at],
-                       b->rgb + ((int64_t)(y + line) * b->width + x) * 3);
+                       bands->rgb + ((int64_t)(y + line) * bands->width + x) * 3);
         }
-    b->next += b->band;
+    bands->next += bands->band;
 }
 
 /* `whole` is NULL if decoding at once failed, and st is the status it gave. */
 static void compare_bands(span bytes, const conf *limits, const image_info *info, status st,
-                          const image *whole, arena *a)
+                          const image *whole, arena *memory)
 {
     const size_t size = (size_t)info->width * (size_t)info->height * 3;
     const struct {
@@ -61,25 +62,25 @@ static void compare_bands(span bytes, const conf *limits, const image_info *info
         bool planes;
     } ways[] = {{1, false}, {32, false}, {32, true}, {info->height, true}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const arena_mark mark = arena_save(a);
-        banded b = {.width = info->width, .band = ways[i].band};
+        const arena_mark mark = arena_save(memory);
+        banded bands = {.width = info->width, .band = ways[i].band};
         const image_rows rows = {.height = info->height,
                                  .width = info->width,
-                                 .band = b.band,
+                                 .band = bands.band,
                                  .take = take_band,
                                  .take_ycc = ways[i].planes ? take_planes : NULL,
-                                 .user = &b};
+                                 .user = &bands};
         image im;
-        if (info->height % b.band != 0)
+        if (info->height % bands.band != 0)
             continue;
-        FUZZ_HOLDS(arena_alloc(a, size, (void **)&b.rgb) == ST_OK);
-        FUZZ_HOLDS(image_decode_rows(bytes, "fuzz", limits, &rows, a, &im) == st);
+        FUZZ_HOLDS(arena_alloc(memory, size, (void **)&bands.rgb) == ST_OK);
+        FUZZ_HOLDS(image_decode_rows(bytes, "fuzz", limits, &rows, memory, &im) == st);
         if (whole) {
             FUZZ_HOLDS(im.width == whole->width && im.height == whole->height);
-            FUZZ_HOLDS(im.rgb || b.next == info->height);
-            FUZZ_HOLDS(memcmp(im.rgb ? im.rgb : b.rgb, whole->rgb, size) == 0);
+            FUZZ_HOLDS(im.rgb || bands.next == info->height);
+            FUZZ_HOLDS(memcmp(im.rgb ? im.rgb : bands.rgb, whole->rgb, size) == 0);
         }
-        arena_release(a, mark);
+        arena_release(memory, mark);
     }
 }
 
@@ -90,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const span bytes = span_of(data ? data : (const uint8_t *)"", size);
     image_info info;
     image im;
-    arena a;
+    arena memory;
     if (!started)
         FUZZ_HOLDS(image_library_init("fuzz") == ST_OK);
     started = true;
@@ -99,11 +100,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     FUZZ_HOLDS(info.width > 0 && info.height > 0 &&
                (int64_t)info.width * info.height <= limits.image_input_pixels);
-    arena_init(&a, 0);
-    const status st = image_decode(bytes, "fuzz", &limits, &a, &im);
+    arena_init(&memory, 0);
+    const status st = image_decode(bytes, "fuzz", &limits, &memory, &im);
     if (st == ST_OK)
         FUZZ_HOLDS(im.width == info.width && im.height == info.height);
-    compare_bands(bytes, &limits, &info, st, st == ST_OK ? &im : NULL, &a);
-    arena_done(&a);
+    compare_bands(bytes, &limits, &info, st, st == ST_OK ? &im : NULL, &memory);
+    arena_done(&memory);
     return 0;
 }

@@ -10,7 +10,7 @@ enum { KEY_AT = 8, CHECK_AT = 64, HEADER = 80 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     hash128 key = {{0}};
-    data_index *x;
+    data_index *index;
     uint8_t *file = malloc(size ? size : 1);
     if (!file)
         return 0;
@@ -21,19 +21,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         hash128 right = hash_bytes(file, size);
         memcpy(file + CHECK_AT, right.bytes, sizeof right.bytes);
     }
-    if (index_parse(span_of(file, size), "fuzz", key, &x) == ST_OK) {
+    if (index_parse(span_of(file, size), "fuzz", key, &index) == ST_OK) {
         volatile size_t sum = 0;
-        for (int64_t j = 0; j < index_images(x); j++) {
-            index_image r;
-            index_image_get(x, j, &r);
-            sum = sum + (r.cause ? strlen(r.cause) : 0);
+        for (int64_t j = 0; j < index_images(index); j++) {
+            index_image record;
+            index_image_get(index, j, &record);
+            sum = sum + (record.cause ? strlen(record.cause) : 0);
         }
-        for (int64_t i = 0; i < index_samples(x); i++) {
-            index_sample r;
-            index_sample_get(x, i, &r);
-            sum = sum + (r.cause ? strlen(r.cause) : 0);
+        for (int64_t i = 0; i < index_samples(index); i++) {
+            index_sample record;
+            index_sample_get(index, i, &record);
+            sum = sum + (record.cause ? strlen(record.cause) : 0);
         }
-        index_free(&x);
+        index_free(&index);
     }
     free(file);
     return 0;

@@ -5,23 +5,23 @@
 #include "common/json/json.h"
 #include "tests/fuzz/fuzz.h"
 
-static char *text_of(const json_value *v)
+static char *text_of(const json_value *value)
 {
-    json_writer w;
+    json_writer writer;
     char *text = NULL;
-    json_writer_init(&w);
-    json_put_value(&w, v);
-    FUZZ_HOLDS(json_writer_take(&w, &text, NULL) == ST_OK);
+    json_writer_init(&writer);
+    json_put_value(&writer, value);
+    FUZZ_HOLDS(json_writer_take(&writer, &text, NULL) == ST_OK);
     return text;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    json_value *v = NULL, *again = NULL;
-    if (json_parse((const char *)data, size, "fuzz", &v) != ST_OK)
+    json_value *value = NULL, *again = NULL;
+    if (json_parse((const char *)data, size, "fuzz", &value) != ST_OK)
         return 0;
     if (!memmem(data, size, "\\u0000", 6)) { /* a key is cut at NUL, and may then equal another */
-        char *first = text_of(v);
+        char *first = text_of(value);
         FUZZ_HOLDS(json_parse(first, strlen(first), "rewritten", &again) == ST_OK);
         char *second = text_of(again);
         FUZZ_HOLDS(strcmp(first, second) == 0);
@@ -29,6 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(second);
     }
     json_free(&again);
-    json_free(&v);
+    json_free(&value);
     return 0;
 }

@@ -22,9 +22,9 @@ static void write_file(const char *name, const void *data, size_t size)
 {
     char path[512];
     join_file(name, path, sizeof path);
-    FILE *f = fopen(path, "wb");
-    FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
-    fclose(f);
+    FILE *file = fopen(path, "wb");
+    FUZZ_HOLDS(file && fwrite(data, 1, size, file) == size);
+    fclose(file);
 }
 
 static void remove_files(void)
@@ -53,44 +53,45 @@ static void make_folder(void)
     atexit(remove_files);
 }
 
-static void check_sample(const dataset *d, int64_t i, arena *a)
+static void check_sample(const dataset *set, int64_t index, arena *memory)
 {
-    sample s;
-    FUZZ_HOLDS(d->adapter->sample(d, i, a, &s) == ST_OK);
-    FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
-    FUZZ_HOLDS(!s.plain || s.cause || s.turns[0].parts[0].text_bytes > 0);
-    for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
-        for (int32_t k = 0; k < s.turns[t].n_parts; k++) {
-            const part *p = &s.turns[t].parts[k];
-            FUZZ_HOLDS(p->text ? p->text[p->text_bytes] == 0 : p->image < s.n_images);
-            FUZZ_HOLDS(!s.turns[t].weights || s.turns[t].weights[k] >= 0);
+    sample smp;
+    FUZZ_HOLDS(set->adapter->sample(set, index, memory, &smp) == ST_OK);
+    FUZZ_HOLDS(smp.name && smp.name[0] && (smp.cause || smp.n_turns > 0));
+    FUZZ_HOLDS(!smp.plain || smp.cause || smp.turns[0].parts[0].text_bytes > 0);
+    for (int32_t place = 0; !smp.cause && place < smp.n_turns; place++)
+        for (int32_t k = 0; k < smp.turns[place].n_parts; k++) {
+            const part *piece = &smp.turns[place].parts[k];
+            FUZZ_HOLDS(piece->text ? piece->text[piece->text_bytes] == 0
+                                   : piece->image < smp.n_images);
+            FUZZ_HOLDS(!smp.turns[place].weights || smp.turns[place].weights[k] >= 0);
         }
-    for (int32_t k = 0; k < s.n_images; k++)
-        FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
+    for (int32_t k = 0; k < smp.n_images; k++)
+        FUZZ_HOLDS(smp.images[k] >= 0 && smp.images[k] < set->adapter->images(set));
 }
 
 /* A document of a .txt file has neither ends of blank lines nor line ends of Windows; one of
  * several in a file has no blank line inside. */
-static void check_document(const dataset *d, int64_t i, bool alone, arena *a)
+static void check_document(const dataset *set, int64_t index, bool alone, arena *memory)
 {
-    sample s;
-    FUZZ_HOLDS(d->adapter->sample(d, i, a, &s) == ST_OK);
-    if (s.cause)
+    sample smp;
+    FUZZ_HOLDS(set->adapter->sample(set, index, memory, &smp) == ST_OK);
+    if (smp.cause)
         return;
-    const char *text = s.turns[0].parts[0].text;
-    const size_t n = strlen(text);
-    FUZZ_HOLDS(n == (size_t)s.turns[0].parts[0].text_bytes && text[0] != '\n' &&
-               text[n - 1] != '\n');
+    const char *text = smp.turns[0].parts[0].text;
+    const size_t length = strlen(text);
+    FUZZ_HOLDS(length == (size_t)smp.turns[0].parts[0].text_bytes && text[0] != '\n' &&
+               text[length - 1] != '\n');
     FUZZ_HOLDS(!strstr(text, "\r\n") && (alone || !strstr(text, "\n\n")));
 }
 
-static void check_image(const dataset *d, int64_t j)
+static void check_image(const dataset *set, int64_t number)
 {
     image_place place;
-    dataset_image_place(d, j, &place);
-    FUZZ_HOLDS(d->adapter->image_path(d, j)[0]);
+    dataset_image_place(set, number, &place);
+    FUZZ_HOLDS(set->adapter->image_path(set, number)[0]);
     for (int32_t k = 0; k < place.n_frames; k++)
-        FUZZ_HOLDS(d->adapter->frame(d, j, k)[0]);
+        FUZZ_HOLDS(set->adapter->frame(set, number, k)[0]);
 }
 
 /* Writes the input and returns the name of what data.path is to be. */
@@ -110,31 +111,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char kind = size > 0 && data[0] && strchr("tpd", data[0]) ? (char)data[0] : 0;
     const bool document = kind == 'p' || kind == 'd';
-    conf c = conf_defaults();
-    dataset *d;
-    arena a;
+    conf options = conf_defaults();
+    dataset *set;
+    arena memory;
     char path[512];
     if (!folder[0])
         make_folder();
     join_file(write_input(kind, data + (kind != 0), size - (kind != 0)), path, sizeof path);
-    c.data_path = path;
-    c.data_format = kind ? DATA_TEXT : DATA_CONVERSATIONS;
-    c.data_stage_weights = "0.5,0,2";
-    c.data_loss_on = size % 2 ? LOSS_ON_LAST : LOSS_ON_ALL;
+    options.data_path = path;
+    options.data_format = kind ? DATA_TEXT : DATA_CONVERSATIONS;
+    options.data_stage_weights = "0.5,0,2";
+    options.data_loss_on = size % 2 ? LOSS_ON_LAST : LOSS_ON_ALL;
     status_clear();
-    if (dataset_open(&c, &d) != ST_OK) {
+    if (dataset_open(&options, &set) != ST_OK) {
         FUZZ_HOLDS(status_text()[0]);
         return 0;
     }
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     /* Goes backwards, so that restart points are used. */
-    for (int64_t i = d->adapter->samples(d) - 1; i >= 0; i--)
-        check_sample(d, i, &a);
-    for (int64_t i = 0; document && i < d->adapter->samples(d); i++)
-        check_document(d, i, kind == 'd', &a);
-    for (int64_t j = 0; j < d->adapter->images(d); j++)
-        check_image(d, j);
-    dataset_close(&d);
-    arena_done(&a);
+    for (int64_t i = set->adapter->samples(set) - 1; i >= 0; i--)
+        check_sample(set, i, &memory);
+    for (int64_t i = 0; document && i < set->adapter->samples(set); i++)
+        check_document(set, i, kind == 'd', &memory);
+    for (int64_t j = 0; j < set->adapter->images(set); j++)
+        check_image(set, j);
+    dataset_close(&set);
+    arena_done(&memory);
     return 0;
 }

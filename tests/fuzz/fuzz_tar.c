@@ -21,41 +21,41 @@ static void write_file(const uint8_t *data, size_t size)
         snprintf(path, sizeof path, "%.200s/fuzz-tar-%d.tar", tmp ? tmp : "/tmp", (int)getpid());
         atexit(remove_file);
     }
-    FILE *f = fopen(path, "wb");
-    FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
-    fclose(f);
+    FILE *file = fopen(path, "wb");
+    FUZZ_HOLDS(file && fwrite(data, 1, size, file) == size);
+    fclose(file);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    conf c = conf_defaults();
-    dataset *d;
-    arena a;
+    conf options = conf_defaults();
+    dataset *set;
+    arena memory;
     write_file(data, size);
-    c.data_path = path;
-    c.data_format = DATA_WEBDATASET;
-    c.data_prompt = size % 2 ? "?" : "";
+    options.data_path = path;
+    options.data_format = DATA_WEBDATASET;
+    options.data_prompt = size % 2 ? "?" : "";
     status_clear();
-    if (dataset_open(&c, &d) != ST_OK) {
+    if (dataset_open(&options, &set) != ST_OK) {
         FUZZ_HOLDS(status_text()[0]);
         return 0;
     }
-    arena_init(&a, 0);
-    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
-        sample s;
-        FUZZ_HOLDS(d->adapter->sample(d, i, &a, &s) == ST_OK);
-        FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
-        for (int32_t k = 0; k < s.n_images; k++)
-            FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
+    arena_init(&memory, 0);
+    for (int64_t i = 0; i < set->adapter->samples(set); i++) {
+        sample smp;
+        FUZZ_HOLDS(set->adapter->sample(set, i, &memory, &smp) == ST_OK);
+        FUZZ_HOLDS(smp.name && smp.name[0] && (smp.cause || smp.n_turns > 0));
+        for (int32_t k = 0; k < smp.n_images; k++)
+            FUZZ_HOLDS(smp.images[k] >= 0 && smp.images[k] < set->adapter->images(set));
     }
-    for (int64_t j = 0; j < d->adapter->images(d); j++) {
+    for (int64_t j = 0; j < set->adapter->images(set); j++) {
         image_place place;
-        dataset_image_place(d, j, &place);
+        dataset_image_place(set, j, &place);
         FUZZ_HOLDS(place.offset >= 512 && place.bytes >= 0);
         FUZZ_HOLDS(place.offset + place.bytes <= (int64_t)size);
-        FUZZ_HOLDS(d->adapter->image_path(d, j)[0]);
+        FUZZ_HOLDS(set->adapter->image_path(set, j)[0]);
     }
-    dataset_close(&d);
-    arena_done(&a);
+    dataset_close(&set);
+    arena_done(&memory);
     return 0;
 }

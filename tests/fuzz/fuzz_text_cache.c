@@ -27,49 +27,49 @@ static void make_file(void)
     snprintf(path, sizeof path, "%.200s/fuzz-text-%d.jsonl.gz", tmp ? tmp : "/tmp", (int)getpid());
     atexit(remove_file);
     for (int member = 0; member < 2; member++) {
-        gzFile f = gzopen(path, member ? "ab9" : "wb9");
-        FUZZ_HOLDS(f);
+        gzFile file = gzopen(path, member ? "ab9" : "wb9");
+        FUZZ_HOLDS(file);
         for (int k = 0; k < 40; k++)
-            gzprintf(f, "{\"text\": \"document %d of member %d\"}\n", k, member);
-        FUZZ_HOLDS(gzclose(f) == Z_OK);
+            gzprintf(file, "{\"text\": \"document %d of member %d\"}\n", k, member);
+        FUZZ_HOLDS(gzclose(file) == Z_OK);
     }
 }
 
-static void read_documents(const texts *d)
+static void read_documents(const texts *set)
 {
-    arena a;
-    arena_init(&a, 0);
-    for (int64_t i = 0; i < d->count && i < MOST; i++) {
-        sample s;
+    arena memory;
+    arena_init(&memory, 0);
+    for (int64_t i = 0; i < set->count && i < MOST; i++) {
+        sample smp;
         status_clear();
-        if (dataset_text.sample(&d->base, i, &a, &s) == ST_OK)
-            FUZZ_HOLDS(s.name[0] && (s.cause || s.n_turns == 1));
+        if (dataset_text.sample(&set->base, i, &memory, &smp) == ST_OK)
+            FUZZ_HOLDS(smp.name[0] && (smp.cause || smp.n_turns == 1));
         else
             FUZZ_HOLDS(status_text()[0]);
     }
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    conf c = conf_defaults();
-    st_file f;
+    conf options = conf_defaults();
+    st_file tensors;
     if (!path[0])
         make_file();
-    if (st_parse(span_of(data, size), "fuzz", &f) != ST_OK)
+    if (st_parse(span_of(data, size), "fuzz", &tensors) != ST_OK)
         return 0;
-    texts d = {.base.adapter = &dataset_text};
-    c.data_format = DATA_TEXT;
-    c.data_path = path;
-    FUZZ_HOLDS(records_open(&c, &d.files) == ST_OK);
+    texts set = {.base.adapter = &dataset_text};
+    options.data_format = DATA_TEXT;
+    options.data_path = path;
+    FUZZ_HOLDS(records_open(&options, &set.files) == ST_OK);
     status_clear();
-    if (text_cache_take(&d, &f, "fuzz") == ST_OK)
-        read_documents(&d);
+    if (text_cache_take(&set, &tensors, "fuzz") == ST_OK)
+        read_documents(&set);
     else
         FUZZ_HOLDS(status_text()[0]);
-    records_close(&d.files);
-    free(d.all);
-    text_pool_done(&d.causes);
-    st_close(&f);
+    records_close(&set.files);
+    free(set.all);
+    text_pool_done(&set.causes);
+    st_close(&tensors);
     return 0;
 }

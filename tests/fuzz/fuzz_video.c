@@ -21,16 +21,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                .size = (int64_t)size};
     video_info info;
     uint8_t sum = 0;
-    arena a;
+    arena memory;
     if (!started)
         video_library_init();
     started = true;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     if (video_header(&bytes, "fuzz", &limits, &info) == ST_OK) {
-        const int64_t n = info.frames > 5 ? 3 : info.frames > 2 ? 2 : 1;
-        const status st = video_decode(&bytes, "fuzz", &limits, index, n, &a, touch_frame, &sum);
+        const int64_t count = info.frames > 5 ? 3 : info.frames > 2 ? 2 : 1;
+        const status st =
+            video_decode(&bytes, "fuzz", &limits, index, count, &memory, touch_frame, &sum);
         (void)st; /* both success and failure are right */
     }
-    arena_done(&a);
+    arena_done(&memory);
     return 0;
 }

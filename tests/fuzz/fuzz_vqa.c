@@ -27,9 +27,9 @@ static void write_file(const char *name, const void *data, size_t size)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
-    fclose(f);
+    FILE *file = fopen(path, "wb");
+    FUZZ_HOLDS(file && fwrite(data, 1, size, file) == size);
+    fclose(file);
 }
 
 static void remove_file(const char *name)
@@ -54,9 +54,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char border[] = "\n----\n";
     const uint8_t *cut = memmem(data, size, border, sizeof border - 1);
-    conf c = conf_defaults();
-    dataset *d;
-    arena a;
+    conf options = conf_defaults();
+    dataset *set;
+    arena memory;
     if (!cut)
         return 0;
     if (!folder[0])
@@ -70,33 +70,34 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                    (size_t)(end - third) - (sizeof border - 1));
     else
         remove_file("images.json");
-    c.data_path = folder;
+    options.data_path = folder;
     for (int way = 0; way < 2; way++) {
-        c.data_group = way ? GROUP_CONVERSATION : GROUP_NONE;
-        c.data_answer = way ? ANSWER_DRAWN : ANSWER_MAJORITY;
-        c.data_references = !way;
+        options.data_group = way ? GROUP_CONVERSATION : GROUP_NONE;
+        options.data_answer = way ? ANSWER_DRAWN : ANSWER_MAJORITY;
+        options.data_references = !way;
         status_clear();
-        if (dataset_open(&c, &d) != ST_OK) {
+        if (dataset_open(&options, &set) != ST_OK) {
             FUZZ_HOLDS(status_text()[0]);
             continue;
         }
-        arena_init(&a, 0);
-        for (int64_t i = 0; i < d->adapter->samples(d); i++) {
-            sample s;
-            FUZZ_HOLDS(d->adapter->sample(d, i, &a, &s) == ST_OK);
-            FUZZ_HOLDS(s.name && s.name[0] && (s.cause || s.n_turns > 0));
-            const char *reference = d->adapter->reference(d, i);
+        arena_init(&memory, 0);
+        for (int64_t i = 0; i < set->adapter->samples(set); i++) {
+            sample smp;
+            FUZZ_HOLDS(set->adapter->sample(set, i, &memory, &smp) == ST_OK);
+            FUZZ_HOLDS(smp.name && smp.name[0] && (smp.cause || smp.n_turns > 0));
+            const char *reference = set->adapter->reference(set, i);
             FUZZ_HOLDS(!reference || reference[0] == '{');
-            for (int32_t t = 0; !s.cause && t < s.n_turns; t++)
-                for (int32_t k = 0; k < s.turns[t].n_parts; k++) {
-                    const part *p = &s.turns[t].parts[k];
-                    FUZZ_HOLDS(p->text ? p->text[p->text_bytes] == 0 : p->image < s.n_images);
+            for (int32_t place = 0; !smp.cause && place < smp.n_turns; place++)
+                for (int32_t k = 0; k < smp.turns[place].n_parts; k++) {
+                    const part *piece = &smp.turns[place].parts[k];
+                    FUZZ_HOLDS(piece->text ? piece->text[piece->text_bytes] == 0
+                                           : piece->image < smp.n_images);
                 }
-            for (int32_t k = 0; k < s.n_images; k++)
-                FUZZ_HOLDS(s.images[k] >= 0 && s.images[k] < d->adapter->images(d));
+            for (int32_t k = 0; k < smp.n_images; k++)
+                FUZZ_HOLDS(smp.images[k] >= 0 && smp.images[k] < set->adapter->images(set));
         }
-        dataset_close(&d);
-        arena_done(&a);
+        dataset_close(&set);
+        arena_done(&memory);
     }
     return 0;
 }

@@ -16,23 +16,24 @@ static void remove_file(void)
     remove(path);
 }
 
-static status on_member(void *user, const zip_member *m)
+static status on_member(void *user, const zip_member *member)
 {
     const int64_t size = *(const int64_t *)user;
     static uint8_t some[4096];
-    zip_stream *z = NULL;
+    zip_stream *stream = NULL;
     int64_t offset, seen = 0;
-    FUZZ_HOLDS(m->name[0] && m->header >= 0 && m->bytes >= 0 && m->packed <= size);
+    FUZZ_HOLDS(member->name[0] && member->header >= 0 && member->bytes >= 0 &&
+               member->packed <= size);
     int fd = open(path, O_RDONLY);
-    if (m->packed >= 0 && zip_place(fd, path, m, &offset) == ST_OK)
-        FUZZ_HOLDS(offset > m->header && offset + m->packed <= size);
+    if (member->packed >= 0 && zip_place(fd, path, member, &offset) == ST_OK)
+        FUZZ_HOLDS(offset > member->header && offset + member->packed <= size);
     close(fd);
-    if (zip_open(path, m, &z) != ST_OK)
+    if (zip_open(path, member, &stream) != ST_OK)
         return ST_OK;
-    for (size_t n = 1; n && seen < MOST; seen += (int64_t)n)
-        if (zip_next(z, some, sizeof some, &n) != ST_OK)
+    for (size_t got = 1; got && seen < MOST; seen += (int64_t)got)
+        if (zip_next(stream, some, sizeof some, &got) != ST_OK)
             break;
-    zip_close(&z);
+    zip_close(&stream);
     return ST_OK;
 }
 
@@ -44,9 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         snprintf(path, sizeof path, "%.200s/fuzz-zip-%d.zip", tmp ? tmp : "/tmp", (int)getpid());
         atexit(remove_file);
     }
-    FILE *f = fopen(path, "wb");
-    FUZZ_HOLDS(f && fwrite(data, 1, size, f) == size);
-    fclose(f);
+    FILE *file = fopen(path, "wb");
+    FUZZ_HOLDS(file && fwrite(data, 1, size, file) == size);
+    fclose(file);
     status_clear();
     if (zip_read(path, on_member, &bytes) != ST_OK)
         FUZZ_HOLDS(status_text()[0]);

@@ -41,73 +41,74 @@ static FILE *open_seed(const char *folder, const char *target, const char *name)
     snprintf(path, sizeof path, "%s/%s", folder, target);
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/%s/%s", folder, target, name);
-    FILE *f = fopen(path, "wb");
-    if (!f)
+    FILE *file = fopen(path, "wb");
+    if (!file)
         fail_msg("cannot write %s", path);
-    return f;
+    return file;
 }
 
-static void put_part(FILE *f, span part)
+static void put_part(FILE *file, span part)
 {
     uint8_t size[4];
     store_u32(size, (uint32_t)part.size);
-    fwrite(size, 1, sizeof size, f);
-    fwrite(part.data, 1, part.size, f);
+    fwrite(size, 1, sizeof size, file);
+    fwrite(part.data, 1, part.size, file);
 }
 
-static void write_seeds(const char *folder, size_t i, codec *c, record_writer *w)
+static void write_seeds(const char *folder, size_t number, codec *coder, record_writer *recording)
 {
-    arena a;
-    row r;
-    wire_msg *m = NULL;
+    arena memory;
+    row packed;
+    wire_msg *message = NULL;
     st_tensor tensors[ROW_TENSORS];
     st_meta meta[ROW_META];
-    size_t n, size;
+    size_t parts, size;
     uint8_t *block;
     char name[100];
-    arena_init(&a, 0);
-    row_make(&seeds[i].recipe, &a, &r);
-    assert_ok(wire_msg_new(&m));
-    assert_ok(codec_encode(c, &r, i, seeds[i].filter, seeds[i].codec, m));
-    assert_ok(record_add(w, m));
-    span head = wire_msg_part(m, 0);
-    FILE *f = open_seed(folder, "frame", seeds[i].name);
-    fwrite(head.data, 1, head.size, f);
-    fclose(f);
-    f = open_seed(folder, "codec", seeds[i].name);
-    fputc(0, f);
-    for (size_t k = 0; k < wire_msg_parts(m); k++)
-        put_part(f, wire_msg_part(m, k));
-    fclose(f);
-    snprintf(name, sizeof name, "open_%s", seeds[i].name);
-    f = open_seed(folder, "codec", name);
-    fputc(1, f);
-    row_tensors(&r, 0, tensors, &n);
-    assert_ok(st_pack(tensors, n, meta, row_meta(&r, meta), &block, &size));
-    put_part(f, span_of(block, size));
-    for (size_t k = 2; k < wire_msg_parts(m); k++)
-        put_part(f, wire_msg_part(m, k));
-    fclose(f);
+    arena_init(&memory, 0);
+    row_make(&seeds[number].recipe, &memory, &packed);
+    assert_ok(wire_msg_new(&message));
+    assert_ok(
+        codec_encode(coder, &packed, number, seeds[number].filter, seeds[number].codec, message));
+    assert_ok(record_add(recording, message));
+    span head = wire_msg_part(message, 0);
+    FILE *file = open_seed(folder, "frame", seeds[number].name);
+    fwrite(head.data, 1, head.size, file);
+    fclose(file);
+    file = open_seed(folder, "codec", seeds[number].name);
+    fputc(0, file);
+    for (size_t k = 0; k < wire_msg_parts(message); k++)
+        put_part(file, wire_msg_part(message, k));
+    fclose(file);
+    snprintf(name, sizeof name, "open_%s", seeds[number].name);
+    file = open_seed(folder, "codec", name);
+    fputc(1, file);
+    row_tensors(&packed, 0, tensors, &parts);
+    assert_ok(st_pack(tensors, parts, meta, row_meta(&packed, meta), &block, &size));
+    put_part(file, span_of(block, size));
+    for (size_t k = 2; k < wire_msg_parts(message); k++)
+        put_part(file, wire_msg_part(message, k));
+    fclose(file);
     free(block);
-    wire_msg_free(&m);
-    arena_done(&a);
+    wire_msg_free(&message);
+    arena_done(&memory);
 }
 
 int main(int argc, char **argv)
 {
     char path[1000];
-    codec *c = NULL;
-    record_writer *w = NULL;
+    codec *coder = NULL;
+    record_writer *recording = NULL;
     if (argc != 2) {
         fprintf(stderr, "usage: proto_seeds FOLDER\n");
         return 64;
     }
     fclose(open_seed(argv[1], "record", "stream"));
     snprintf(path, sizeof path, "%s/record/stream", argv[1]);
-    if (codec_new(&c) != ST_OK || record_create(path, "{\"version\":1}", &w) != ST_OK)
+    if (codec_new(&coder) != ST_OK || record_create(path, "{\"version\":1}", &recording) != ST_OK)
         return 1;
     for (size_t i = 0; i < sizeof seeds / sizeof seeds[0]; i++)
-        write_seeds(argv[1], i, c, w);
-    codec_free(&c);
-    return record_finish(&w) == ST_OK ? 0 : 1;
+        write_seeds(argv[1], i, coder, recording);
+    codec_free(&coder);
+    return record_finish(&recording) == ST_OK ? 0 : 1;
 }

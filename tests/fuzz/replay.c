@@ -33,11 +33,11 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
     uint8_t *data = malloc(size + MAX_DAMAGE);
     assert_non_null(data);
     memcpy(data, seed, size);
-    uint64_t n = round * 64;
-    for (uint64_t times = 1 + rng_below(key, n++, MAX_DAMAGE); times && size; times--) {
-        size_t at = (size_t)rng_below(key, n++, size), hole;
-        uint8_t byte = (uint8_t)rng_u64(key, n++);
-        switch (rng_below(key, n++, 4)) {
+    uint64_t number = round * 64;
+    for (uint64_t times = 1 + rng_below(key, number++, MAX_DAMAGE); times && size; times--) {
+        size_t at = (size_t)rng_below(key, number++, size), hole;
+        uint8_t byte = (uint8_t)rng_u64(key, number++);
+        switch (rng_below(key, number++, 4)) {
         case 0: /* another byte */
             data[at] = byte;
             break;
@@ -63,8 +63,8 @@ static void run_damaged(const uint8_t *seed, size_t size, rng_key key, uint64_t 
 /* Runs a seed cut short at every length, or a long one at some thousand lengths. */
 static void run_cut(const uint8_t *seed, size_t size)
 {
-    for (size_t n = 0; n < size; n += 1 + size / CUTS)
-        run_exact(seed, n);
+    for (size_t cut = 0; cut < size; cut += 1 + size / CUTS)
+        run_exact(seed, cut);
 }
 
 static void test_replay(void **state)

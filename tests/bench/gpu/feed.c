@@ -14,9 +14,9 @@ int main(int argc, char **argv)
         return 64;
     }
     log_init("feed", LOG_INFO, false);
-    const recorded_options o = {
+    const recorded_options options = {
         .path = argv[2], .endpoint = argv[1], .keys = "", .buffer_bytes = INT64_C(4) << 30};
-    status st = recorded_serve(&o);
+    status st = recorded_serve(&options);
     if (st != ST_OK)
         fprintf(stderr, "bench_feed: %s\n", status_text());
     return status_exit_code(st);

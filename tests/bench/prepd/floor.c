@@ -15,65 +15,69 @@
 
 typedef struct jpegs {
     span *file; /* [n] */
-    size_t n;
+    size_t count;
     size_t most_rgb; /* bytes of the largest picture */
 } jpegs;
 
-static status read_file(const char *path, arena *a, span *out)
+static status read_file(const char *path, arena *memory, span *out)
 {
-    FILE *f = fopen(path, "rb");
+    FILE *file = fopen(path, "rb");
     void *data = NULL;
-    if (!f)
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "cannot be opened");
-    fseek(f, 0, SEEK_END);
-    const long size = ftell(f);
-    rewind(f);
-    status st = size > 0 ? arena_alloc(a, (size_t)size, &data) : FAIL_IN(ST_IO, path, "is empty");
-    if (st == ST_OK && fread(data, 1, (size_t)size, f) != (size_t)size)
+    fseek(file, 0, SEEK_END);
+    const long size = ftell(file);
+    rewind(file);
+    status st =
+        size > 0 ? arena_alloc(memory, (size_t)size, &data) : FAIL_IN(ST_IO, path, "is empty");
+    if (st == ST_OK && fread(data, 1, (size_t)size, file) != (size_t)size)
         st = FAIL_IN(ST_IO, path, "cannot be read");
-    fclose(f);
+    fclose(file);
     *out = span_of(data, (size_t)size);
     return st;
 }
 
-static status read_list(const char *list, tjhandle turbo, arena *a, jpegs *out)
+static status read_list(const char *list, tjhandle turbo, arena *memory, jpegs *out)
 {
     enum { MOST = 100000 };
     char path[4096];
-    FILE *f = fopen(list, "r");
-    if (!f)
+    FILE *file = fopen(list, "r");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, list, "cannot be opened");
-    status st = arena_calloc(a, MOST, sizeof(*out->file), (void **)&out->file);
-    while (st == ST_OK && fgets(path, sizeof(path), f) && out->n < MOST) {
-        int w, h, sampling, colours;
+    status st = arena_calloc(memory, MOST, sizeof(*out->file), (void **)&out->file);
+    while (st == ST_OK && fgets(path, sizeof(path), file) && out->count < MOST) {
+        int width, height, sampling, colours;
         path[strcspn(path, "\n")] = 0;
-        st = read_file(path, a, &out->file[out->n]);
+        st = read_file(path, memory, &out->file[out->count]);
         if (st != ST_OK)
             break;
-        const span s = out->file[out->n++];
-        if (tjDecompressHeader3(turbo, s.data, s.size, &w, &h, &sampling, &colours) != 0)
+        const span bytes = out->file[out->count++];
+        if (tjDecompressHeader3(turbo, bytes.data, bytes.size, &width, &height, &sampling,
+                                &colours) != 0)
             st = FAIL_IN(ST_BAD_INPUT, path, "%s", tjGetErrorStr2(turbo));
-        else if ((size_t)w * (size_t)h * 3 > out->most_rgb)
-            out->most_rgb = (size_t)w * (size_t)h * 3;
+        else if ((size_t)width * (size_t)height * 3 > out->most_rgb)
+            out->most_rgb = (size_t)width * (size_t)height * 3;
     }
-    fclose(f);
+    fclose(file);
     return st;
 }
 
 static int64_t cpu_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-static status decode_all(const jpegs *j, tjhandle turbo, uint8_t *rgb)
+static status decode_all(const jpegs *files, tjhandle turbo, uint8_t *rgb)
 {
-    for (size_t i = 0; i < j->n; i++) {
-        int w, h, sampling, colours;
-        const span s = j->file[i];
-        if (tjDecompressHeader3(turbo, s.data, s.size, &w, &h, &sampling, &colours) != 0 ||
-            tjDecompress2(turbo, s.data, s.size, rgb, w, 3 * w, h, TJPF_RGB, 0) != 0)
+    for (size_t i = 0; i < files->count; i++) {
+        int width, height, sampling, colours;
+        const span bytes = files->file[i];
+        if (tjDecompressHeader3(turbo, bytes.data, bytes.size, &width, &height, &sampling,
+                                &colours) != 0 ||
+            tjDecompress2(turbo, bytes.data, bytes.size, rgb, width, 3 * width, height, TJPF_RGB,
+                          0) != 0)
             return FAIL(ST_BAD_INPUT, "file %zu: %s", i, tjGetErrorStr2(turbo));
     }
     return ST_OK;
@@ -83,21 +87,21 @@ int main(int argc, char **argv)
 {
     const tjhandle turbo = tjInitDecompress();
     jpegs j = {0};
-    arena a;
+    arena memory;
     void *rgb;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     if (argc != 3 || !turbo)
         must(FAIL(ST_USAGE, "bench_floor LIST PASSES"));
-    must(read_list(argv[1], turbo, &a, &j));
-    must(arena_alloc(&a, j.most_rgb, &rgb));
+    must(read_list(argv[1], turbo, &memory, &j));
+    must(arena_alloc(&memory, j.most_rgb, &rgb));
     const int passes = atoi(argv[2]);
     while (turn_begins()) {
         const int64_t wall = clock_ns(), cpu = cpu_ns();
         for (int i = 0; i < passes; i++)
             must(decode_all(&j, turbo, rgb));
-        turn_ends((int64_t)j.n * passes, clock_ns() - wall, cpu_ns() - cpu, 0);
+        turn_ends((int64_t)j.count * passes, clock_ns() - wall, cpu_ns() - cpu, 0);
     }
     tjDestroy(turbo);
-    arena_done(&a);
+    arena_done(&memory);
     return 0;
 }

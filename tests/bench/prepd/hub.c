@@ -32,91 +32,91 @@ typedef struct consumer {
 static void *consume(void *user)
 {
     consumer *me = user;
-    client *c = NULL;
-    wire_msg *m = NULL;
-    const client_options o = {.endpoint = endpoint,
-                              .keys = keys,
-                              .stream = "train",
-                              .ranks = 1,
-                              .credit_bytes = me->ahead,
-                              .timeout_ms = 60000};
-    must(client_open(&o, &c));
-    must(wire_msg_new(&m));
+    client *hub = NULL;
+    wire_msg *message = NULL;
+    const client_options options = {.endpoint = endpoint,
+                                    .keys = keys,
+                                    .stream = "train",
+                                    .ranks = 1,
+                                    .credit_bytes = me->ahead,
+                                    .timeout_ms = 60000};
+    must(client_open(&options, &hub));
+    must(wire_msg_new(&message));
     while (!finish) {
         frame head;
-        wire_msg_clear(m);
-        must(client_next_raw(c, m, &head));
+        wire_msg_clear(message);
+        must(client_next_raw(hub, message, &head));
         me->rows++;
-        me->bytes += (int64_t)wire_msg_bytes(m);
+        me->bytes += (int64_t)wire_msg_bytes(message);
     }
-    wire_msg_free(&m);
-    client_close(&c);
+    wire_msg_free(&message);
+    client_close(&hub);
     return NULL;
 }
 
 typedef struct workers {
     pthread_t thread;
-    int n;
+    int count;
     uint32_t images;
     int64_t image_bytes;
     wire_msg *row; /* the parts of every answer, without its header */
 } workers;
 
-static void make_row(workers *w)
+static void make_row(workers *crew)
 {
     uint8_t *part;
-    must(wire_msg_new(&w->row));
-    must(wire_msg_add_space(w->row, FRAME_BYTES, &part));
+    must(wire_msg_new(&crew->row));
+    must(wire_msg_add_space(crew->row, FRAME_BYTES, &part));
     memset(part, 0, FRAME_BYTES);
-    for (uint32_t i = 0; i <= w->images; i++) {
-        size_t n = i == 0 ? BLOCK : (size_t)w->image_bytes;
-        must(wire_msg_add_space(w->row, n, &part));
-        memset(part, (int)i, n);
+    for (uint32_t i = 0; i <= crew->images; i++) {
+        size_t count = i == 0 ? BLOCK : (size_t)crew->image_bytes;
+        must(wire_msg_add_space(crew->row, count, &part));
+        memset(part, (int)i, count);
     }
 }
 
-static void answer_lease(const workers *w, wire_socket *s, wire_msg *out, uint64_t number)
+static void answer_lease(const workers *crew, wire_socket *socket, wire_msg *out, uint64_t number)
 {
     uint8_t head[FRAME_BYTES];
-    const frame f = {.kind = KIND_ROW,
-                     .row = number,
-                     .n_images = w->images,
-                     .block_bytes = BLOCK,
-                     .image_bytes = w->images * (uint64_t)w->image_bytes};
-    frame_encode(&f, head);
+    const frame header = {.kind = KIND_ROW,
+                          .row = number,
+                          .n_images = crew->images,
+                          .block_bytes = BLOCK,
+                          .image_bytes = crew->images * (uint64_t)crew->image_bytes};
+    frame_encode(&header, head);
     wire_msg_clear(out);
-    must(wire_msg_share(out, w->row));
+    must(wire_msg_share(out, crew->row));
     must(wire_msg_set(out, 0, head, sizeof head));
-    must(wire_send(s, NULL, out));
+    must(wire_send(socket, NULL, out));
 }
 
 /* Runs all simulated workers in one thread, with a connection each. */
 static void *work(void *user)
 {
-    const workers *w = user;
+    const workers *crew = user;
     wire *net = NULL;
     wire_msg *in = NULL, *out = NULL;
-    wire_wait *item = calloc((size_t)w->n, sizeof *item);
+    wire_wait *item = calloc((size_t)crew->count, sizeof *item);
     char *leases = NULL;
     if (!item)
-        must(FAIL(ST_NO_MEMORY, "no memory for %d workers", w->n));
+        must(FAIL(ST_NO_MEMORY, "no memory for %d workers", crew->count));
     must(wire_new(&net));
     if (keys)
         must(wire_use_keys(net, keys));
     must(wire_msg_new(&in));
     must(wire_msg_new(&out));
     must(wire_beside(endpoint, 1, &leases));
-    for (int i = 0; i < w->n; i++) {
+    for (int i = 0; i < crew->count; i++) {
         /* The workers come one by one, as processes that start do. libzmq gives each connection to
          * the thread that has the fewest, but does not count those that it has just given. */
-        if (w->n <= APART)
+        if (crew->count <= APART)
             usleep(APART_US);
         must(wire_connect(net, leases, &item[i].socket));
         must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, JOIN, strlen(JOIN)));
     }
     while (!finish) {
-        must(wire_poll(item, (size_t)w->n, 100));
-        for (int i = 0; i < w->n; i++) {
+        must(wire_poll(item, (size_t)crew->count, 100));
+        for (int i = 0; i < crew->count; i++) {
             frame head;
             if (!item[i].ready)
                 continue;
@@ -125,16 +125,17 @@ static void *work(void *user)
             if (st == ST_TIMEOUT)
                 continue;
             must(st);
-            json_value *v;
-            must(wire_read_json(in, "daemon", &head, &v));
+            json_value *value;
+            must(wire_read_json(in, "daemon", &head, &value));
             if (head.kind == KIND_LEASE)
-                answer_lease(w, item[i].socket, out, (uint64_t)json_int(json_find(v, "row"), 0));
+                answer_lease(crew, item[i].socket, out,
+                             (uint64_t)json_int(json_find(value, "row"), 0));
             else if (head.kind == KIND_ERROR)
-                must(wire_error(v, "daemon"));
-            json_free(&v);
+                must(wire_error(value, "daemon"));
+            json_free(&value);
         }
     }
-    for (int i = 0; i < w->n; i++)
+    for (int i = 0; i < crew->count; i++)
         wire_close(&item[i].socket);
     wire_msg_free(&in);
     wire_msg_free(&out);
@@ -149,10 +150,10 @@ static int64_t rss_of(const char *pid)
     char path[64];
     long long pages = 0, all;
     snprintf(path, sizeof path, "/proc/%s/statm", pid);
-    FILE *f = fopen(path, "r");
-    if (!f || fscanf(f, "%lld %lld", &all, &pages) != 2)
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%lld %lld", &all, &pages) != 2)
         must(FAIL_IN(ST_NO_INPUT, path, "the daemon is gone"));
-    fclose(f);
+    fclose(file);
     return pages * sysconf(_SC_PAGESIZE);
 }
 
@@ -164,35 +165,35 @@ typedef struct thread_times {
 static thread_times times_of(const char *pid)
 {
     char path[600], name[64];
-    thread_times t = {0};
+    thread_times times = {0};
     snprintf(path, sizeof path, "/proc/%s/task", pid);
     DIR *tasks = opendir(path);
     if (!tasks)
         must(FAIL_IN(ST_NO_INPUT, path, "the daemon is gone"));
-    for (struct dirent *e; (e = readdir(tasks));) {
+    for (struct dirent *entry; (entry = readdir(tasks));) {
         long long ns = 0;
         int nth = -1;
-        snprintf(path, sizeof path, "/proc/%s/task/%s/comm", pid, e->d_name);
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
-        if (!f)
+        snprintf(path, sizeof path, "/proc/%s/task/%s/comm", pid, entry->d_name);
+        FILE *file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (!file)
             continue;
-        const char *io = fgets(name, sizeof name, f) ? strstr(name, "/IO/") : NULL;
-        fclose(f);
+        const char *io = fgets(name, sizeof name, file) ? strstr(name, "/IO/") : NULL;
+        fclose(file);
         if (io)
             nth = atoi(io + strlen("/IO/"));
-        snprintf(path, sizeof path, "/proc/%s/task/%s/schedstat", pid, e->d_name);
-        if (!(f = fopen(path, "r")))
+        snprintf(path, sizeof path, "/proc/%s/task/%s/schedstat", pid, entry->d_name);
+        if (!(file = fopen(path, "r")))
             continue;
-        if (fscanf(f, "%lld", &ns) != 1)
+        if (fscanf(file, "%lld", &ns) != 1)
             ns = 0;
-        fclose(f);
+        fclose(file);
         if (nth >= 0 && nth < MAX_IO)
-            t.io[nth] = ns;
-        else if (strcmp(e->d_name, pid) == 0)
-            t.own = ns;
+            times.io[nth] = ns;
+        else if (strcmp(entry->d_name, pid) == 0)
+            times.own = ns;
     }
     closedir(tasks);
-    return t;
+    return times;
 }
 
 /* Prints ,"own_ns":N,"io_ns":[N,...] for the threads that did anything. */
@@ -213,25 +214,25 @@ int main(int argc, char **argv)
                             "SECONDS AHEAD_BYTES [KEYS]"));
     endpoint = argv[1];
     keys = argv[9]; /* NULL without keys */
-    workers w = {
-        .n = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
-    const int n = atoi(argv[4]);
+    workers crew = {
+        .count = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
+    const int workers_ = atoi(argv[4]);
     const int seconds = atoi(argv[7]);
-    if (w.n < 1 || w.n > MAX_PEERS || n < 1 || n > MAX_PEERS)
+    if (crew.count < 1 || crew.count > MAX_PEERS || workers_ < 1 || workers_ > MAX_PEERS)
         must(FAIL(ST_USAGE, "1 to %d workers and consumers", MAX_PEERS));
-    make_row(&w);
-    if (pthread_create(&w.thread, NULL, work, &w) != 0)
+    make_row(&crew);
+    if (pthread_create(&crew.thread, NULL, work, &crew) != 0)
         must(FAIL(ST_OS, "no thread"));
     /* Each consumer has a thread of its own, since a client's calls wait. */
-    for (int i = 0; i < n; i++) {
-        if (n <= APART)
+    for (int i = 0; i < workers_; i++) {
+        if (workers_ <= APART)
             usleep(APART_US);
         consumers[i].ahead = atoll(argv[8]);
         if (pthread_create(&consumers[i].thread, NULL, consume, &consumers[i]) != 0)
             must(FAIL(ST_OS, "no thread"));
     }
     sleep(SETTLE_S);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < workers_; i++)
         consumers[i].rows = consumers[i].bytes = 0;
     const thread_times before = times_of(argv[2]);
     const int64_t rss = rss_of(argv[2]), cpu = cpu_of(argv[2]), wall = clock_ns();
@@ -240,16 +241,16 @@ int main(int argc, char **argv)
     const int64_t rss_after = rss_of(argv[2]);
     const thread_times after = times_of(argv[2]);
     int64_t all = 0, bytes = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < workers_; i++) {
         rows[i] = consumers[i].rows;
         all += rows[i];
         bytes += consumers[i].bytes;
     }
-    qsort(rows, (size_t)n, sizeof *rows, compare_ints);
+    qsort(rows, (size_t)workers_, sizeof *rows, compare_ints);
     printf("{\"rows\":%lld,\"bytes\":%lld,\"wall_ns\":%lld,\"cpu_ns\":%lld,\"rss\":[%lld,%lld],"
            "\"least\":%lld,\"most\":%lld",
            (long long)all, (long long)bytes, (long long)passed, (long long)spent, (long long)rss,
-           (long long)rss_after, (long long)rows[0], (long long)rows[n - 1]);
+           (long long)rss_after, (long long)rows[0], (long long)rows[workers_ - 1]);
     print_times(&before, &after);
     printf("}\n");
     fflush(stdout);

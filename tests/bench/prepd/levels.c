@@ -38,7 +38,7 @@ enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
 typedef struct pictures {
     const uint8_t *pixels[MOST_IMAGES]; /* [n] of [patches, 768] u8 */
     int64_t patches[MOST_IMAGES];
-    int64_t n, bytes, largest;
+    int64_t count, bytes, largest;
 } pictures;
 
 typedef struct tools {
@@ -55,9 +55,9 @@ typedef struct cost {
 
 static double cpu_s(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 static size_t check_zstd(size_t code)
@@ -67,102 +67,105 @@ static size_t check_zstd(size_t code)
     return code;
 }
 
-static void collect_pictures(const row *r, pictures *p)
+static void collect_pictures(const row *packed, pictures *images)
 {
-    const uint8_t *at = r->pixels;
-    for (int64_t i = 0; i < r->n_items && p->n < MOST_IMAGES; i++) {
-        const int32_t *g = r->grid_thw + 3 * i;
-        const int64_t patches = (int64_t)g[0] * g[1] * g[2];
-        p->pixels[p->n] = at;
-        p->patches[p->n++] = patches;
-        p->bytes += 768 * patches;
-        p->largest = patches > p->largest ? patches : p->largest;
+    const uint8_t *at = packed->pixels;
+    for (int64_t i = 0; i < packed->n_items && images->count < MOST_IMAGES; i++) {
+        const int32_t *grid = packed->grid_thw + 3 * i;
+        const int64_t patches = (int64_t)grid[0] * grid[1] * grid[2];
+        images->pixels[images->count] = at;
+        images->patches[images->count++] = patches;
+        images->bytes += 768 * patches;
+        images->largest = patches > images->largest ? patches : images->largest;
         at += 768 * patches;
     }
 }
 
-static void one_turn(const setting *s, bool filter, const pictures *p, tools *t, int round, cost *c)
+static void one_turn(const setting *setup, bool filter, const pictures *images, tools *held,
+                     int round, cost *price)
 {
     double press_s = 0, open = 0;
-    check_zstd(ZSTD_CCtx_reset(t->compress, ZSTD_reset_session_and_parameters));
-    check_zstd(
-        ZSTD_CCtx_setParameter(t->compress, ZSTD_c_literalCompressionMode, (int)s->literals));
-    check_zstd(ZSTD_CCtx_setParameter(t->compress, ZSTD_c_compressionLevel, s->level));
-    c->sent = 0;
-    for (int64_t i = 0; i < p->n; i++) {
-        const size_t bytes = 768 * (size_t)p->patches[i];
-        const uint8_t *in = p->pixels[i];
+    check_zstd(ZSTD_CCtx_reset(held->compress, ZSTD_reset_session_and_parameters));
+    check_zstd(ZSTD_CCtx_setParameter(held->compress, ZSTD_c_literalCompressionMode,
+                                      (int)setup->literals));
+    check_zstd(ZSTD_CCtx_setParameter(held->compress, ZSTD_c_compressionLevel, setup->level));
+    price->sent = 0;
+    for (int64_t i = 0; i < images->count; i++) {
+        const size_t bytes = 768 * (size_t)images->patches[i];
+        const uint8_t *in = images->pixels[i];
         const double began = cpu_s();
         if (filter) {
-            filter_plane_apply(in, p->patches[i], 1, t->filtered);
-            in = t->filtered;
+            filter_plane_apply(in, images->patches[i], 1, held->filtered);
+            in = held->filtered;
         }
-        const size_t sent = check_zstd(ZSTD_compress2(t->compress, t->pressed, t->room, in, bytes));
+        const size_t sent =
+            check_zstd(ZSTD_compress2(held->compress, held->pressed, held->room, in, bytes));
         const double middle = cpu_s();
-        check_zstd(ZSTD_decompressDCtx(t->open, filter ? t->filtered : t->opened, bytes, t->pressed,
-                                       sent));
+        check_zstd(ZSTD_decompressDCtx(held->open, filter ? held->filtered : held->opened, bytes,
+                                       held->pressed, sent));
         if (filter)
-            filter_plane_undo(t->filtered, p->patches[i], 1, t->opened);
+            filter_plane_undo(held->filtered, images->patches[i], 1, held->opened);
         open += cpu_s() - middle;
         press_s += middle - began;
-        c->sent += (int64_t)sent;
-        if (memcmp(t->opened, p->pixels[i], bytes) != 0)
-            must(FAIL(ST_INTERNAL, "zstd %s: other pixels came back", s->name));
+        price->sent += (int64_t)sent;
+        if (memcmp(held->opened, images->pixels[i], bytes) != 0)
+            must(FAIL(ST_INTERNAL, "zstd %s: other pixels came back", setup->name));
     }
-    c->press_s[round] = press_s;
-    c->open_s[round] = open;
+    price->press_s[round] = press_s;
+    price->open_s[round] = open;
 }
 
-static double median(double *v, int n)
+static double median(double *values, int count)
 {
-    qsort(v, (size_t)n, sizeof(*v), compare_reals);
-    return v[n / 2];
+    qsort(values, (size_t)count, sizeof(*values), compare_reals);
+    return values[count / 2];
 }
 
 int main(int argc, char **argv)
 {
-    static pictures p;
+    static pictures images;
     static cost costs[2][N_SETTINGS];
-    client *c = NULL;
-    arena a;
+    client *consumer = NULL;
+    arena memory;
     const int rows = argc == 4 ? atoi(argv[2]) : 0, rounds = argc == 4 ? atoi(argv[3]) : 0;
     if (rows < 1 || rounds < 1 || rounds > MOST_ROUNDS)
         must(FAIL(ST_USAGE, "bench_levels RECORDING ROWS ROUNDS"));
-    must(client_replay(&(replay_options){.path = argv[1]}, &c));
-    arena_init(&a, 0);
+    must(client_replay(&(replay_options){.path = argv[1]}, &consumer));
+    arena_init(&memory, 0);
     for (int i = 0; i < rows; i++) {
-        row r;
-        must(client_next(c, &a, &r, NULL, NULL));
-        collect_pictures(&r, &p);
+        row packed;
+        must(client_next(consumer, &memory, &packed, NULL, NULL));
+        collect_pictures(&packed, &images);
     }
-    tools t = {.compress = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
-    t.room = ZSTD_compressBound(768 * (size_t)p.largest);
-    t.filtered = malloc(t.room);
-    t.pressed = malloc(t.room);
-    t.opened = malloc(t.room);
-    if (!t.compress || !t.open || !t.filtered || !t.pressed || !t.opened || p.n == 0)
+    tools held = {.compress = ZSTD_createCCtx(), .open = ZSTD_createDCtx()};
+    held.room = ZSTD_compressBound(768 * (size_t)images.largest);
+    held.filtered = malloc(held.room);
+    held.pressed = malloc(held.room);
+    held.opened = malloc(held.room);
+    if (!held.compress || !held.open || !held.filtered || !held.pressed || !held.opened ||
+        images.count == 0)
         must(FAIL(ST_NO_MEMORY, "no memory, or no pictures in the recording"));
     for (int round = 0; round < rounds; round++)
         for (int filter = 0; filter < 2; filter++)
-            for (int s = 0; s < N_SETTINGS; s++)
-                one_turn(&settings[s], filter, &p, &t, round, &costs[filter][s]);
-    printf("%lld pictures, %.1f MB of pixels, %d rounds, medians\n\n", (long long)p.n,
-           (double)p.bytes / 1e6, rounds);
+            for (int place = 0; place < N_SETTINGS; place++)
+                one_turn(&settings[place], filter, &images, &held, round, &costs[filter][place]);
+    printf("%lld pictures, %.1f MB of pixels, %d rounds, medians\n\n", (long long)images.count,
+           (double)images.bytes / 1e6, rounds);
     printf("%-7s %-14s %6s %12s %12s\n", "filter", "zstd", "ratio", "press GB/s", "open GB/s");
     for (int filter = 1; filter >= 0; filter--)
-        for (int s = 0; s < N_SETTINGS; s++) {
-            cost *k = &costs[filter][s];
-            printf("%-7s %-14s %6.2f %12.2f %12.2f\n", filter ? "plane" : "none", settings[s].name,
-                   (double)p.bytes / (double)k->sent,
-                   (double)p.bytes * 1e-9 / median(k->press_s, rounds),
-                   (double)p.bytes * 1e-9 / median(k->open_s, rounds));
+        for (int place = 0; place < N_SETTINGS; place++) {
+            cost *price = &costs[filter][place];
+            printf("%-7s %-14s %6.2f %12.2f %12.2f\n", filter ? "plane" : "none",
+                   settings[place].name, (double)images.bytes / (double)price->sent,
+                   (double)images.bytes * 1e-9 / median(price->press_s, rounds),
+                   (double)images.bytes * 1e-9 / median(price->open_s, rounds));
         }
-    ZSTD_freeCCtx(t.compress);
-    ZSTD_freeDCtx(t.open);
-    free(t.filtered);
-    free(t.pressed);
-    free(t.opened);
-    arena_done(&a);
-    client_close(&c);
+    ZSTD_freeCCtx(held.compress);
+    ZSTD_freeDCtx(held.open);
+    free(held.filtered);
+    free(held.pressed);
+    free(held.opened);
+    arena_done(&memory);
+    client_close(&consumer);
     return 0;
 }

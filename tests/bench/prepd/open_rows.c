@@ -12,32 +12,32 @@
 
 static int64_t own_cpu(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 int main(int argc, char **argv)
 {
-    client *c = NULL;
-    arena a;
+    client *consumer = NULL;
+    arena memory;
     if (argc != 3)
         must(FAIL(ST_USAGE, "bench_open RECORDING ROWS"));
-    must(client_replay(&(replay_options){.path = argv[1]}, &c));
-    arena_init(&a, 0);
+    must(client_replay(&(replay_options){.path = argv[1]}, &consumer));
+    arena_init(&memory, 0);
     while (turn_begins()) {
         int64_t images = 0, bytes = 0;
         const int64_t wall = clock_ns(), cpu = own_cpu();
         for (int i = 0; i < atoi(argv[2]); i++) {
-            row r;
-            arena_reset(&a);
-            must(client_next(c, &a, &r, NULL, NULL));
-            images += r.n_items;
-            bytes += 768 * r.n_patches + 1536 * r.n_video_patches;
+            row packed;
+            arena_reset(&memory);
+            must(client_next(consumer, &memory, &packed, NULL, NULL));
+            images += packed.n_items;
+            bytes += 768 * packed.n_patches + 1536 * packed.n_video_patches;
         }
         turn_ends(images, clock_ns() - wall, own_cpu() - cpu, bytes);
     }
-    arena_done(&a);
-    client_close(&c);
+    arena_done(&memory);
+    client_close(&consumer);
     return 0;
 }

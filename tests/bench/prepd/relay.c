@@ -20,36 +20,36 @@
 
 enum { SETTLE_S = 1, PART = 1 << 20 };
 
-/* Reads or writes all n bytes. False if the other side has gone. */
-static bool move_bytes(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t n)
+/* Reads or writes all count bytes. False if the other side has gone. */
+static bool move_bytes(ssize_t (*how)(int, void *, size_t), int fd, uint8_t *bytes, size_t count)
 {
-    while (n > 0) {
-        const ssize_t some = how(fd, bytes, n);
+    while (count > 0) {
+        const ssize_t some = how(fd, bytes, count);
         if (some <= 0 && errno != EINTR)
             return false;
         bytes += some > 0 ? some : 0;
-        n -= some > 0 ? (size_t)some : 0;
+        count -= some > 0 ? (size_t)some : 0;
     }
     return true;
 }
 
-static ssize_t send_bytes(int fd, void *bytes, size_t n)
+static ssize_t send_bytes(int fd, void *bytes, size_t count)
 {
-    return send(fd, bytes, n, MSG_NOSIGNAL);
+    return send(fd, bytes, count, MSG_NOSIGNAL);
 }
 
-static ssize_t receive_bytes(int fd, void *bytes, size_t n)
+static ssize_t receive_bytes(int fd, void *bytes, size_t count)
 {
-    return recv(fd, bytes, n, 0);
+    return recv(fd, bytes, count, 0);
 }
 
-static void *allocate_room(size_t n)
+static void *allocate_room(size_t count)
 {
-    void *p = malloc(n);
-    if (!p)
-        must(FAIL(ST_NO_MEMORY, "no memory for %zu bytes", n));
-    memset(p, 1, n);
-    return p;
+    void *memory = malloc(count);
+    if (!memory)
+        must(FAIL(ST_NO_MEMORY, "no memory for %zu bytes", count));
+    memset(memory, 1, count);
+    return memory;
 }
 
 /* Starts a process at the other end, which sends the same bytes again and again, or receives and
@@ -82,14 +82,14 @@ int main(int argc, char **argv)
         return 64;
     }
     const size_t row_bytes = (size_t)atoll(argv[1]);
-    const int64_t n = atoll(argv[2]), seconds = atoll(argv[3]);
-    uint8_t *rows = allocate_room(row_bytes * (size_t)n);
+    const int64_t count = atoll(argv[2]), seconds = atoll(argv[3]);
+    uint8_t *rows = allocate_room(row_bytes * (size_t)count);
     const int from = neighbour(send_bytes), to = neighbour(receive_bytes);
     int64_t began = clock_ns(), cpu = 0, done = 0;
     bool settled = false;
     snprintf(self, sizeof(self), "%d", (int)getpid());
     for (int64_t k = 0; !settled || clock_ns() - began < seconds * 1000000000; k++) {
-        uint8_t *row = rows + (size_t)(k % n) * row_bytes;
+        uint8_t *row = rows + (size_t)(k % count) * row_bytes;
         if (!move_bytes(receive_bytes, from, row, row_bytes) ||
             !move_bytes(send_bytes, to, row, row_bytes))
             must(FAIL(ST_OS, "a neighbour has gone: %s", strerror(errno)));

@@ -16,44 +16,44 @@ typedef struct totals {
 } totals;
 
 /* Receives rows until `images` pictures have come. */
-static status receive_rows(client *c, wire_msg *m, int64_t images, totals *t)
+static status receive_rows(client *consumer, wire_msg *message, int64_t images, totals *sums)
 {
-    const int64_t until = t->images + images;
-    while (t->images < until) {
+    const int64_t until = sums->images + images;
+    while (sums->images < until) {
         frame head;
-        wire_msg_clear(m);
-        TRY(client_next_raw(c, m, &head));
-        t->images += head.n_images;
-        t->bytes += (int64_t)wire_msg_bytes(m);
+        wire_msg_clear(message);
+        TRY(client_next_raw(consumer, message, &head));
+        sums->images += head.n_images;
+        sums->bytes += (int64_t)wire_msg_bytes(message);
     }
-    return t->images == until ? ST_OK
-                              : FAIL(ST_PROTOCOL, "a row goes beyond its epoch of %lld pictures",
-                                     (long long)images);
+    return sums->images == until ? ST_OK
+                                 : FAIL(ST_PROTOCOL, "a row goes beyond its epoch of %lld pictures",
+                                        (long long)images);
 }
 
 int main(int argc, char **argv)
 {
-    client *c = NULL;
-    wire_msg *m = NULL;
+    client *consumer = NULL;
+    wire_msg *message = NULL;
     if (argc != 6 && argc != 7)
         must(FAIL(ST_USAGE, "bench_stream ENDPOINT WORKER_PID IMAGES EPOCHS AHEAD_BYTES [KEYS]"));
     const int64_t images = atoll(argv[3]), epochs = atoll(argv[4]);
-    const client_options o = {.endpoint = argv[1],
-                              .keys = argc == 7 ? argv[6] : NULL,
-                              .stream = "train",
-                              .ranks = 1,
-                              .credit_bytes = atoll(argv[5]),
-                              .timeout_ms = 60000};
-    must(client_open(&o, &c));
-    must(wire_msg_new(&m));
+    const client_options options = {.endpoint = argv[1],
+                                    .keys = argc == 7 ? argv[6] : NULL,
+                                    .stream = "train",
+                                    .ranks = 1,
+                                    .credit_bytes = atoll(argv[5]),
+                                    .timeout_ms = 60000};
+    must(client_open(&options, &consumer));
+    must(wire_msg_new(&message));
     while (turn_begins()) {
         totals before = {0}, timed = {0};
-        must(receive_rows(c, m, images, &before));
+        must(receive_rows(consumer, message, images, &before));
         const int64_t wall = clock_ns(), cpu = cpu_of(argv[2]);
-        must(receive_rows(c, m, images * epochs, &timed));
+        must(receive_rows(consumer, message, images * epochs, &timed));
         turn_ends(timed.images, clock_ns() - wall, cpu_of(argv[2]) - cpu, timed.bytes);
     }
-    wire_msg_free(&m);
-    client_close(&c);
+    wire_msg_free(&message);
+    client_close(&consumer);
     return 0;
 }

@@ -30,14 +30,14 @@ static inline int64_t cpu_of(const char *pid)
     DIR *tasks = opendir(path);
     if (!tasks)
         must(FAIL_IN(ST_NO_INPUT, path, "the process is gone"));
-    for (struct dirent *e; (e = readdir(tasks));) {
+    for (struct dirent *listed; (listed = readdir(tasks));) {
         long long ns = 0;
-        snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, e->d_name);
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
-        if (f && fscanf(f, "%lld", &ns) == 1)
+        snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, listed->d_name);
+        FILE *out = listed->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (out && fscanf(out, "%lld", &ns) == 1)
             total += ns;
-        if (f)
-            fclose(f);
+        if (out)
+            fclose(out);
     }
     closedir(tasks);
     return total;

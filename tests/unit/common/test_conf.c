@@ -19,12 +19,12 @@ typedef struct room {
 
 static int set_up(void **state)
 {
-    static room r;
+    static room space;
     char *folder = harness_temp();
-    r.folder = realpath(folder, NULL);
+    space.folder = realpath(folder, NULL);
     free(folder);
-    snprintf(r.file, sizeof r.file, "%s/c.yaml", r.folder);
-    *state = &r;
+    snprintf(space.file, sizeof space.file, "%s/c.yaml", space.folder);
+    *state = &space;
     return 0;
 }
 
@@ -34,46 +34,46 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void write_yaml(const room *r, const char *text)
+static void write_yaml(const room *space, const char *text)
 {
-    FILE *f = fopen(r->file, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    FILE *file = fopen(space->file, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
 }
 
 /* Loads a configuration file of this text, with up to four more arguments on the command line. */
-static status load_args(const room *r, conf *c, const char *text, const char *a, const char *b,
-                        const char *d, const char *e)
+static status load_args(const room *space, conf *options, const char *text, const char *first,
+                        const char *second, const char *fourth, const char *fifth)
 {
-    char *argv[8] = {(char *)"prepd", (char *)"-c", (char *)r->file, (char *)a,
-                     (char *)b,       (char *)d,    (char *)e,       NULL};
+    char *argv[8] = {(char *)"prepd", (char *)"-c",   (char *)space->file, (char *)first,
+                     (char *)second,  (char *)fourth, (char *)fifth,       NULL};
     int argc = 3;
     while (argv[argc])
         argc++;
-    write_yaml(r, text);
-    status st = conf_load(c, &argc, argv);
+    write_yaml(space, text);
+    status st = conf_load(options, &argc, argv);
     if (st == ST_OK)
         assert_int_equal(argc, 1);
     return st;
 }
 
-static status load_text(const room *r, conf *c, const char *text)
+static status load_text(const room *space, conf *options, const char *text)
 {
-    return load_args(r, c, text, NULL, NULL, NULL, NULL);
+    return load_args(space, options, text, NULL, NULL, NULL, NULL);
 }
 
-static void refuse_conf(const room *r, const char *text, const char *words)
+static void refuse_conf(const room *space, const char *text, const char *words)
 {
-    conf c;
-    assert_fails(ST_CONFIG, load_text(r, &c, text), words);
+    conf options;
+    assert_fails(ST_CONFIG, load_text(space, &options, text), words);
 }
 
 static void test_precedence__default_file_command_line(void **state)
 {
-    const room *r = *state;
-    conf c;
-    assert_ok(load_args(r, &c,
+    const room *space = *state;
+    conf options;
+    assert_ok(load_args(space, &options,
                         "# a comment\n"
                         "training:\n  seq_len: 512\n  steps: 1e3\n  seed: 1_000_000\n"
                         "optimizer: {lr: 3e-4, name: AdamW}\n"
@@ -82,23 +82,23 @@ static void test_precedence__default_file_command_line(void **state)
                         "eval:\n"
                         "cuda_graph:\n  scope: [attn, router]\n",
                         "--training.steps", "7", "--data.group=conversation", "--log.json"));
-    assert_int_equal(c.training_seq_len, 512);
-    assert_int_equal(c.training_steps, 7);
-    assert_int_equal(c.training_seed, 1000000);
-    assert_int_equal(c.training_global_batch_size, 16);
-    assert_int_equal(c.training_local_batch_size, 1);
-    assert_true(c.optimizer_lr == 3e-4);
-    assert_false(c.data_pack);
-    assert_true(c.log_json);
-    assert_int_equal(c.data_group, GROUP_CONVERSATION);
-    assert_string_equal(c.data_split, "train2014");
-    assert_string_equal(c.cuda_graph_scope, "attn,router");
-    assert_memory_equal(c.place, r->file, strlen(r->file));
-    assert_string_equal(c.place + strlen(r->file), " and the command line");
-    assert_ok(conf_set(&c, "eval.freq", "10"));
-    assert_int_equal(c.eval_freq, 10);
-    conf_done(&c);
-    conf_done(&c);
+    assert_int_equal(options.training_seq_len, 512);
+    assert_int_equal(options.training_steps, 7);
+    assert_int_equal(options.training_seed, 1000000);
+    assert_int_equal(options.training_global_batch_size, 16);
+    assert_int_equal(options.training_local_batch_size, 1);
+    assert_true(options.optimizer_lr == 3e-4);
+    assert_false(options.data_pack);
+    assert_true(options.log_json);
+    assert_int_equal(options.data_group, GROUP_CONVERSATION);
+    assert_string_equal(options.data_split, "train2014");
+    assert_string_equal(options.cuda_graph_scope, "attn,router");
+    assert_memory_equal(options.place, space->file, strlen(space->file));
+    assert_string_equal(options.place + strlen(space->file), " and the command line");
+    assert_ok(conf_set(&options, "eval.freq", "10"));
+    assert_int_equal(options.eval_freq, 10);
+    conf_done(&options);
+    conf_done(&options);
 }
 
 static void test_arguments__the_rest_is_left_for_the_verb(void **state)
@@ -109,25 +109,25 @@ static void test_arguments__the_rest_is_left_for_the_verb(void **state)
         (char *)"--out=a.b", (char *)"--data.pack",     (char *)"false", (char *)"--eval.enable",
         (char *)"extra",     (char *)"--training.seed", (char *)"5",     NULL};
     int argc = 11;
-    conf c;
-    assert_ok(conf_load(&c, &argc, argv));
+    conf options;
+    assert_ok(conf_load(&options, &argc, argv));
     assert_int_equal(argc, 5);
     assert_string_equal(argv[1], "--index");
     assert_string_equal(argv[2], "3");
     assert_string_equal(argv[3], "--out=a.b");
     assert_string_equal(argv[4], "extra");
     assert_null(argv[5]);
-    assert_true(c.log_json && c.eval_enable && !c.data_pack);
-    assert_int_equal(c.training_seed, 5);
-    conf_done(&c);
+    assert_true(options.log_json && options.eval_enable && !options.data_pack);
+    assert_int_equal(options.training_seed, 5);
+    conf_done(&options);
 }
 
-static void refuse_flag(const char *a, const char *b, const char *words)
+static void refuse_flag(const char *first, const char *second, const char *words)
 {
-    char *argv[] = {(char *)"prepd", (char *)a, (char *)b, NULL};
-    int argc = b ? 3 : 2;
-    conf c;
-    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), words);
+    char *argv[] = {(char *)"prepd", (char *)first, (char *)second, NULL};
+    int argc = second ? 3 : 2;
+    conf options;
+    assert_fails(ST_USAGE, conf_load(&options, &argc, argv), words);
 }
 
 static void test_arguments__wrong_ones_are_refused(void **state)
@@ -144,91 +144,96 @@ static void test_arguments__wrong_ones_are_refused(void **state)
     refuse_flag("-c", NULL, "-c needs a file");
     char *argv[] = {(char *)"prepd", (char *)"-c", (char *)"/nowhere/c.yaml", NULL};
     int argc = 3;
-    conf c;
-    assert_fails(ST_NO_INPUT, conf_load(&c, &argc, argv), "/nowhere/c.yaml");
+    conf options;
+    assert_fails(ST_NO_INPUT, conf_load(&options, &argc, argv), "/nowhere/c.yaml");
     argv[1] = (char *)"--config";
     argv[2] = (char *)"/";
-    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), "/: is a folder; -c takes a YAML file");
+    assert_fails(ST_USAGE, conf_load(&options, &argc, argv),
+                 "/: is a folder; -c takes a YAML file");
     argv[1] = (char *)"--prepd.endpoint";
     argv[2] = (char *)"nonsense";
     argc = 3;
-    assert_fails(ST_USAGE, conf_load(&c, &argc, argv), "command line: prepd.endpoint: \"nonsense");
+    assert_fails(ST_USAGE, conf_load(&options, &argc, argv),
+                 "command line: prepd.endpoint: \"nonsense");
 }
 
 static void test_file__each_wrong_line_is_named(void **state)
 {
-    const room *r = *state;
+    const room *space = *state;
     refuse_conf(
-        r, "training:\n  seq_length: 5\n",
+        space, "training:\n  seq_length: 5\n",
         "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
-    refuse_conf(r, "\n\nlr: 1\n",
+    refuse_conf(space, "\n\nlr: 1\n",
                 "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
-    refuse_conf(r, "trainin:\n  seed: 5\n", "did you mean training.seed?");
-    refuse_conf(r, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
+    refuse_conf(space, "trainin:\n  seed: 5\n", "did you mean training.seed?");
+    refuse_conf(space, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
     assert_null(strstr(status_text(), "did you mean"));
     refuse_conf(
-        r, "\ntraining: 5\n",
+        space, "\ntraining: 5\n",
         "c.yaml:2: training is a section and takes no value of its own: write its keys below "
         "it, indented (training:, then");
-    refuse_conf(r, "training: [steps, seed]\n", "training is a section");
-    refuse_conf(r, "training:\n  seed: 5\n  seq_len: 8\n",
+    refuse_conf(space, "training: [steps, seed]\n", "training is a section");
+    refuse_conf(space, "training:\n  seed: 5\n  seq_len: 8\n",
                 "c.yaml:3: training.seq_len: 8 is out of range; allowed: 16 to 1048576 tokens");
-    refuse_conf(r, "training:\n  steps: many\n", "whole number (at least 0 steps), found \"many\"");
-    refuse_conf(r, "training:\n  steps: 1.5\n", "whole number");
-    refuse_conf(r, "training:\n  steps: 0x10\n", "whole number");
-    refuse_conf(r, "training:\n  steps: _1\n", "whole number");
-    refuse_conf(r, "training:\n  steps: 99999999999999999999\n", "whole number");
-    refuse_conf(r, "training:\n  steps: 1e30\n", "whole number");
-    refuse_conf(r, "training:\n  steps:\n", "whole number");
-    refuse_conf(r, "training:\n  steps: [1, 2]\n", "expected one value, found a list");
-    refuse_conf(r, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
-    refuse_conf(r, "optimizer:\n  lr: .nan\n", "expected a number");
-    refuse_conf(r, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
-    refuse_conf(r, "data:\n  pack: perhaps\n",
+    refuse_conf(space, "training:\n  steps: many\n",
+                "whole number (at least 0 steps), found \"many\"");
+    refuse_conf(space, "training:\n  steps: 1.5\n", "whole number");
+    refuse_conf(space, "training:\n  steps: 0x10\n", "whole number");
+    refuse_conf(space, "training:\n  steps: _1\n", "whole number");
+    refuse_conf(space, "training:\n  steps: 99999999999999999999\n", "whole number");
+    refuse_conf(space, "training:\n  steps: 1e30\n", "whole number");
+    refuse_conf(space, "training:\n  steps:\n", "whole number");
+    refuse_conf(space, "training:\n  steps: [1, 2]\n", "expected one value, found a list");
+    refuse_conf(space, "training:\n  steps: {a: 1}\n", "\"training.steps.a\"");
+    refuse_conf(space, "optimizer:\n  lr: .nan\n", "expected a number");
+    refuse_conf(space, "optimizer:\n  lr: 11\n", "allowed: 0 to 10");
+    refuse_conf(space, "data:\n  pack: perhaps\n",
                 "expected true or false (yes, no, on, off, 1, 0), found \"perhaps\"");
     refuse_conf(
-        r, "data:\n  format: vqa2\n",
+        space, "data:\n  format: vqa2\n",
         "\"vqa2\" is not one of: vqav2, conversations, webdataset, text, video, mixture; did "
         "you mean vqav2?");
-    refuse_conf(r, "training:\n  seed: 1\n  seed: 2\n",
+    refuse_conf(space, "training:\n  seed: 1\n  seed: 2\n",
                 "c.yaml:3: the key training.seed appears twice");
-    refuse_conf(r, "data:\n  pack: true\ndata:\n  split: a\n",
+    refuse_conf(space, "data:\n  pack: true\ndata:\n  split: a\n",
                 "c.yaml:3: the key data appears twice");
-    refuse_conf(r, "training.seed: 1\ntraining:\n  seed: 2\n", "c.yaml:3: the key training.seed");
-    refuse_conf(r, "data:\n  format: text\ntraining:\n  dataset: text\n",
+    refuse_conf(space, "training.seed: 1\ntraining:\n  seed: 2\n",
+                "c.yaml:3: the key training.seed");
+    refuse_conf(space, "data:\n  format: text\ntraining:\n  dataset: text\n",
                 "c.yaml:4: training.dataset sets data.format, which line 2 already sets");
-    refuse_conf(r, "a: [1, 2\n", "c.yaml:2: not YAML");
-    refuse_conf(r, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
-    refuse_conf(r, "- 1\n", "expected \"section:\"");
-    refuse_conf(r, "a: &x 1\nb: *x\n", "\"a\"");
-    refuse_conf(r, "training: *x\n", "aliases are not supported");
-    refuse_conf(r, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
-    refuse_conf(r, "data:\n  split: [[1]]\n", "plain values only");
-    refuse_conf(r, "data:\n  split: \"a\\0b\"\n", "NUL");
-    refuse_conf(r, "data:\n  split: [\"a\\0b\"]\n", "c.yaml:2: data.split: a value contains a NUL");
-    refuse_conf(r, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" contains a comma");
-    refuse_conf(r, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
-    refuse_conf(r, "a: \xff\n", "not YAML");
+    refuse_conf(space, "a: [1, 2\n", "c.yaml:2: not YAML");
+    refuse_conf(space, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
+    refuse_conf(space, "- 1\n", "expected \"section:\"");
+    refuse_conf(space, "a: &x 1\nb: *x\n", "\"a\"");
+    refuse_conf(space, "training: *x\n", "aliases are not supported");
+    refuse_conf(space, "training:\n  seed: 1\n---\ndata:\n", "a second YAML document");
+    refuse_conf(space, "data:\n  split: [[1]]\n", "plain values only");
+    refuse_conf(space, "data:\n  split: \"a\\0b\"\n", "NUL");
+    refuse_conf(space, "data:\n  split: [\"a\\0b\"]\n",
+                "c.yaml:2: data.split: a value contains a NUL");
+    refuse_conf(space, "data:\n  split: [\"a,b\", c]\n", "\"a,b\" contains a comma");
+    refuse_conf(space, "cuda_graph:\n  scope: [\"\", attn]\n", "\",attn\" is not off");
+    refuse_conf(space, "a: \xff\n", "not YAML");
 }
 
 /* 40 known keys and 25 unknown ones, as a file of another program has them. */
 static void test_file__all_mistakes_are_collected(void **state)
 {
-    const room *r = *state;
+    const room *space = *state;
     char text[4096] = "training:\n",
-         *argv[] = {(char *)"prepd", (char *)"-c", (char *)r->file, NULL};
+         *argv[] = {(char *)"prepd", (char *)"-c", (char *)space->file, NULL};
     for (int i = 0; i < 25; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "  seq_len%d: %d\n", i, i);
     snprintf(text + strlen(text), sizeof text - strlen(text),
              "  steps: many\n  seed: 1\n  seed: 2\n  global_batch_size: 0\n  epochs: 0\n"
              "validation:\n  freq: 10\noptimizer:\n  name: lion\n");
-    write_yaml(r, text);
-    conf c;
+    write_yaml(space, text);
+    conf options;
     mistakes wrong = {0};
     int argc = 3;
     static const conf_need needs[] = {
         {"model.path", "model.tokenizer", "name one"}, {"data.path", NULL, "name the data"}, {0}};
-    assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, needs, &wrong),
+    assert_fails(ST_CONFIG, conf_load_all(&options, &argc, argv, needs, &wrong),
                  "c.yaml:2: there is no option \"training.seq_len0\"; did you mean "
                  "training.seq_len?");
     assert_int_equal(wrong.count, 25 + 7);
@@ -260,9 +265,9 @@ static void test_arguments__all_mistakes_are_collected(void **state)
                     (char *)"word",
                     NULL};
     int argc = 8;
-    conf c;
+    conf options;
     mistakes wrong = {0};
-    assert_fails(ST_USAGE, conf_load_all(&c, &argc, argv, NULL, &wrong),
+    assert_fails(ST_USAGE, conf_load_all(&options, &argc, argv, NULL, &wrong),
                  "did you mean training.seed?");
     assert_int_equal(wrong.count, 3);
     assert_non_null(strstr(wrong.text[1], "command line: training.steps: expected a whole number"));
@@ -270,30 +275,31 @@ static void test_arguments__all_mistakes_are_collected(void **state)
     mistakes_done(&wrong);
 }
 
-static int64_t mistakes_in(const room *r, const char *text, const char *first)
+static int64_t mistakes_in(const room *space, const char *text, const char *first)
 {
-    char *argv[] = {(char *)"prepd", (char *)"-c", (char *)r->file, NULL};
+    char *argv[] = {(char *)"prepd", (char *)"-c", (char *)space->file, NULL};
     int argc = 3;
-    conf c;
+    conf options;
     mistakes wrong = {0};
-    write_yaml(r, text);
-    assert_fails(ST_CONFIG, conf_load_all(&c, &argc, argv, NULL, &wrong), first);
-    const int64_t n = wrong.count;
+    write_yaml(space, text);
+    assert_fails(ST_CONFIG, conf_load_all(&options, &argc, argv, NULL, &wrong), first);
+    const int64_t count = wrong.count;
     mistakes_done(&wrong);
-    return n;
+    return count;
 }
 
 /* A value that is wrong already is no reason to complain about how it goes with others. */
 static void test_rules__all_that_are_broken_are_collected(void **state)
 {
-    const room *r = *state;
-    assert_int_equal(mistakes_in(r,
+    const room *space = *state;
+    assert_int_equal(mistakes_in(space,
                                  "training:\n  steps: 0\n"
                                  "image:\n  min_pixels: 9\n  max_pixels: 8\n",
                                  "training.steps is 0"),
                      2);
     assert_int_equal(
-        mistakes_in(r, "training:\n  steps: 0\n  epoch: 1\n", "did you mean training.epochs?"), 1);
+        mistakes_in(space, "training:\n  steps: 0\n  epoch: 1\n", "did you mean training.epochs?"),
+        1);
 }
 
 /* Of a file that is something else altogether a part is enough. */
@@ -311,23 +317,23 @@ static void test_mistakes__the_list_is_bounded(void **state)
     mistakes_done(&wrong);
 }
 
-static int64_t cache_bytes(const room *r, const char *text, const char *flag)
+static int64_t cache_bytes(const room *space, const char *text, const char *flag)
 {
-    conf c;
-    assert_ok(load_args(r, &c, text, flag, NULL, NULL, NULL));
-    const int64_t bytes = c.cache_bytes;
-    conf_done(&c);
+    conf options;
+    assert_ok(load_args(space, &options, text, flag, NULL, NULL, NULL));
+    const int64_t bytes = options.cache_bytes;
+    conf_done(&options);
     return bytes;
 }
 
 static void test_bytes__may_have_a_unit(void **state)
 {
-    const room *r = *state;
-    assert_int_equal(cache_bytes(r, "cache:\n  bytes: 3MiB\n", NULL), 3 << 20);
-    assert_int_equal(cache_bytes(r, "cache:\n  bytes: 8 GiB\n", NULL), INT64_C(8) << 30);
-    assert_int_equal(cache_bytes(r, "", "--cache.bytes=1TiB"), INT64_C(1) << 40);
-    assert_int_equal(cache_bytes(r, "", "--cache.bytes=4_096kib"), 4096 << 10);
-    assert_int_equal(cache_bytes(r, "", "--cache.bytes=1e7"), 10000000);
+    const room *space = *state;
+    assert_int_equal(cache_bytes(space, "cache:\n  bytes: 3MiB\n", NULL), 3 << 20);
+    assert_int_equal(cache_bytes(space, "cache:\n  bytes: 8 GiB\n", NULL), INT64_C(8) << 30);
+    assert_int_equal(cache_bytes(space, "", "--cache.bytes=1TiB"), INT64_C(1) << 40);
+    assert_int_equal(cache_bytes(space, "", "--cache.bytes=4_096kib"), 4096 << 10);
+    assert_int_equal(cache_bytes(space, "", "--cache.bytes=1e7"), 10000000);
     const char *const none[] = {"8GB",    "8G",    "GiB",        "1.5GiB",
                                 "8  GiB", "8GiBs", "8388608TiB", "8GiBGiB"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
@@ -337,105 +343,108 @@ static void test_bytes__may_have_a_unit(void **state)
                  "prepd.ship_bytes: expected a whole number (at least 1 bytes, or in KiB, MiB, "
                  "GiB, TiB), found \"%s\"",
                  none[i]);
-        refuse_conf(r, text, words);
+        refuse_conf(space, text, words);
     }
-    refuse_conf(r, "cache:\n  bytes: 2TiB\n",
+    refuse_conf(space, "cache:\n  bytes: 2TiB\n",
                 "cache.bytes: 2199023255552 is out of range; allowed:");
-    refuse_conf(r, "cache:\n  bytes: -1MiB\n", "cache.bytes: -1048576 is out of range");
-    refuse_conf(r, "training:\n  steps: 1KiB\n", "whole number (at least 0 steps), found \"1KiB\"");
+    refuse_conf(space, "cache:\n  bytes: -1MiB\n", "cache.bytes: -1048576 is out of range");
+    refuse_conf(space, "training:\n  steps: 1KiB\n",
+                "whole number (at least 0 steps), found \"1KiB\"");
 }
 
 static void test_rules__between_options(void **state)
 {
-    const room *r = *state;
-    conf c;
-    refuse_conf(r, "training:\n  steps: 0\n", "training.steps is 0, so training.epochs decides");
-    refuse_conf(r, "image:\n  min_pixels: 9\n  max_pixels: 8\n", "larger than image.max_pixels");
-    refuse_conf(r, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
-    refuse_conf(r, "prepd:\n  endpoint: http://x\n",
+    const room *space = *state;
+    conf options;
+    refuse_conf(space, "training:\n  steps: 0\n",
+                "training.steps is 0, so training.epochs decides");
+    refuse_conf(space, "image:\n  min_pixels: 9\n  max_pixels: 8\n",
+                "larger than image.max_pixels");
+    refuse_conf(space, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
+    refuse_conf(space, "prepd:\n  endpoint: http://x\n",
                 "c.yaml:2: prepd.endpoint: \"http://x\" is neither ipc://PATH nor tcp://");
-    refuse_conf(r, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
-    refuse_conf(r, "prepd:\n  endpoint: \"ipc://\"\n", "neither ipc://PATH nor tcp://");
-    refuse_conf(r, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");
-    assert_ok(load_text(r, &c, "training:\n  steps: 0\n  epochs: 1.5\n"));
-    conf_done(&c);
-    assert_ok(load_text(r, &c, "prepd:\n  endpoint: tcp://127.0.0.1:5555\n"));
-    conf_done(&c);
-    assert_ok(load_text(r, &c, ""));
-    conf_done(&c);
+    refuse_conf(space, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
+    refuse_conf(space, "prepd:\n  endpoint: \"ipc://\"\n", "neither ipc://PATH nor tcp://");
+    refuse_conf(space, "parallelism:\n  expert_tensor_parallel_degree: 2\n", "must be 1 or equal");
+    assert_ok(load_text(space, &options, "training:\n  steps: 0\n  epochs: 1.5\n"));
+    conf_done(&options);
+    assert_ok(load_text(space, &options, "prepd:\n  endpoint: tcp://127.0.0.1:5555\n"));
+    conf_done(&options);
+    assert_ok(load_text(space, &options, ""));
+    conf_done(&options);
 }
 
 static void test_aliases__torchtitan_spellings(void **state)
 {
-    const room *r = *state;
-    conf c;
-    assert_ok(load_args(r, &c,
+    const room *space = *state;
+    conf options;
+    assert_ok(load_args(space, &options,
                         "training:\n  dataset: text\n  batch_size: 3\n"
                         "model:\n  hf_assets_path: /m\n"
                         "compile:\n  enable: false\n",
                         "--debug.seed", "9", NULL, NULL));
-    assert_int_equal(c.data_format, DATA_TEXT);
-    assert_int_equal(c.training_local_batch_size, 3);
-    assert_int_equal(c.training_seed, 9);
-    assert_string_equal(c.model_path, "/m");
-    assert_string_equal(c.cuda_graph_scope, "off");
-    assert_ok(conf_set(&c, "compile.enable", "true"));
-    assert_string_equal(c.cuda_graph_scope, "step");
-    conf_done(&c);
+    assert_int_equal(options.data_format, DATA_TEXT);
+    assert_int_equal(options.training_local_batch_size, 3);
+    assert_int_equal(options.training_seed, 9);
+    assert_string_equal(options.model_path, "/m");
+    assert_string_equal(options.cuda_graph_scope, "off");
+    assert_ok(conf_set(&options, "compile.enable", "true"));
+    assert_string_equal(options.cuda_graph_scope, "step");
+    conf_done(&options);
 }
 
 static void test_paths__are_relative_to_the_file_or_the_current_folder(void **state)
 {
-    const room *r = *state;
-    conf c;
+    const room *space = *state;
+    conf options;
     char want[5000], here[4096];
     assert_non_null(getcwd(here, sizeof here));
-    assert_ok(load_args(r, &c, "data:\n  path: ./d/x\nmodel:\n  path: qwen3-vl-30b-a3b\n",
+    assert_ok(load_args(space, &options, "data:\n  path: ./d/x\nmodel:\n  path: qwen3-vl-30b-a3b\n",
                         "--eval.path", "e", "--feed.replay=/abs", NULL));
-    snprintf(want, sizeof want, "%s/d/x", r->folder);
-    assert_string_equal(c.data_path, want);
+    snprintf(want, sizeof want, "%s/d/x", space->folder);
+    assert_string_equal(options.data_path, want);
     snprintf(want, sizeof want, "%s/e", here);
-    assert_string_equal(c.eval_path, want);
-    assert_string_equal(c.feed_replay, "/abs");
-    assert_string_equal(c.model_path, "qwen3-vl-30b-a3b");
-    assert_string_equal(c.model_tokenizer, "");
-    snprintf(want, sizeof want, "ipc://%s/prepd.sock", r->folder);
-    assert_string_equal(c.prepd_endpoint, want);
+    assert_string_equal(options.eval_path, want);
+    assert_string_equal(options.feed_replay, "/abs");
+    assert_string_equal(options.model_path, "qwen3-vl-30b-a3b");
+    assert_string_equal(options.model_tokenizer, "");
+    snprintf(want, sizeof want, "ipc://%s/prepd.sock", space->folder);
+    assert_string_equal(options.prepd_endpoint, want);
     snprintf(want, sizeof want, "%s/outputs", here);
-    assert_string_equal(c.job_dump_folder, want);
-    conf_done(&c);
-    snprintf(want, sizeof want, "%s/debug", r->folder);
+    assert_string_equal(options.job_dump_folder, want);
+    conf_done(&options);
+    snprintf(want, sizeof want, "%s/debug", space->folder);
     assert_int_equal(mkdir(want, 0755), 0);
-    assert_ok(
-        load_args(r, &c, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s", NULL, NULL));
+    assert_ok(load_args(space, &options, "model:\n  path: debug\n", "--prepd.endpoint", "ipc://s",
+                        NULL, NULL));
     /* a folder beside the file is preferred to the preset of that name */
-    assert_string_equal(c.model_path, want);
+    assert_string_equal(options.model_path, want);
     snprintf(want, sizeof want, "ipc://%s/s", here);
-    assert_string_equal(c.prepd_endpoint, want);
-    conf_done(&c);
+    assert_string_equal(options.prepd_endpoint, want);
+    conf_done(&options);
 }
 
-/* What print() writes about c; the caller frees it. */
-static char *print_text(const conf *c, void (*print)(const conf *, FILE *))
+/* What print() writes about options; the caller frees it. */
+static char *print_text(const conf *options, void (*print)(const conf *, FILE *))
 {
     char *text = NULL;
     size_t size;
-    FILE *f = open_memstream(&text, &size);
-    print(c, f);
-    fclose(f);
+    FILE *file = open_memstream(&text, &size);
+    print(options, file);
+    fclose(file);
     return text;
 }
 
 static void test_print__loads_again_to_the_same(void **state)
 {
-    const room *r = *state;
-    conf c, again;
-    assert_ok(load_text(r, &c,
+    const room *space = *state;
+    conf options, again;
+    assert_ok(load_text(space, &options,
                         "data:\n  system: \"two\\nlines \\\"q\\\" # \xC3\xA9\"\n  path: a b\n"
                         "  suffix: \"a\\u2028b\\x85\\ufeff\"\n"
                         "optimizer:\n  lr: 0.1\n  eps: 1e-8\ntraining:\n  seed: 7\n"));
-    char *first = print_text(&c, conf_print);
-    assert_ok(load_text(r, &again, first));
+    char *first = print_text(&options, conf_print);
+    assert_ok(load_text(space, &again, first));
     char *second = print_text(&again, conf_print);
     assert_string_equal(first, second);
     assert_string_equal(again.data_suffix, "a\xE2\x80\xA8"
@@ -443,38 +452,38 @@ static void test_print__loads_again_to_the_same(void **state)
     assert_string_equal(again.data_system, "two\nlines \"q\" # \xC3\xA9");
     free(first);
     free(second);
-    conf_done(&c);
+    conf_done(&options);
     conf_done(&again);
 }
 
-static void help_prepd(const conf *c, FILE *to)
+static void help_prepd(const conf *options, FILE *to)
 {
-    (void)c;
+    (void)options;
     assert_true(conf_help(to, false, "serve", NULL, false) > 0);
 }
 
-static void help_train(const conf *c, FILE *to)
+static void help_train(const conf *options, FILE *to)
 {
     static const char *const first[] = {"optimizer.lr", "prepd.endpoint", NULL};
-    (void)c;
+    (void)options;
     assert_true(conf_help(to, true, "train", first, false) > 0);
 }
 
-static void help_all(const conf *c, FILE *to)
+static void help_all(const conf *options, FILE *to)
 {
-    (void)c;
+    (void)options;
     assert_int_equal(conf_help(to, true, "train", NULL, true), 0);
 }
 
-static void help_status(const conf *c, FILE *to)
+static void help_status(const conf *options, FILE *to)
 {
-    (void)c;
+    (void)options;
     assert_int_equal(conf_help(to, false, "status", NULL, true), 0);
 }
 
-static void print_reference(const conf *c, FILE *to)
+static void print_reference(const conf *options, FILE *to)
 {
-    (void)c;
+    (void)options;
     conf_reference(to);
 }
 
@@ -552,27 +561,27 @@ static void test_help__shows_expert_options_only_on_request(void **state)
 
 static void test_removed__options_accept_only_their_old_value(void **state)
 {
-    const room *r = *state;
-    conf c;
-    assert_ok(load_text(r, &c, "optimizer:\n  name: AdamW\n"));
-    conf_done(&c);
-    assert_ok(load_args(r, &c, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n",
+    const room *space = *state;
+    conf options;
+    assert_ok(load_text(space, &options, "optimizer:\n  name: AdamW\n"));
+    conf_done(&options);
+    assert_ok(load_args(space, &options, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n",
                         "--optimizer.name", "adamw",
                         "--parallelism.pipeline_parallel_schedule=1f1b", NULL));
-    char *text = print_text(&c, conf_print);
+    char *text = print_text(&options, conf_print);
     assert_null(strstr(text, "optimizer.name"));
     assert_null(strstr(text, "pipeline_parallel_schedule"));
     free(text);
-    conf_done(&c);
-    refuse_conf(r, "optimizer:\n  name: lion\n",
+    conf_done(&options);
+    refuse_conf(space, "optimizer:\n  name: lion\n",
                 "optimizer.name: \"lion\" is refused, because this option no longer exists: AdamW "
                 "is the only "
                 "optimiser; leave it out");
     refuse_conf(
-        r, "parallelism.pipeline_parallel_schedule: GPipe\n",
+        space, "parallelism.pipeline_parallel_schedule: GPipe\n",
         "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, because this option no "
         "longer exists: 1F1B is the only schedule; leave it out");
-    assert_fails(ST_USAGE, load_args(r, &c, "", "--optimizer.name", "sgd", NULL, NULL),
+    assert_fails(ST_USAGE, load_args(space, &options, "", "--optimizer.name", "sgd", NULL, NULL),
                  "this option no longer exists: AdamW is the only optimiser; leave it out");
     char *reference = print_text(NULL, print_reference);
     assert_non_null(
@@ -582,31 +591,31 @@ static void test_removed__options_accept_only_their_old_value(void **state)
 
 static void test_stream__compares_only_what_changes_rows(void **state)
 {
-    const room *r = *state;
-    conf a, b;
-    char *x, *y, *difference = NULL;
+    const room *space = *state;
+    conf first, second;
+    char *old_text, *new_text, *difference = NULL;
     hash128 model = hash_bytes("m", 1), other = hash_bytes("o", 1);
-    assert_ok(load_text(r, &a, "training:\n  seed: 1\n"));
-    assert_ok(load_text(r, &b,
+    assert_ok(load_text(space, &first, "training:\n  seed: 1\n"));
+    assert_ok(load_text(space, &second,
                         "training:\n  seed: 1\n  steps: 5\nprepd:\n  workers: 7\n"
                         "data:\n  path: elsewhere\n"));
-    assert_ok(conf_stream_json(&a, model, &x));
-    assert_ok(conf_stream_json(&b, model, &y));
-    assert_string_equal(x, y);
-    assert_ok(conf_stream_diff(x, y, &difference));
+    assert_ok(conf_stream_json(&first, model, &old_text));
+    assert_ok(conf_stream_json(&second, model, &new_text));
+    assert_string_equal(old_text, new_text);
+    assert_ok(conf_stream_diff(old_text, new_text, &difference));
     assert_null(difference);
-    free(y);
-    assert_ok(conf_set(&b, "training.seed", "2"));
-    assert_ok(conf_stream_json(&b, model, &y));
-    assert_ok(conf_stream_diff(x, y, &difference));
+    free(new_text);
+    assert_ok(conf_set(&second, "training.seed", "2"));
+    assert_ok(conf_stream_json(&second, model, &new_text));
+    assert_ok(conf_stream_diff(old_text, new_text, &difference));
     assert_string_equal(difference, "training.seed: 1 here, 2 there");
     free(difference);
-    free(y);
-    assert_ok(conf_stream_json(&a, other, &y));
-    assert_ok(conf_stream_diff(x, y, &difference));
+    free(new_text);
+    assert_ok(conf_stream_json(&first, other, &new_text));
+    assert_ok(conf_stream_diff(old_text, new_text, &difference));
     assert_int_equal(strncmp(difference, "model.path: ", 12), 0);
     free(difference);
-    free(y);
+    free(new_text);
     /* A key that one side lacks has its default there: the other build did not know the option
      * yet. */
     assert_ok(
@@ -622,11 +631,11 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     assert_ok(conf_stream_diff("{}", "{\"new.key\": true}", &difference));
     assert_string_equal(difference, "new.key: nothing here, true there");
     free(difference);
-    assert_fails(ST_PROTOCOL, conf_stream_diff(x, "[]", &difference), "object");
-    assert_fails(ST_BAD_INPUT, conf_stream_diff(x, "{", &difference), "peer");
-    free(x);
-    conf_done(&a);
-    conf_done(&b);
+    assert_fails(ST_PROTOCOL, conf_stream_diff(old_text, "[]", &difference), "object");
+    assert_fails(ST_BAD_INPUT, conf_stream_diff(old_text, "{", &difference), "peer");
+    free(old_text);
+    conf_done(&first);
+    conf_done(&second);
 }
 
 /* A system prompt can have hundreds of words, and two may differ only at their ends. */
@@ -650,23 +659,24 @@ static void test_stream__compares_long_texts_whole(void **state)
 
 static void test_eval__options_replace_those_of_data(void **state)
 {
-    const room *r = *state;
-    conf c, e;
-    assert_ok(load_text(r, &c, "data:\n  path: /d\n  answer: drawn\neval:\n  limit: 5\n"));
-    assert_ok(conf_eval(&c, &e));
-    conf_done(&c); /* the copy does not point into it */
-    assert_string_equal(e.data_path, "/d");
-    assert_string_equal(e.data_split, "val");
-    assert_int_equal(e.data_limit, 5);
-    assert_int_equal(e.data_answer, ANSWER_MAJORITY);
-    assert_false(e.data_shuffle);
-    assert_true(e.training_epochs == 1);
-    conf_done(&e);
-    assert_ok(load_text(r, &c, "eval:\n  path: /e\n"));
-    assert_ok(conf_eval(&c, &e));
-    assert_string_equal(e.data_path, "/e");
-    conf_done(&c);
-    conf_done(&e);
+    const room *space = *state;
+    conf options, evaluated;
+    assert_ok(
+        load_text(space, &options, "data:\n  path: /d\n  answer: drawn\neval:\n  limit: 5\n"));
+    assert_ok(conf_eval(&options, &evaluated));
+    conf_done(&options); /* the copy does not point into it */
+    assert_string_equal(evaluated.data_path, "/d");
+    assert_string_equal(evaluated.data_split, "val");
+    assert_int_equal(evaluated.data_limit, 5);
+    assert_int_equal(evaluated.data_answer, ANSWER_MAJORITY);
+    assert_false(evaluated.data_shuffle);
+    assert_true(evaluated.training_epochs == 1);
+    conf_done(&evaluated);
+    assert_ok(load_text(space, &options, "eval:\n  path: /e\n"));
+    assert_ok(conf_eval(&options, &evaluated));
+    assert_string_equal(evaluated.data_path, "/e");
+    conf_done(&options);
+    conf_done(&evaluated);
 }
 
 int main(void)

@@ -11,77 +11,77 @@
 
 static json_value *parse_text(const char *text)
 {
-    json_value *v = NULL;
-    assert_ok(json_parse(text, strlen(text), "t.json", &v));
-    return v;
+    json_value *value = NULL;
+    assert_ok(json_parse(text, strlen(text), "t.json", &value));
+    return value;
 }
 
 static void refuse_json(const char *text, const char *words)
 {
-    json_value *v = NULL;
-    assert_fails(ST_BAD_INPUT, json_parse(text, strlen(text), "t.json", &v), words);
-    assert_null(v);
+    json_value *value = NULL;
+    assert_fails(ST_BAD_INPUT, json_parse(text, strlen(text), "t.json", &value), words);
+    assert_null(value);
 }
 
 static void test_parse__every_type(void **state)
 {
     (void)state;
-    json_value *v =
+    json_value *value =
         parse_text(" {\"a\": [1, -2.5, true, null, \"x\\u0000\\u00e9\"], \"b\": {}, "
                    "\"c\": 9223372036854775807, \"d\": 1e3, \"e\": 9223372036854775808}\n");
-    assert_int_equal(json_typeof(v), JSON_OBJECT);
-    assert_int_equal(json_count(v), 5);
-    const json_value *a = json_find(v, "a");
-    assert_int_equal(json_count(a), 5);
-    assert_int_equal(json_int(json_item(a, 0), -1), 1);
-    assert_true(json_real(json_item(a, 1), 0) == -2.5);
-    assert_true(json_real(json_item(a, 0), 0) == 1);
-    assert_true(json_bool(json_item(a, 2), false));
-    assert_int_equal(json_typeof(json_item(a, 3)), JSON_NULL);
-    assert_int_equal(json_text_size(json_item(a, 4)), 4);
-    assert_memory_equal(json_text(json_item(a, 4), ""), "x\0\xC3\xA9", 5);
-    assert_null(json_item(a, 5));
-    assert_null(json_find(a, "a"));
-    assert_null(json_find(v, "z"));
-    assert_true(json_int(json_find(v, "c"), 0) == INT64_MAX);
-    assert_int_equal(json_typeof(json_find(v, "d")), JSON_REAL);
-    assert_int_equal(json_typeof(json_find(v, "e")), JSON_REAL);
+    assert_int_equal(json_typeof(value), JSON_OBJECT);
+    assert_int_equal(json_count(value), 5);
+    const json_value *object = json_find(value, "a");
+    assert_int_equal(json_count(object), 5);
+    assert_int_equal(json_int(json_item(object, 0), -1), 1);
+    assert_true(json_real(json_item(object, 1), 0) == -2.5);
+    assert_true(json_real(json_item(object, 0), 0) == 1);
+    assert_true(json_bool(json_item(object, 2), false));
+    assert_int_equal(json_typeof(json_item(object, 3)), JSON_NULL);
+    assert_int_equal(json_text_size(json_item(object, 4)), 4);
+    assert_memory_equal(json_text(json_item(object, 4), ""), "x\0\xC3\xA9", 5);
+    assert_null(json_item(object, 5));
+    assert_null(json_find(object, "a"));
+    assert_null(json_find(value, "z"));
+    assert_true(json_int(json_find(value, "c"), 0) == INT64_MAX);
+    assert_int_equal(json_typeof(json_find(value, "d")), JSON_REAL);
+    assert_int_equal(json_typeof(json_find(value, "e")), JSON_REAL);
     const char *key = NULL;
-    assert_non_null(json_member(v, 1, &key));
+    assert_non_null(json_member(value, 1, &key));
     assert_string_equal(key, "b");
-    assert_int_equal(json_int(json_find(v, "b"), 7), 7);
-    json_free(&v);
-    json_free(&v);
+    assert_int_equal(json_int(json_find(value, "b"), 7), 7);
+    json_free(&value);
+    json_free(&value);
 }
 
 static void test_parse__large_object_is_indexed(void **state)
 {
     (void)state;
-    enum { N = 5000 };
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    for (int i = 0; i < N; i++) {
+    enum { MEMBERS = 5000 };
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    for (int i = 0; i < MEMBERS; i++) {
         char key[32];
         snprintf(key, sizeof key, "key %d", i);
-        json_put_key_int(&w, key, i);
+        json_put_key_int(&writer, key, i);
     }
-    json_end_object(&w);
+    json_end_object(&writer);
     char *text;
     size_t size;
-    assert_ok(json_writer_take(&w, &text, &size));
-    json_value *v = NULL;
-    assert_ok(json_parse(text, size, "t", &v));
-    for (int i = 0; i < N; i++) {
+    assert_ok(json_writer_take(&writer, &text, &size));
+    json_value *value = NULL;
+    assert_ok(json_parse(text, size, "t", &value));
+    for (int i = 0; i < MEMBERS; i++) {
         const char *key;
-        const json_value *m = json_member(v, (size_t)i, &key);
-        assert_ptr_equal(json_find(v, key), m);
-        assert_int_equal(json_int(m, -1), i);
+        const json_value *object = json_member(value, (size_t)i, &key);
+        assert_ptr_equal(json_find(value, key), object);
+        assert_int_equal(json_int(object, -1), i);
     }
-    assert_null(json_find(v, "key 5000"));
-    json_free(&v);
+    assert_null(json_find(value, "key 5000"));
+    json_free(&value);
     memcpy(strstr(text, "key 4999"), "key 1234", 8);
-    assert_fails(ST_BAD_INPUT, json_parse(text, size, "t", &v), "\"key 1234\" twice");
+    assert_fails(ST_BAD_INPUT, json_parse(text, size, "t", &value), "\"key 1234\" twice");
     free(text);
 }
 
@@ -109,14 +109,14 @@ static void test_parse__refuses(void **state)
 /* A value of two bytes of text takes about a hundred in memory, so their number is limited. */
 static void test_parse__refuses_too_many_values(void **state)
 {
-    enum { N = 10 << 20 };
-    json_value *v = NULL;
-    char *text = (char *)malloc(2 * N);
+    enum { VALUES = 10 << 20 };
+    json_value *value = NULL;
+    char *text = (char *)malloc(2 * VALUES);
     (void)state;
     assert_non_null(text);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < VALUES; i++)
         memcpy(text + 2 * i, i ? ",0" : "[0", 2);
-    assert_fails(ST_BAD_INPUT, json_parse(text, 2 * N, "t", &v), "values");
+    assert_fails(ST_BAD_INPUT, json_parse(text, 2 * VALUES, "t", &value), "values");
     free(text);
 }
 
@@ -138,42 +138,44 @@ static void test_parse__refuses_half_a_surrogate_pair(void **state)
     refuse_json("[\"\\ud83dz", "surrogate");
     refuse_json("[\"\\ud83d", "premature EOF");
     refuse_json("[\"\\ud83d\\ude0x\"]", "not JSON");
-    json_value *v =
+    json_value *value =
         parse_text("[\"\\ud83d\\ude00\", \"\\uD83D\\uDE00\\ud83d\\ude01\", \"\\\\ud83d\"]");
-    assert_string_equal(json_text(json_item(v, 0), ""), "\U0001F600");
-    assert_string_equal(json_text(json_item(v, 1), ""), "\U0001F600\U0001F601");
-    assert_string_equal(json_text(json_item(v, 2), ""), "\\ud83d");
-    json_free(&v);
+    assert_string_equal(json_text(json_item(value, 0), ""), "\U0001F600");
+    assert_string_equal(json_text(json_item(value, 1), ""), "\U0001F600\U0001F601");
+    assert_string_equal(json_text(json_item(value, 2), ""), "\\ud83d");
+    json_free(&value);
 }
 
 static void test_want__names_key_and_types(void **state)
 {
     (void)state;
-    json_value *v = parse_text(
+    json_value *value = parse_text(
         "{\"text_config\": {\"hidden_size\": \"64\"}, \"a.b\": 3, \"r\": 2, \"y\": true}");
-    bool y = false;
+    bool flag = false;
     int64_t i;
-    double r;
-    const char *s;
-    const json_value *a;
-    assert_ok(json_want_int(v, "a.b", "c.json", &i));
+    double number;
+    const char *text;
+    const json_value *object;
+    assert_ok(json_want_int(value, "a.b", "c.json", &i));
     assert_int_equal(i, 3);
-    assert_ok(json_want_real(v, "r", "c.json", &r));
-    assert_ok(json_want_bool(v, "y", "c.json", &y));
-    assert_true(y);
-    assert_fails(ST_BAD_INPUT, json_want_bool(v, "r", "c.json", &y),
+    assert_ok(json_want_real(value, "r", "c.json", &number));
+    assert_ok(json_want_bool(value, "y", "c.json", &flag));
+    assert_true(flag);
+    assert_fails(ST_BAD_INPUT, json_want_bool(value, "r", "c.json", &flag),
                  "\"r\": expected true or false, found an integer");
-    assert_ok(json_want_text(v, "text_config.hidden_size", "c.json", &s));
-    assert_string_equal(s, "64");
-    assert_fails(ST_BAD_INPUT, json_want_int(v, "text_config.hidden_size", "c.json", &i),
+    assert_ok(json_want_text(value, "text_config.hidden_size", "c.json", &text));
+    assert_string_equal(text, "64");
+    assert_fails(ST_BAD_INPUT, json_want_int(value, "text_config.hidden_size", "c.json", &i),
                  "c.json: \"text_config.hidden_size\": expected an integer, found a text");
-    assert_fails(ST_BAD_INPUT, json_want_array(v, "zz", "c.json", &a), "\"zz\" is missing");
-    assert_fails(ST_BAD_INPUT, json_want_int(json_find(v, "r"), "x", "c.json", &i), "an object");
-    json_free(&v);
+    assert_fails(ST_BAD_INPUT, json_want_array(value, "zz", "c.json", &object),
+                 "\"zz\" is missing");
+    assert_fails(ST_BAD_INPUT, json_want_int(json_find(value, "r"), "x", "c.json", &i),
+                 "an object");
+    json_free(&value);
 }
 
 typedef struct seen {
-    int n;
+    int count;
     int64_t sum;
     json_place last;
     int stop_at;
@@ -181,12 +183,12 @@ typedef struct seen {
 
 static status each(void *user, const json_value *item, const json_place *at)
 {
-    seen *s = (seen *)user;
+    seen *found = (seen *)user;
     int64_t id;
     TRY(json_want_int(item, "question_id", "item", &id));
-    s->sum += id;
-    s->last = *at;
-    if (++s->n == s->stop_at)
+    found->sum += id;
+    found->last = *at;
+    if (++found->count == found->stop_at)
         return FAIL(ST_STOPPED, "enough");
     return ST_OK;
 }
@@ -195,10 +197,10 @@ static char *write_file(const char *folder, const char *text)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/q.json", folder);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
     return strdup(path);
 }
 
@@ -209,57 +211,61 @@ static void test_stream__hands_out_items_with_offsets(void **state)
     const char *text = "{\"info\": {\"questions\": [9]}, \"n\": [[1], {}],\n\"questions\": "
                        "[{\"question_id\": 1, \"x\": [{}]}, {\"question_id\": 20}],\n\"z\": 1}";
     char *path = write_file(folder, text);
-    seen s = {0};
-    assert_ok(json_stream_array(path, "questions", NULL, each, &s));
-    assert_int_equal(s.n, 2);
-    assert_int_equal(s.sum, 21);
-    assert_int_equal(s.last.offset, strstr(text, "{\"question_id\": 20}") - text);
-    assert_int_equal(s.last.bytes, strlen("{\"question_id\": 20}"));
-    assert_int_equal(s.last.line, 2);
+    seen found = {0};
+    assert_ok(json_stream_array(path, "questions", NULL, each, &found));
+    assert_int_equal(found.count, 2);
+    assert_int_equal(found.sum, 21);
+    assert_int_equal(found.last.offset, strstr(text, "{\"question_id\": 20}") - text);
+    assert_int_equal(found.last.bytes, strlen("{\"question_id\": 20}"));
+    assert_int_equal(found.last.line, 2);
     seen stop = {.stop_at = 1};
     assert_fails(ST_STOPPED, json_stream_array(path, "questions", NULL, each, &stop), "enough");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", NULL, each, &s),
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "annotations", NULL, each, &found),
                  "no member \"annotations\"");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "z", NULL, each, &s), "expected an array");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, NULL, each, &s),
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "z", NULL, each, &found),
+                 "expected an array");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, NULL, each, &found),
                  "top level: expected");
     free(path);
     path = write_file(folder, "[{\"question_id\": 3}]");
     seen top = {0};
     assert_ok(json_stream_array(path, NULL, NULL, each, &top));
     assert_int_equal(top.sum, 3);
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "an object");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &found),
+                 "an object");
     free(path);
     path = write_file(folder, "{\"questions\": [{\"question_id\": 1},\n{\"question_id\": 2},]}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "q.json:2");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &found),
+                 "q.json:2");
     free(path);
     path = write_file(folder, "{\"questions\": [{\"question_id\": 1}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "premature");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &found),
+                 "premature");
     free(path);
     path = write_file(folder, "{\"questions\": [], \"questions\": []}");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s), "twice");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &found), "twice");
     free(path);
     harness_remove(&folder);
 }
 
 typedef struct kept {
-    int n;
+    int count;
     char text[512];
 } kept;
 
 static status keep_item(void *user, const json_value *item, const json_place *at)
 {
-    kept *k = (kept *)user;
-    json_writer w;
+    kept *held = (kept *)user;
+    json_writer writer;
     char *text;
     size_t size;
     assert_true(at->bytes > 0);
-    json_writer_init(&w);
-    json_put_value(&w, item);
-    TRY(json_writer_take(&w, &text, &size));
-    snprintf(k->text + strlen(k->text), sizeof k->text - strlen(k->text), "%s\n", text);
+    json_writer_init(&writer);
+    json_put_value(&writer, item);
+    TRY(json_writer_take(&writer, &text, &size));
+    snprintf(held->text + strlen(held->text), sizeof held->text - strlen(held->text), "%s\n", text);
     free(text);
-    k->n++;
+    held->count++;
     return ST_OK;
 }
 
@@ -277,7 +283,7 @@ static void test_stream__leaves_a_member_out(void **state)
         "{\"x\": false, \"xx\": [\"x\"]}, {}]}");
     kept k = {0};
     assert_ok(json_stream_array(path, "q", "x", keep_item, &k));
-    assert_int_equal(k.n, 7);
+    assert_int_equal(k.count, 7);
     assert_string_equal(k.text, "{\"a\":1,\"x\":null,\"z\":{\"x\":2}}\n{\"x\":null}\n"
                                 "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
                                 "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
@@ -302,29 +308,29 @@ static void test_stream__leaves_a_member_out(void **state)
 static void test_stream__reads_a_file_longer_than_its_buffer(void **state)
 {
     (void)state;
-    enum { N = 20000 };
+    enum { RECORDS = 20000 };
     char *folder = harness_temp(), path[4096];
     snprintf(path, sizeof path, "%s/big.json", folder);
     for (int bad = 0; bad < 2; bad++) {
-        FILE *f = fopen(path, "w");
-        assert_non_null(f);
-        fputs("{\"questions\": [", f);
-        for (int i = 0; i < N; i++)
-            fprintf(f, "%s\n{\"question_id\": %d, \"question\": \"what colour \\u00e9 is it?\"}",
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs("{\"questions\": [", file);
+        for (int i = 0; i < RECORDS; i++)
+            fprintf(file, "%s\n{\"question_id\": %d, \"question\": \"what colour \\u00e9 is it?\"}",
                     i ? "," : "", i);
-        fputs(bad ? ",]}" : "]}", f);
-        fclose(f);
-        seen s = {0};
+        fputs(bad ? ",]}" : "]}", file);
+        fclose(file);
+        seen found = {0};
         if (bad)
-            assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &s),
+            assert_fails(ST_BAD_INPUT, json_stream_array(path, "questions", NULL, each, &found),
                          "big.json:20001:");
         else
-            assert_ok(json_stream_array(path, "questions", NULL, each, &s));
-        assert_int_equal(s.n, N);
-        assert_int_equal(s.sum, (int64_t)N * (N - 1) / 2);
-        assert_int_equal(s.last.line, N + 1);
-        assert_int_equal(s.last.bytes, strlen("{\"question_id\": 19999, \"question\": "
-                                              "\"what colour \\u00e9 is it?\"}"));
+            assert_ok(json_stream_array(path, "questions", NULL, each, &found));
+        assert_int_equal(found.count, RECORDS);
+        assert_int_equal(found.sum, (int64_t)RECORDS * (RECORDS - 1) / 2);
+        assert_int_equal(found.last.line, RECORDS + 1);
+        assert_int_equal(found.last.bytes, strlen("{\"question_id\": 19999, \"question\": "
+                                                  "\"what colour \\u00e9 is it?\"}"));
     }
     harness_remove(&folder);
 }
@@ -336,12 +342,12 @@ typedef struct pieces {
 
 static status next_piece(void *input, void *to, size_t size, size_t *out_n)
 {
-    pieces *p = (pieces *)input;
-    size_t n = strnlen(p->rest, p->first < size ? p->first : size);
-    memcpy(to, p->rest, n);
-    p->rest += n;
-    p->first = 1;
-    *out_n = n;
+    pieces *texts = (pieces *)input;
+    size_t length = strnlen(texts->rest, texts->first < size ? texts->first : size);
+    memcpy(to, texts->rest, length);
+    texts->rest += length;
+    texts->first = 1;
+    *out_n = length;
     return ST_OK;
 }
 
@@ -352,13 +358,14 @@ static void test_stream__surrogate_pairs_may_lie_across_pieces(void **state)
     static const char bad[] = "[{\"a\": 1},\n{\"a\": \"x\\ud83d\\u0041y\"}]";
     (void)state;
     for (size_t first = 1; first < sizeof good; first++) {
-        pieces p = {good, first};
+        pieces texts = {good, first};
         kept k = {0};
-        assert_ok(json_stream_from("s", next_piece, &p, NULL, NULL, keep_item, &k));
+        assert_ok(json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &k));
         assert_string_equal(k.text, "{\"a\":1}\n{\"a\":\"x\U0001F600y\"}\n");
-        p = (pieces){bad, first};
+        texts = (pieces){bad, first};
         k = (kept){0};
-        assert_fails(ST_BAD_INPUT, json_stream_from("s", next_piece, &p, NULL, NULL, keep_item, &k),
+        assert_fails(ST_BAD_INPUT,
+                     json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &k),
                      "s:2: not JSON: an escaped surrogate without the other half (column 9, "
                      "byte 19)");
         assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before the error was handed out */
@@ -374,57 +381,57 @@ typedef struct long_input {
     int64_t work; /* bytes that yajl reads: the filling so far, anew with every piece */
 } long_input;
 
-/* Writes bytes [at, at + n) of the endless repetition of text. */
-static void repeat(char *to, const char *text, int64_t at, int64_t n)
+/* Writes bytes [at, at + count) of the endless repetition of text. */
+static void repeat(char *to, const char *text, int64_t at, int64_t count)
 {
     const int64_t step = (int64_t)strlen(text);
-    for (int64_t i = 0; i < n && i < step; i++)
+    for (int64_t i = 0; i < count && i < step; i++)
         to[i] = text[(at + i) % step];
-    for (int64_t had = step; had < n; had *= 2)
-        memcpy(to + had, to, (size_t)(had < n - had ? had : n - had));
+    for (int64_t had = step; had < count; had *= 2)
+        memcpy(to + had, to, (size_t)(had < count - had ? had : count - had));
 }
 
 static status next_of_long(void *input, void *to, size_t size, size_t *out_n)
 {
-    long_input *l = (long_input *)input;
-    const int64_t first = (int64_t)strlen(l->before), last = first + l->bytes;
-    const int64_t end = last + (int64_t)strlen(l->after);
-    const int64_t most = (int64_t)(size < l->most ? size : l->most);
-    size_t n = 0;
-    while ((int64_t)n < most && l->at < end) {
-        const bool filling = l->at >= first && l->at < last;
-        const int64_t left = most - (int64_t)n, rest = last - l->at;
+    long_input *in = (long_input *)input;
+    const int64_t first = (int64_t)strlen(in->before), last = first + in->bytes;
+    const int64_t end = last + (int64_t)strlen(in->after);
+    const int64_t most = (int64_t)(size < in->most ? size : in->most);
+    size_t count = 0;
+    while ((int64_t)count < most && in->at < end) {
+        const bool filling = in->at >= first && in->at < last;
+        const int64_t left = most - (int64_t)count, rest = last - in->at;
         const int64_t some = filling ? rest < left ? rest : left : 1;
         if (filling)
-            repeat((char *)to + n, l->filling, l->at - first, some);
+            repeat((char *)to + count, in->filling, in->at - first, some);
         else
-            ((char *)to)[n] = l->at < first ? l->before[l->at] : l->after[l->at - last];
-        l->at += some;
-        n += (size_t)some;
+            ((char *)to)[count] = in->at < first ? in->before[in->at] : in->after[in->at - last];
+        in->at += some;
+        count += (size_t)some;
     }
-    if (size > l->most) /* the caller asks again until its buffer is full */
-        l->work += (int64_t)n;
-    else if (n > 0 && l->at > first)
-        l->work += l->at - first;
-    *out_n = n;
+    if (size > in->most) /* the caller asks again until its buffer is full */
+        in->work += (int64_t)count;
+    else if (count > 0 && in->at > first)
+        in->work += in->at - first;
+    *out_n = count;
     return ST_OK;
 }
 
 typedef struct long_items {
-    int n, n_refused;
+    int count, n_refused;
     size_t text_bytes;
     json_place refused;
 } long_items;
 
 static status on_long_item(void *user, const json_value *item, const json_place *at)
 {
-    long_items *x = (long_items *)user;
-    x->n++;
+    long_items *got = (long_items *)user;
+    got->count++;
     if (!item) {
-        x->n_refused++;
-        x->refused = *at;
+        got->n_refused++;
+        got->refused = *at;
     } else if (json_find(item, "t")) {
-        x->text_bytes = json_text_size(json_find(item, "t"));
+        got->text_bytes = json_text_size(json_find(item, "t"));
     }
     return ST_OK;
 }
@@ -441,7 +448,7 @@ static void test_stream__reading_a_long_text_is_linear(void **state)
         in.bytes = bytes / 15 * 15;
         in.most = SIZE_MAX;
         assert_ok(json_stream_from("s", next_of_long, &in, NULL, NULL, on_long_item, &got));
-        assert_int_equal(got.n, 3);
+        assert_int_equal(got.count, 3);
         assert_int_equal(got.n_refused, 0);
         assert_int_equal(got.text_bytes, bytes / 15 * 14);
         print_message("a text of %lld bytes: %.2f times read\n", (long long)bytes,
@@ -486,7 +493,7 @@ static void test_stream__steps_over_a_long_item(void **state)
         in.most = SIZE_MAX;
         assert_ok(json_stream_from("s", next_of_long, &in, in.before[0] == '{' ? "q" : NULL, NULL,
                                    on_long_item, &got));
-        assert_int_equal(got.n, 3);
+        assert_int_equal(got.count, 3);
         assert_int_equal(got.n_refused, 1);
         assert_int_equal(got.refused.offset, cases[i].offset);
         assert_int_equal(got.refused.line, 2);
@@ -521,13 +528,13 @@ static void test_stream__refuses_what_is_long_elsewhere(void **state)
 static void test_load__names_a_missing_file(void **state)
 {
     (void)state;
-    json_value *v = NULL;
-    assert_fails(ST_NO_INPUT, json_load("/nowhere/x.json", &v), "/nowhere/x.json");
-    assert_fails(ST_IO, json_load("/tmp", &v), "/tmp");
+    json_value *value = NULL;
+    assert_fails(ST_NO_INPUT, json_load("/nowhere/x.json", &value), "/nowhere/x.json");
+    assert_fails(ST_IO, json_load("/tmp", &value), "/tmp");
     char *folder = harness_temp(), *path = write_file(folder, "[1,2]");
-    assert_ok(json_load(path, &v));
-    assert_int_equal(json_count(v), 2);
-    json_free(&v);
+    assert_ok(json_load(path, &value));
+    assert_int_equal(json_count(value), 2);
+    json_free(&value);
     free(path);
     harness_remove(&folder);
 }
@@ -535,66 +542,66 @@ static void test_load__names_a_missing_file(void **state)
 static void test_writer__reads_back(void **state)
 {
     (void)state;
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_array(&w);
-    json_put_real(&w, 0.1);
-    json_put_real(&w, 5e-324);
-    json_put_real(&w, 3);
-    json_put_real(&w, 1.0 / 0.0);
-    json_put_text(&w, "a\"\\\n\x01\x7f \xC3\xA9 \xFF|\0", 13);
-    json_put_bool(&w, true);
-    json_put_null(&w);
-    json_put_raw(&w, "{\"k\":1}", 7);
-    json_begin_object(&w);
-    json_put_key_int(&w, "k", INT64_MIN);
-    json_end_object(&w);
-    json_end_array(&w);
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_array(&writer);
+    json_put_real(&writer, 0.1);
+    json_put_real(&writer, 5e-324);
+    json_put_real(&writer, 3);
+    json_put_real(&writer, 1.0 / 0.0);
+    json_put_text(&writer, "a\"\\\n\x01\x7f \xC3\xA9 \xFF|\0", 13);
+    json_put_bool(&writer, true);
+    json_put_null(&writer);
+    json_put_raw(&writer, "{\"k\":1}", 7);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "k", INT64_MIN);
+    json_end_object(&writer);
+    json_end_array(&writer);
     char *text;
     size_t size;
-    assert_ok(json_writer_take(&w, &text, &size));
+    assert_ok(json_writer_take(&writer, &text, &size));
     assert_string_equal(
         text, "[0.1,5e-324,3.0,null,\"a\\\"\\\\\\n\\u0001\\u007f \xC3\xA9 \xEF\xBF\xBD|\\u0000\","
               "true,null,{\"k\":1},{\"k\":-9223372036854775808}]");
-    json_value *v = parse_text(text);
-    assert_true(json_real(json_item(v, 0), 0) == 0.1);
-    assert_true(json_int(json_find(json_item(v, 8), "k"), 0) == INT64_MIN);
-    json_free(&v);
+    json_value *value = parse_text(text);
+    assert_true(json_real(json_item(value, 0), 0) == 0.1);
+    assert_true(json_int(json_find(json_item(value, 8), "k"), 0) == INT64_MIN);
+    json_free(&value);
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&writer);
 }
 
 static void test_writer__members(void **state)
 {
     (void)state;
     json_value *parsed = parse_text("[1,{\"x\":null}]");
-    json_writer w;
-    json_writer_init(&w);
-    json_begin_object(&w);
-    json_put_key_text(&w, "text", "ab", 1);
-    json_put_key_cstr(&w, "cstr", "ab");
-    json_put_key_int(&w, "int", -7);
-    json_put_key_real(&w, "real", 0.5);
-    json_put_key_bool(&w, "bool", false);
-    json_put_key_null(&w, "null");
-    json_put_key_value(&w, "value", parsed);
-    json_put_key_raw(&w, "raw", "[]", 2);
-    json_begin_key_object(&w, "object");
-    json_begin_key_array(&w, "array");
-    json_put_int(&w, 1);
-    json_end_array(&w);
-    json_end_object(&w);
-    json_end_object(&w);
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_text(&writer, "text", "ab", 1);
+    json_put_key_cstr(&writer, "cstr", "ab");
+    json_put_key_int(&writer, "int", -7);
+    json_put_key_real(&writer, "real", 0.5);
+    json_put_key_bool(&writer, "bool", false);
+    json_put_key_null(&writer, "null");
+    json_put_key_value(&writer, "value", parsed);
+    json_put_key_raw(&writer, "raw", "[]", 2);
+    json_begin_key_object(&writer, "object");
+    json_begin_key_array(&writer, "array");
+    json_put_int(&writer, 1);
+    json_end_array(&writer);
+    json_end_object(&writer);
+    json_end_object(&writer);
     json_free(&parsed);
     char *text;
     size_t size;
-    assert_ok(json_writer_take(&w, &text, &size));
+    assert_ok(json_writer_take(&writer, &text, &size));
     assert_string_equal(text,
                         "{\"text\":\"a\",\"cstr\":\"ab\",\"int\":-7,\"real\":0.5,\"bool\":false,"
                         "\"null\":null,\"value\":[1,{\"x\":null}],\"raw\":[],"
                         "\"object\":{\"array\":[1]}}");
     free(text);
-    json_writer_done(&w);
+    json_writer_done(&writer);
 }
 
 int main(void)

@@ -25,9 +25,9 @@ static const char *capture_log(void (*say)(void))
     say();
     dup2(keep, STDERR_FILENO);
     close(keep);
-    ssize_t n = read(both[0], text, sizeof text - 1);
+    ssize_t got = read(both[0], text, sizeof text - 1);
     close(both[0]);
-    text[n > 0 ? n : 0] = 0;
+    text[got > 0 ? got : 0] = 0;
     return text;
 }
 
@@ -46,8 +46,8 @@ static void test_plain__one_line_each_and_nothing_hidden(void **state)
     log_init("prepd", LOG_INFO, false);
     const char *text = capture_log(say_some);
     int lines = 0;
-    for (const char *p = text; *p; p++)
-        lines += *p == '\n';
+    for (const char *at = text; *at; at++)
+        lines += *at == '\n';
     assert_int_equal(lines, 3);
     assert_null(strstr(text, "unheard"));
     assert_non_null(strstr(text, " info  prepd: index built samples=444 seconds=1.2\n"));
@@ -64,17 +64,17 @@ static void test_json__fields_are_members(void **state)
     char *rest = NULL;
     int lines = 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        json_value *v = NULL;
-        assert_ok(json_parse(line, strlen(line), "log", &v));
-        assert_string_equal(json_text(json_find(v, "role"), ""), "worker 3");
+        json_value *value = NULL;
+        assert_ok(json_parse(line, strlen(line), "log", &value));
+        assert_string_equal(json_text(json_find(value, "role"), ""), "worker 3");
         if (lines++ == 0) {
-            const json_value *fields = json_find(v, "fields");
-            assert_string_equal(json_text(json_find(v, "event"), ""), "index built");
-            assert_string_equal(json_text(json_find(v, "level"), ""), "info");
+            const json_value *fields = json_find(value, "fields");
+            assert_string_equal(json_text(json_find(value, "event"), ""), "index built");
+            assert_string_equal(json_text(json_find(value, "level"), ""), "info");
             assert_int_equal(json_int(json_find(fields, "samples"), 0), 444);
             assert_true(json_real(json_find(fields, "seconds"), 0) == 1.2);
         }
-        json_free(&v);
+        json_free(&value);
     }
     assert_int_equal(lines, 3);
 }
@@ -90,18 +90,18 @@ static void say_words(void)
  * "". */
 static void expect_fields(const char *text, const char *event, const char *fields)
 {
-    json_value *v = NULL;
-    json_writer w;
+    json_value *value = NULL;
+    json_writer writer;
     words = text;
     const char *line = capture_log(say_words);
-    assert_ok(json_parse(line, strlen(line), "log", &v));
-    assert_string_equal(json_text(json_find(v, "event"), ""), event);
-    json_writer_init(&w);
-    if (json_find(v, "fields"))
-        json_put_value(&w, json_find(v, "fields"));
-    assert_string_equal(w.text ? w.text : "", fields);
-    json_writer_done(&w);
-    json_free(&v);
+    assert_ok(json_parse(line, strlen(line), "log", &value));
+    assert_string_equal(json_text(json_find(value, "event"), ""), event);
+    json_writer_init(&writer);
+    if (json_find(value, "fields"))
+        json_put_value(&writer, json_find(value, "fields"));
+    assert_string_equal(writer.text ? writer.text : "", fields);
+    json_writer_done(&writer);
+    json_free(&value);
 }
 
 static void test_json__quoted_values_are_whole(void **state)
@@ -152,10 +152,10 @@ static void *read_late(void *user)
     const int *fd = (const int *)user;
     static char bytes[1 << 20];
     size_t size = 0;
-    ssize_t n;
+    ssize_t got;
     usleep(300000);
-    while (size < sizeof bytes - 1 && (n = read(*fd, bytes + size, sizeof bytes - 1 - size)) > 0)
-        size += (size_t)n;
+    while (size < sizeof bytes - 1 && (got = read(*fd, bytes + size, sizeof bytes - 1 - size)) > 0)
+        size += (size_t)got;
     bytes[size] = 0;
     return strstr(bytes, "prepd: late");
 }
@@ -209,8 +209,9 @@ static void test_long_text__is_cut_to_one_line(void **state)
     for (int json = 0; json < 2; json++) {
         log_init("r", LOG_ERROR, json);
         const char *text = capture_log(say_long);
-        size_t n = strlen(text);
-        assert_true(n > 1000 && text[n - 1] == '\n' && strchr(text, '\n') == text + n - 1);
+        size_t length = strlen(text);
+        assert_true(length > 1000 && text[length - 1] == '\n' &&
+                    strchr(text, '\n') == text + length - 1);
     }
     assert_false(log_on(LOG_WARN));
 }

@@ -84,12 +84,12 @@ static void test_model_cache__commits_do_not_lead_elsewhere(void **state)
 /* Makes nested folders below root until the path has this many bytes. */
 static void make_deep(const char *root, size_t bytes, char out[PATH_MAX])
 {
-    size_t n = (size_t)snprintf(out, PATH_MAX, "%s", root);
-    while (n < bytes) {
-        size_t word = bytes - n - 1 > 200 ? 100 : bytes - n - 1;
-        out[n++] = '/';
-        memset(out + n, 'd', word);
-        out[n += word] = 0;
+    size_t length = (size_t)snprintf(out, PATH_MAX, "%s", root);
+    while (length < bytes) {
+        size_t word = bytes - length - 1 > 200 ? 100 : bytes - length - 1;
+        out[length++] = '/';
+        memset(out + length, 'd', word);
+        out[length += word] = 0;
         assert_int_equal(mkdir(out, 0755), 0);
     }
 }
@@ -111,16 +111,17 @@ static void test_model_files__deep_folders_have_all_files(void **state)
     char *root = harness_temp(), deep[PATH_MAX], deeper[PATH_MAX];
     hash128 before, after;
     make_deep(root, STATUS_PATH_MAX - 20, deep);
-    const conf c = {.model_path = deep, .model_tokenizer = ""};
+    const conf options = {.model_path = deep, .model_tokenizer = ""};
     put_file(deep, "tokenizer.json");
-    assert_ok(model_files_digest(&c, &before));
+    assert_ok(model_files_digest(&options, &before));
     put_file(deep, "preprocessor_config.json");
-    assert_ok(model_files_digest(&c, &after));
+    assert_ok(model_files_digest(&options, &after));
     assert_memory_not_equal(before.bytes, after.bytes, sizeof before.bytes);
     make_deep(deep, PATH_MAX - 20, deeper);
-    const conf d = {.model_path = deeper, .model_tokenizer = ""};
+    const conf settings = {.model_path = deeper, .model_tokenizer = ""};
     put_file(deeper, "tokenizer.json");
-    assert_fails(ST_CONFIG, model_files_digest(&d, &after), "preprocessor_config.json is longer");
+    assert_fails(ST_CONFIG, model_files_digest(&settings, &after),
+                 "preprocessor_config.json is longer");
     harness_remove(&root);
 }
 
@@ -128,19 +129,20 @@ static void test_model_files__folder_names_must_be_utf8(void **state)
 {
     (void)state;
     char *root = harness_temp(), path[STATUS_PATH_MAX];
-    const conf c = {.model_path = path, .model_tokenizer = ""};
-    const conf d = {.model_path = "preset", .model_tokenizer = path};
+    const conf options = {.model_path = path, .model_tokenizer = ""};
+    const conf settings = {.model_path = "preset", .model_tokenizer = path};
     snprintf(path, sizeof path, "%s/mod\xc3\xa8le", root);
     assert_int_equal(mkdir(path, 0755), 0);
-    assert_ok(model_files_told(&c));
-    assert_ok(model_files_told(&d));
+    assert_ok(model_files_told(&options));
+    assert_ok(model_files_told(&settings));
     snprintf(path, sizeof path, "%s/mod\xe8le", root);
-    assert_fails(ST_NO_INPUT, model_files_told(&d), "is not a folder");
-    assert_fails(ST_NO_INPUT, model_files_told(&d),
+    assert_fails(ST_NO_INPUT, model_files_told(&settings), "is not a folder");
+    assert_fails(ST_NO_INPUT, model_files_told(&settings),
                  "correct the path, or download the model (hf download Org/Name)");
     assert_int_equal(mkdir(path, 0755), 0);
-    assert_fails(ST_CONFIG, model_files_told(&c), "model.path: the folder's name is not UTF-8");
-    assert_fails(ST_CONFIG, model_files_told(&d), "model.tokenizer: the folder's");
+    assert_fails(ST_CONFIG, model_files_told(&options),
+                 "model.path: the folder's name is not UTF-8");
+    assert_fails(ST_CONFIG, model_files_told(&settings), "model.tokenizer: the folder's");
     harness_remove(&root);
 }
 

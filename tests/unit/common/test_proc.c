@@ -40,13 +40,13 @@ static void test_spawn__stdin_is_empty_and_no_signal_is_blocked(void **state)
     assert_ok(proc_signal_fd(&fd));
     assert_int_equal(spawn_shell("read line && exit 3; exit 7"), 7);
     assert_int_equal(spawn_shell("kill -TERM $$; exit 9"), 128 + SIGTERM);
-    struct pollfd p = {fd, POLLIN, 0};
-    assert_int_equal(poll(&p, 1, 5000), 1);
+    struct pollfd wait = {fd, POLLIN, 0};
+    assert_int_equal(poll(&wait, 1, 5000), 1);
     struct signalfd_siginfo info;
     assert_int_equal(read(fd, &info, sizeof info), sizeof info);
     assert_int_equal(info.ssi_signo, SIGCHLD);
     assert_int_equal(kill(getpid(), SIGINT), 0);
-    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_int_equal(poll(&wait, 1, 5000), 1);
     assert_int_equal(read(fd, &info, sizeof info), sizeof info);
     assert_int_equal(info.ssi_signo, SIGINT);
     close(fd);

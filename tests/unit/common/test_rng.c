@@ -34,26 +34,27 @@ static void test_block__gives_the_published_values(void **state)
 static void test_key__depends_on_seed_and_purpose(void **state)
 {
     (void)state;
-    rng_key a = rng_key_make(1, "order"), b = rng_key_make(2, "order"), c = rng_key_make(1, "drop");
-    assert_memory_not_equal(&a, &b, sizeof a);
-    assert_memory_not_equal(&a, &c, sizeof a);
+    rng_key first = rng_key_make(1, "order"), second = rng_key_make(2, "order"),
+            key = rng_key_make(1, "drop");
+    assert_memory_not_equal(&first, &second, sizeof first);
+    assert_memory_not_equal(&first, &key, sizeof first);
     rng_key again = rng_key_make(1, "order");
-    assert_memory_equal(&a, &again, sizeof a);
+    assert_memory_equal(&first, &again, sizeof first);
 }
 
 static void test_below__in_range_and_uniform(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "below");
-    enum { N = 7, DRAWS = 70000 };
-    int count[N] = {0};
+    enum { BELOW = 7, DRAWS = 70000 };
+    int count[BELOW] = {0};
     for (uint64_t i = 0; i < DRAWS; i++) {
-        uint64_t v = rng_below(key, i, N);
-        assert_true(v < N);
-        count[v]++;
+        uint64_t value = rng_below(key, i, BELOW);
+        assert_true(value < BELOW);
+        count[value]++;
     }
-    for (int i = 0; i < N; i++) /* the standard deviation is about 93 */
-        assert_in_range(count[i], DRAWS / N - 600, DRAWS / N + 600);
+    for (int i = 0; i < BELOW; i++) /* the standard deviation is about 93 */
+        assert_in_range(count[i], DRAWS / BELOW - 600, DRAWS / BELOW + 600);
     assert_true(rng_below(key, 5, UINT64_C(1) << 63) < UINT64_C(1) << 63);
     assert_int_equal(rng_below(key, 9, 1), 0);
 }
@@ -65,10 +66,10 @@ static void test_normal__mean_and_variance(void **state)
     enum { DRAWS = 100000 };
     double sum = 0, squares = 0;
     for (uint64_t i = 0; i < DRAWS; i++) {
-        double v = rng_normal(key, i), u = rng_uniform(key, i);
-        assert_true(isfinite(v) && u >= 0 && u < 1);
-        sum += v;
-        squares += v * v;
+        double value = rng_normal(key, i), uniform = rng_uniform(key, i);
+        assert_true(isfinite(value) && uniform >= 0 && uniform < 1);
+        sum += value;
+        squares += value * value;
     }
     assert_true(fabs(sum / DRAWS) < 0.02);
     assert_true(fabs(squares / DRAWS - 1) < 0.03);
@@ -78,14 +79,14 @@ static void test_permute__is_a_bijection(void **state)
 {
     (void)state;
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 16, 17, 444, 1000, 4097};
-    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-        uint64_t n = sizes[s];
-        unsigned char *seen = (unsigned char *)calloc(n, 1);
+    for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++) {
+        uint64_t count = sizes[size];
+        unsigned char *seen = (unsigned char *)calloc(count, 1);
         assert_non_null(seen);
-        rng_key key = rng_key_make(harness_seed() + s, "permute");
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t at = rng_permute(key, n, i);
-            assert_true(at < n);
+        rng_key key = rng_key_make(harness_seed() + size, "permute");
+        for (uint64_t i = 0; i < count; i++) {
+            uint64_t at = rng_permute(key, count, i);
+            assert_true(at < count);
             assert_int_equal(seen[at]++, 0);
         }
         free(seen);
@@ -97,20 +98,20 @@ static void test_permute__is_a_bijection(void **state)
 static void test_permute__differs_by_key_and_mixes(void **state)
 {
     (void)state;
-    enum { N = 1000 };
-    rng_key a = rng_key_make(1, "epoch 0"), b = rng_key_make(1, "epoch 1");
+    enum { NUMBERS = 1000 };
+    rng_key first = rng_key_make(1, "epoch 0"), second = rng_key_make(1, "epoch 1");
     int fixed = 0, equal = 0, rising = 0;
     uint64_t before = 0;
-    for (uint64_t i = 0; i < N; i++) {
-        uint64_t pa = rng_permute(a, N, i);
+    for (uint64_t i = 0; i < NUMBERS; i++) {
+        uint64_t pa = rng_permute(first, NUMBERS, i);
         fixed += pa == i;
-        equal += pa == rng_permute(b, N, i);
+        equal += pa == rng_permute(second, NUMBERS, i);
         rising += pa > before;
         before = pa;
     }
     assert_in_range(fixed, 0, 10);
     assert_in_range(equal, 0, 10);
-    assert_in_range(rising, N / 2 - 100, N / 2 + 100);
+    assert_in_range(rising, NUMBERS / 2 - 100, NUMBERS / 2 + 100);
 }
 
 int main(void)

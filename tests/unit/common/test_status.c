@@ -65,10 +65,10 @@ static void test_note__belongs_to_its_thread(void **state)
 {
     (void)state;
     static status_note from_other;
-    pthread_t t;
+    pthread_t thread;
     (void)FAIL(ST_IO, "mine");
-    assert_int_equal(pthread_create(&t, NULL, other_thread, &from_other), 0);
-    pthread_join(t, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, other_thread, &from_other), 0);
+    pthread_join(thread, NULL);
     assert_string_equal(status_text(), "mine");
     status_set(&from_other);
     assert_string_equal(status_text(), "other");
@@ -79,10 +79,10 @@ static void test_note__belongs_to_its_thread(void **state)
 static void test_codes__all_named(void **state)
 {
     (void)state;
-    for (int c = 0; c < ST_COUNT; c++) {
-        assert_int_equal(strncmp(status_name((status)c), "ST_", 3), 0);
-        assert_string_not_equal(status_meaning((status)c), "unknown");
-        int exit_code = status_exit_code((status)c);
+    for (int code = 0; code < ST_COUNT; code++) {
+        assert_int_equal(strncmp(status_name((status)code), "ST_", 3), 0);
+        assert_string_not_equal(status_meaning((status)code), "unknown");
+        int exit_code = status_exit_code((status)code);
         assert_true(exit_code == 0 || (exit_code >= 64 && exit_code <= 78));
     }
     assert_string_equal(status_name((status)999), "unknown");

@@ -17,29 +17,29 @@
 #include <utf8proc.h>
 
 typedef struct fixture {
-    tokenizer *t;
-    tokenizer_scratch *s;
+    tokenizer *vocabulary;
+    tokenizer_scratch *scratch;
     token_list list;
 } fixture;
 
-static void fixture_open(fixture *f, const char *folder)
+static void fixture_open(fixture *setup, const char *folder)
 {
-    *f = (fixture){0};
-    assert_ok(tokenizer_load(folder, &f->t));
-    assert_ok(tokenizer_scratch_new(f->t, &f->s));
+    *setup = (fixture){0};
+    assert_ok(tokenizer_load(folder, &setup->vocabulary));
+    assert_ok(tokenizer_scratch_new(setup->vocabulary, &setup->scratch));
 }
 
-static void fixture_close(fixture *f)
+static void fixture_close(fixture *setup)
 {
-    token_list_done(&f->list);
-    tokenizer_scratch_free(&f->s);
-    tokenizer_free(&f->t);
+    token_list_done(&setup->list);
+    tokenizer_scratch_free(&setup->scratch);
+    tokenizer_free(&setup->vocabulary);
 }
 
 /* A sequence of random numbers from one key. */
 typedef struct dice {
     rng_key key;
-    uint64_t n;
+    uint64_t drawn;
 } dice;
 
 static dice dice_new(const char *purpose)
@@ -47,9 +47,9 @@ static dice dice_new(const char *purpose)
     return (dice){rng_key_make(harness_seed(), purpose), 0};
 }
 
-static size_t roll_below(dice *d, size_t below)
+static size_t roll_below(dice *draws, size_t below)
 {
-    return (size_t)rng_below(d->key, d->n++, below);
+    return (size_t)rng_below(draws->key, draws->drawn++, below);
 }
 
 static char *golden(const char *name)
@@ -60,34 +60,36 @@ static char *golden(const char *name)
     return path;
 }
 
-static void open_golden(fixture *f, const char *form)
+static void open_golden(fixture *setup, const char *form)
 {
     char *folder = golden(form);
-    fixture_open(f, folder);
+    fixture_open(setup, folder);
     free(folder);
 }
 
-static bool open_published(fixture *f)
+static bool open_published(fixture *setup)
 {
     char *folder = harness_shared("data/tokenizer");
     if (!folder)
         return false;
-    fixture_open(f, folder);
+    fixture_open(setup, folder);
     free(folder);
     return true;
 }
 
-static void check_ids(fixture *f, const char *text, size_t size, const int32_t *want, size_t n)
+static void check_ids(fixture *setup, const char *text, size_t size, const int32_t *want,
+                      size_t count)
 {
-    f->list.count = 0;
-    assert_ok(tokenizer_encode(f->t, f->s, text, size, &f->list));
-    bool same = f->list.count == n && (n == 0 || !memcmp(f->list.id, want, n * sizeof *want));
+    setup->list.count = 0;
+    assert_ok(tokenizer_encode(setup->vocabulary, setup->scratch, text, size, &setup->list));
+    bool same = setup->list.count == count &&
+                (count == 0 || !memcmp(setup->list.id, want, count * sizeof *want));
     if (same)
         return;
     print_message("text: %.*s\n", (int)size, text);
-    for (size_t i = 0; i < n || i < f->list.count; i++)
-        print_message("%zu: wanted %d, got %d\n", i, i < n ? want[i] : -1,
-                      i < f->list.count ? f->list.id[i] : -1);
+    for (size_t i = 0; i < count || i < setup->list.count; i++)
+        print_message("%zu: wanted %d, got %d\n", i, i < count ? want[i] : -1,
+                      i < setup->list.count ? setup->list.id[i] : -1);
     fail_msg("the ids differ");
 }
 
@@ -99,30 +101,30 @@ static void check_ids(fixture *f, const char *text, size_t size, const int32_t *
 
 static void run_golden(const char *form)
 {
-    fixture f;
+    fixture setup;
     json_value *cases = NULL;
     char *path = golden("cases.json");
-    open_golden(&f, form);
+    open_golden(&setup, form);
     assert_ok(json_load(path, &cases));
     assert_true(json_count(cases) > 300);
     for (size_t i = 0; i < json_count(cases); i++) {
-        const json_value *c = json_item(cases, i), *ids = json_find(c, "ids");
-        const json_value *text = json_find(c, "text"), *decoded = json_find(c, "decoded");
+        const json_value *value = json_item(cases, i), *ids = json_find(value, "ids");
+        const json_value *text = json_find(value, "text"), *decoded = json_find(value, "decoded");
         int32_t want[256];
-        size_t n = json_count(ids), size;
-        assert_true(n <= 256);
-        for (size_t k = 0; k < n; k++)
+        size_t count = json_count(ids), size;
+        assert_true(count <= 256);
+        for (size_t k = 0; k < count; k++)
             want[k] = (int32_t)json_int(json_item(ids, k), -1);
-        check_ids(&f, json_text(text, NULL), json_text_size(text), want, n);
+        check_ids(&setup, json_text(text, NULL), json_text_size(text), want, count);
         char *back;
-        assert_ok(tokenizer_decode(f.t, want, n, false, &back, &size));
+        assert_ok(tokenizer_decode(setup.vocabulary, want, count, false, &back, &size));
         assert_int_equal(size, json_text_size(decoded));
         assert_memory_equal(back, json_text(decoded, NULL), size);
         free(back);
     }
     json_free(&cases);
     free(path);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_encode__golden_merges_as_pairs(void **state)
@@ -158,47 +160,49 @@ static void test_encode__bad_bytes_become_replacement_characters(void **state)
         {"\xF0\x9F\x98", "\xEF\xBF\xBD"},
         {"\xF0\x9F\x98\xE4\xB8\xAD", "\xEF\xBF\xBD\xE4\xB8\xAD"},
     };
-    fixture f;
-    open_golden(&f, "pairs");
+    fixture setup;
+    open_golden(&setup, "pairs");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         token_list want = {0};
-        assert_ok(tokenizer_encode(f.t, f.s, cases[i].good, strlen(cases[i].good), &want));
-        check_ids(&f, cases[i].bad, strlen(cases[i].bad), want.id, want.count);
+        assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, cases[i].good,
+                                   strlen(cases[i].good), &want));
+        check_ids(&setup, cases[i].bad, strlen(cases[i].bad), want.id, want.count);
         token_list_done(&want);
     }
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_encode__offsets_are_those_of_the_input(void **state)
 {
     (void)state;
-    fixture f;
-    open_golden(&f, "pairs");
+    fixture setup;
+    open_golden(&setup, "pairs");
     /* Bytes:             0123 4 567          8..19       20 21  22 */
     const char *text = "red e\xCC\x81<|im_end|>a\xFF"
                        "b";
-    assert_ok(tokenizer_encode(f.t, f.s, text, strlen(text), &f.list));
+    assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, text, strlen(text), &setup.list));
     /* " e" + U+0301 becomes " \u00e9": the space is at byte 3, and both bytes of the letter come
      * from the e at byte 4. */
-    int32_t end = tokenizer_added(f.t, "<|im_end|>");
+    int32_t end = tokenizer_added(setup.vocabulary, "<|im_end|>");
     bool seen = false;
-    for (size_t i = 0; i < f.list.count; i++) {
-        assert_true(i == 0 || f.list.offset[i] >= f.list.offset[i - 1]);
-        if (f.list.id[i] == end) {
-            assert_int_equal(f.list.offset[i], 7);
-            assert_true(i > 0 && f.list.offset[i - 1] <= 4);
-            assert_int_equal(f.list.offset[i + 1], 17); /* a */
-            assert_int_equal(f.list.offset[i + 2], 18); /* the bad byte */
+    for (size_t i = 0; i < setup.list.count; i++) {
+        assert_true(i == 0 || setup.list.offset[i] >= setup.list.offset[i - 1]);
+        if (setup.list.id[i] == end) {
+            assert_int_equal(setup.list.offset[i], 7);
+            assert_true(i > 0 && setup.list.offset[i - 1] <= 4);
+            assert_int_equal(setup.list.offset[i + 1], 17); /* a */
+            assert_int_equal(setup.list.offset[i + 2], 18); /* the bad byte */
             seen = true;
         }
     }
     assert_true(seen);
-    assert_int_equal(f.list.offset[f.list.count - 1], 19); /* b */
+    assert_int_equal(setup.list.offset[setup.list.count - 1], 19); /* b */
     /* A second call appends and leaves what was there. */
-    size_t n = f.list.count;
-    assert_ok(tokenizer_encode(f.t, f.s, "red", 3, &f.list));
-    assert_true(f.list.count > n && f.list.id[0] == f.list.id[n] && f.list.offset[n] == 0);
-    fixture_close(&f);
+    size_t count = setup.list.count;
+    assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, "red", 3, &setup.list));
+    assert_true(setup.list.count > count && setup.list.id[0] == setup.list.id[count] &&
+                setup.list.offset[count] == 0);
+    fixture_close(&setup);
 }
 
 /* 300,000 letters are one piece, for which the heap of merges must grow. */
@@ -206,51 +210,54 @@ static void test_encode__a_long_piece_is_decoded_to_itself(void **state)
 {
     (void)state;
     enum { SIZE = 300000 };
-    fixture f;
-    open_golden(&f, "strings");
+    fixture setup;
+    open_golden(&setup, "strings");
     char *text = malloc(SIZE), *back;
     assert_non_null(text);
     for (size_t i = 0; i < SIZE; i++)
         text[i] = "redsquare"[i % 9];
     size_t size;
-    assert_ok(tokenizer_encode(f.t, f.s, text, SIZE, &f.list));
-    assert_ok(tokenizer_decode(f.t, f.list.id, f.list.count, false, &back, &size));
+    assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, text, SIZE, &setup.list));
+    assert_ok(
+        tokenizer_decode(setup.vocabulary, setup.list.id, setup.list.count, false, &back, &size));
     assert_int_equal(size, SIZE);
     assert_memory_equal(back, text, SIZE);
     free(back);
     free(text);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_encode__random_text_is_decoded_to_its_nfc(void **state)
 {
     (void)state;
-    fixture f;
-    open_golden(&f, "pairs");
-    dice d = dice_new("text");
+    fixture setup;
+    open_golden(&setup, "pairs");
+    dice draws = dice_new("text");
     for (int round = 0; round < 2000; round++) {
         char text[512];
-        size_t n = 0, size;
-        while (n < 200 && roll_below(&d, 40)) {
+        size_t count = 0, size;
+        while (count < 200 && roll_below(&draws, 40)) {
             static const int32_t tops[] = {0x80, 0x300, 0x3000, 0x110000};
-            int32_t c = 1 + (int32_t)roll_below(&d, (size_t)tops[roll_below(&d, 4)] - 1);
-            if (c < 0xD800 || c >= 0xE000)
-                n += utf8_put(c, (uint8_t *)text + n);
+            int32_t character =
+                1 + (int32_t)roll_below(&draws, (size_t)tops[roll_below(&draws, 4)] - 1);
+            if (character < 0xD800 || character >= 0xE000)
+                count += utf8_put(character, (uint8_t *)text + count);
         }
         nfc_scratch scratch = {0};
         mapped_text nfc = {0};
-        assert_ok(nfc_normalise((const uint8_t *)text, n, &scratch, &nfc));
-        f.list.count = 0;
-        assert_ok(tokenizer_encode(f.t, f.s, text, n, &f.list));
+        assert_ok(nfc_normalise((const uint8_t *)text, count, &scratch, &nfc));
+        setup.list.count = 0;
+        assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, text, count, &setup.list));
         char *back;
-        assert_ok(tokenizer_decode(f.t, f.list.id, f.list.count, false, &back, &size));
+        assert_ok(tokenizer_decode(setup.vocabulary, setup.list.id, setup.list.count, false, &back,
+                                   &size));
         assert_int_equal(size, nfc.size);
-        assert_true(n == 0 || !memcmp(back, nfc.bytes, size));
+        assert_true(count == 0 || !memcmp(back, nfc.bytes, size));
         free(back);
         mapped_text_done(&nfc);
         nfc_scratch_done(&scratch);
     }
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* Text that nfc_settled accepts is not normalised, so each character that it accepts must be its
@@ -259,24 +266,25 @@ static void test_nfc__settled_characters_do_not_change(void **state)
 {
     (void)state;
     static uint8_t second[0x110000]; /* 1: the character can join the one before it */
-    for (int32_t c = 1; c < 0x110000; c++) {
+    for (int32_t character = 1; character < 0x110000; character++) {
         int32_t part[32];
         int boundary = 0;
-        if (c >= 0xD800 && c < 0xE000)
+        if (character >= 0xD800 && character < 0xE000)
             continue;
-        utf8proc_ssize_t n =
-            utf8proc_decompose_char(c, part, 32, UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
-        for (utf8proc_ssize_t i = 1; i < n; i++)
+        utf8proc_ssize_t got = utf8proc_decompose_char(
+            character, part, 32, UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundary);
+        for (utf8proc_ssize_t i = 1; i < got; i++)
             second[part[i]] = 1;
     }
     size_t settled = 0;
-    for (int32_t c = 1; c < 0x110000; c++) {
+    for (int32_t character = 1; character < 0x110000; character++) {
         uint8_t text[5] = {0};
-        if ((c >= 0xD800 && c < 0xE000) || !nfc_settled(text, utf8_put(c, text)))
+        if ((character >= 0xD800 && character < 0xE000) ||
+            !nfc_settled(text, utf8_put(character, text)))
             continue;
         settled++;
-        assert_false(second[c]);
-        assert_int_equal(utf8proc_get_property(c)->combining_class, 0);
+        assert_false(second[character]);
+        assert_int_equal(utf8proc_get_property(character)->combining_class, 0);
         utf8proc_uint8_t *nfc = utf8proc_NFC(text);
         assert_string_equal((char *)nfc, (char *)text);
         free(nfc);
@@ -292,16 +300,16 @@ static void test_nfc__agrees_with_utf8proc(void **state)
     static const int32_t pool[] = {'a',    'e',    0xC5,   0x212B,  0x1E69, 0x301, 0x307,  0x323,
                                    0x327,  0x334,  0x345,  0x344,   0x958,  0x93C, 0x1112, 0x1161,
                                    0x11AB, 0xD55C, 0x2ADC, 0x1D15E, 0xFB1D, 0x4E2D};
-    dice d = dice_new("marks");
+    dice draws = dice_new("marks");
     nfc_scratch scratch = {0};
     mapped_text ours = {0};
     for (int round = 0; round < 20000; round++) {
         uint8_t text[128];
-        size_t n = 0;
-        for (size_t k = 1 + roll_below(&d, 12); k; k--)
-            n += utf8_put(pool[roll_below(&d, sizeof pool / sizeof *pool)], text + n);
-        text[n] = 0;
-        assert_ok(nfc_normalise(text, n, &scratch, &ours));
+        size_t count = 0;
+        for (size_t k = 1 + roll_below(&draws, 12); k; k--)
+            count += utf8_put(pool[roll_below(&draws, sizeof pool / sizeof *pool)], text + count);
+        text[count] = 0;
+        assert_ok(nfc_normalise(text, count, &scratch, &ours));
         utf8proc_uint8_t *theirs = utf8proc_NFC(text);
         assert_int_equal(ours.size, strlen((char *)theirs));
         assert_memory_equal(ours.bytes, theirs, ours.size);
@@ -314,29 +322,30 @@ static void test_nfc__agrees_with_utf8proc(void **state)
 static void test_decode__replaces_cut_characters_and_skips_special(void **state)
 {
     (void)state;
-    fixture f;
+    fixture setup;
     char *text;
     size_t size;
-    open_golden(&f, "pairs");
-    assert_ok(tokenizer_encode(f.t, f.s, "\xF0\x9F\x98\x8A<|im_end|><think>", 21, &f.list));
-    assert_int_equal(f.list.count, 6);
-    assert_ok(tokenizer_decode(f.t, f.list.id + 1, 5, true, &text, &size));
+    open_golden(&setup, "pairs");
+    assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, "\xF0\x9F\x98\x8A<|im_end|><think>",
+                               21, &setup.list));
+    assert_int_equal(setup.list.count, 6);
+    assert_ok(tokenizer_decode(setup.vocabulary, setup.list.id + 1, 5, true, &text, &size));
     assert_string_equal(text, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD<think>");
     free(text);
-    assert_ok(tokenizer_decode(f.t, f.list.id, 6, false, &text, &size));
+    assert_ok(tokenizer_decode(setup.vocabulary, setup.list.id, 6, false, &text, &size));
     assert_string_equal(text, "\xF0\x9F\x98\x8A<|im_end|><think>");
     free(text);
-    assert_ok(tokenizer_decode(f.t, NULL, 0, false, &text, &size));
+    assert_ok(tokenizer_decode(setup.vocabulary, NULL, 0, false, &text, &size));
     assert_string_equal(text, "");
     free(text);
-    int32_t unknown = tokenizer_size(f.t);
-    assert_ok(tokenizer_decode(f.t, &unknown, 1, false, &text, &size));
+    int32_t unknown = tokenizer_size(setup.vocabulary);
+    assert_ok(tokenizer_decode(setup.vocabulary, &unknown, 1, false, &text, &size));
     assert_string_equal(text, "");
     free(text);
     unknown = -1;
-    assert_fails(ST_BAD_INPUT, tokenizer_decode(f.t, &unknown, 1, false, &text, &size),
+    assert_fails(ST_BAD_INPUT, tokenizer_decode(setup.vocabulary, &unknown, 1, false, &text, &size),
                  "not a token");
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* The published tokenizer */
@@ -361,16 +370,16 @@ static void test_encode__llama_cpp_vectors(void **state)
 {
     (void)state;
     static const char separator[] = "\n__ggml_vocab_test__\n";
-    fixture f;
+    fixture setup;
     size_t size;
-    if (!open_published(&f))
+    if (!open_published(&setup))
         HARNESS_SKIP("no shared tokenizer");
     char *texts = read_all("data/tokenizer/ggml-vocab-qwen2.gguf.inp", &size);
     char *ids = read_all("data/tokenizer/ggml-vocab-qwen2.gguf.out", &size);
-    int n = 0;
+    int vectors = 0;
     char *id = ids;
     for (char *text = texts, *end; (end = strstr(text, separator));
-         text = end + strlen(separator), n++) {
+         text = end + strlen(separator), vectors++) {
         int32_t want[512];
         size_t count = 0;
         while (*id != '\n') {
@@ -379,34 +388,34 @@ static void test_encode__llama_cpp_vectors(void **state)
                 id++;
         }
         id++;
-        check_ids(&f, text, (size_t)(end - text), want, count);
+        check_ids(&setup, text, (size_t)(end - text), want, count);
     }
-    assert_true(n > 40);
+    assert_true(vectors > 40);
     free(texts);
     free(ids);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_encode__published_vectors(void **state)
 {
     (void)state;
-    fixture f;
-    if (!open_published(&f))
+    fixture setup;
+    if (!open_published(&setup))
         HARNESS_SKIP("no shared tokenizer");
-    assert_int_equal(tokenizer_size(f.t), 151669);
-    assert_int_equal(tokenizer_added(f.t, "<|image_pad|>"), 151655);
-    assert_int_equal(tokenizer_added(f.t, "user"), -1);
-    CHECK_IDS(&f, "user", 872);
-    CHECK_IDS(&f, "assistant", 77091);
-    CHECK_IDS(&f, "system", 8948);
-    CHECK_IDS(&f, "\n", 198);
-    CHECK_IDS(&f, "\n\n", 271);
-    CHECK_IDS(&f, "Hello world", 9707, 1879);
-    CHECK_IDS(&f, " Hello world", 21927, 1879);
-    CHECK_IDS(&f, "Describe this image.", 74785, 419, 2168, 13);
-    CHECK_IDS(&f, "You are a helpful assistant.", 2610, 525, 264, 10950, 17847, 13);
-    CHECK_IDS(&f, "<|im_start|>user\n<|im_end|>", 151644, 872, 198, 151645);
-    CHECK_IDS(&f,
+    assert_int_equal(tokenizer_size(setup.vocabulary), 151669);
+    assert_int_equal(tokenizer_added(setup.vocabulary, "<|image_pad|>"), 151655);
+    assert_int_equal(tokenizer_added(setup.vocabulary, "user"), -1);
+    CHECK_IDS(&setup, "user", 872);
+    CHECK_IDS(&setup, "assistant", 77091);
+    CHECK_IDS(&setup, "system", 8948);
+    CHECK_IDS(&setup, "\n", 198);
+    CHECK_IDS(&setup, "\n\n", 271);
+    CHECK_IDS(&setup, "Hello world", 9707, 1879);
+    CHECK_IDS(&setup, " Hello world", 21927, 1879);
+    CHECK_IDS(&setup, "Describe this image.", 74785, 419, 2168, 13);
+    CHECK_IDS(&setup, "You are a helpful assistant.", 2610, 525, 264, 10950, 17847, 13);
+    CHECK_IDS(&setup, "<|im_start|>user\n<|im_end|>", 151644, 872, 198, 151645);
+    CHECK_IDS(&setup,
               "This is a test \xF0\x9F\x98\x8A\nI was born in 92000, and this is fals\xC3\xA9.\n"
               "\xE7\x94\x9F\xE6\xB4\xBB\xE7\x9A\x84\xE7\x9C\x9F\xE8\xB0\x9B\xE6\x98\xAF\n"
               "Hi  Hello\nHi   Hello\n\n \n  \n Hello\n<s>\nhi<s>there\n"
@@ -418,7 +427,7 @@ static void test_encode__published_vectors(void **state)
               18532, 198, 785, 2701, 914, 1265, 387, 10277, 20498, 25, 21927, 624, 3983, 220, 2603,
               323, 220, 54684, 28319, 256, 220, 2603, 256, 220, 37033, 198, 18665, 1246, 525, 498,
               3730);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* A text has the ids of its pieces, one piece after another (trainer/model/equations.md,
@@ -434,44 +443,45 @@ static void test_encode__published_pieces(void **state)
         {"<", "0", ".", "3", " seconds", ">", NULL},
         {"'t", "is", NULL},
     };
-    fixture f;
-    if (!open_published(&f))
+    fixture setup;
+    if (!open_published(&setup))
         HARNESS_SKIP("no shared tokenizer");
     for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
         char whole[128] = "";
         token_list want = {0};
         for (size_t k = 0; samples[i][k]; k++) {
             strcat(whole, samples[i][k]);
-            assert_ok(tokenizer_encode(f.t, f.s, samples[i][k], strlen(samples[i][k]), &want));
+            assert_ok(tokenizer_encode(setup.vocabulary, setup.scratch, samples[i][k],
+                                       strlen(samples[i][k]), &want));
         }
-        check_ids(&f, whole, strlen(whole), want.id, want.count);
+        check_ids(&setup, whole, strlen(whole), want.id, want.count);
         token_list_done(&want);
     }
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* Splitting into pieces */
 
 static void check_pieces(const char *expression, const char *text, const char *const *want)
 {
-    splitter *s = NULL;
-    splitter_scratch *x = NULL;
-    split_walk w;
+    splitter *split = NULL;
+    splitter_scratch *scratch = NULL;
+    split_walk walk;
     size_t start, end;
     bool more;
-    assert_ok(splitter_new(expression, strlen(expression), "test", &s));
-    assert_ok(splitter_scratch_new(&x));
-    assert_ok(split_begin(s, x, (const uint8_t *)text, strlen(text), &w));
+    assert_ok(splitter_new(expression, strlen(expression), "test", &split));
+    assert_ok(splitter_scratch_new(&scratch));
+    assert_ok(split_begin(split, scratch, (const uint8_t *)text, strlen(text), &walk));
     for (;; want++) {
-        assert_ok(split_next(s, x, &w, &start, &end, &more));
+        assert_ok(split_next(split, scratch, &walk, &start, &end, &more));
         assert_true(more == (*want != NULL));
         if (!more)
             break;
         assert_int_equal(end - start, strlen(*want));
         assert_memory_equal(text + start, *want, end - start);
     }
-    splitter_scratch_free(&x);
-    splitter_free(&s);
+    splitter_scratch_free(&scratch);
+    splitter_free(&split);
 }
 
 #define PIECES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -544,31 +554,31 @@ static void test_split__own_matcher_agrees_with_pcre2(void **state)
                                        "\xE2\x80\x8B",
                                        "\x7F",
                                        "e"};
-    dice d = dice_new("pieces");
+    dice draws = dice_new("pieces");
     splitter *ours = NULL, *theirs = NULL;
-    splitter_scratch *x = NULL;
+    splitter_scratch *scratch = NULL;
     assert_ok(splitter_new(PUBLISHED, sizeof PUBLISHED - 1, "test", &ours));
     assert_ok(splitter_new("(?:" PUBLISHED ")", sizeof PUBLISHED + 3, "test", &theirs));
-    assert_ok(splitter_scratch_new(&x));
+    assert_ok(splitter_scratch_new(&scratch));
     for (int round = 0; round < 40000; round++) {
         char text[128] = "";
-        for (size_t k = roll_below(&d, 12); k; k--)
-            strcat(text, pool[roll_below(&d, sizeof pool / sizeof *pool)]);
+        for (size_t k = roll_below(&draws, 12); k; k--)
+            strcat(text, pool[roll_below(&draws, sizeof pool / sizeof *pool)]);
         const size_t size = strlen(text);
-        split_walk a, b;
+        split_walk first, second;
         bool more_a, more_b;
-        assert_ok(split_begin(ours, x, (const uint8_t *)text, size, &a));
-        assert_ok(split_begin(theirs, x, (const uint8_t *)text, size, &b));
+        assert_ok(split_begin(ours, scratch, (const uint8_t *)text, size, &first));
+        assert_ok(split_begin(theirs, scratch, (const uint8_t *)text, size, &second));
         do {
             size_t start_a = 0, end_a = 0, start_b = 0, end_b = 0;
-            assert_ok(split_next(ours, x, &a, &start_a, &end_a, &more_a));
-            assert_ok(split_next(theirs, x, &b, &start_b, &end_b, &more_b));
+            assert_ok(split_next(ours, scratch, &first, &start_a, &end_a, &more_a));
+            assert_ok(split_next(theirs, scratch, &second, &start_b, &end_b, &more_b));
             if (more_a != more_b || start_a != start_b || end_a != end_b)
                 fail_msg("\"%s\": [%zu, %zu), PCRE2 [%zu, %zu)", text, start_a, end_a, start_b,
                          end_b);
         } while (more_a);
     }
-    splitter_scratch_free(&x);
+    splitter_scratch_free(&scratch);
     splitter_free(&ours);
     splitter_free(&theirs);
 }
@@ -580,22 +590,22 @@ static void test_fingerprint__is_of_the_ids(void **state)
     (void)state;
     static const char *const forms[] = {"pairs", "strings"};
     hash128 found[2], again, rules;
-    fixture f;
+    fixture setup;
     for (int k = 0; k < 2; k++) {
-        open_golden(&f, forms[k]);
-        assert_ok(tokenizer_fingerprint(f.t, &found[k]));
-        assert_ok(tokenizer_fingerprint(f.t, &again));
+        open_golden(&setup, forms[k]);
+        assert_ok(tokenizer_fingerprint(setup.vocabulary, &found[k]));
+        assert_ok(tokenizer_fingerprint(setup.vocabulary, &again));
         assert_memory_equal(&again, &found[k], sizeof again);
-        fixture_close(&f);
+        fixture_close(&setup);
     }
     assert_memory_equal(&found[0], &found[1], sizeof found[0]);
     assert_ok(tokenizer_rules(&rules));
     assert_memory_not_equal(&rules, &found[0], sizeof rules);
-    if (!open_published(&f))
+    if (!open_published(&setup))
         return;
-    assert_ok(tokenizer_fingerprint(f.t, &again));
+    assert_ok(tokenizer_fingerprint(setup.vocabulary, &again));
     assert_memory_not_equal(&again, &found[0], sizeof again);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* U+31350 is a letter since Unicode 15, so the piece after it is "_a", id 4306. PCRE2 10.42 does
@@ -603,11 +613,11 @@ static void test_fingerprint__is_of_the_ids(void **state)
 static void test_encode__letters_of_the_references_unicode(void **state)
 {
     (void)state;
-    fixture f;
-    if (!open_published(&f))
+    fixture setup;
+    if (!open_published(&setup))
         HARNESS_SKIP("no shared tokenizer");
-    CHECK_IDS(&f, "\xF0\xB1\x8D\x90_a", 172, 109, 235, 238, 4306); /* U+31350 */
-    fixture_close(&f);
+    CHECK_IDS(&setup, "\xF0\xB1\x8D\x90_a", 172, 109, 235, 238, 4306); /* U+31350 */
+    fixture_close(&setup);
 }
 
 static void test_split__longest_added_token_wins(void **state)

@@ -20,9 +20,9 @@ static char *read_golden(const char *form)
     assert_non_null(file);
     char *text = malloc(65536);
     assert_non_null(text);
-    size_t n = fread(text, 1, 65535, file);
-    assert_true(n > 1000 && n < 65535);
-    text[n] = 0;
+    size_t got = fread(text, 1, 65535, file);
+    assert_true(got > 1000 && got < 65535);
+    text[got] = 0;
     fclose(file);
     return text;
 }
@@ -41,9 +41,9 @@ static char *changed(const char *text, const char *from, const char *to)
 static void refuse_tokenizer(const char *form, const char *from, const char *to, const char *words)
 {
     char *text = read_golden(form), *bad = changed(text, from, to);
-    tokenizer *t = NULL;
-    assert_fails(ST_BAD_INPUT, tokenizer_parse(bad, strlen(bad), "some.json", &t), words);
-    assert_null(t);
+    tokenizer *vocabulary = NULL;
+    assert_fails(ST_BAD_INPUT, tokenizer_parse(bad, strlen(bad), "some.json", &vocabulary), words);
+    assert_null(vocabulary);
     assert_non_null(strstr(status_text(), "some.json"));
     free(bad);
     free(text);
@@ -52,17 +52,17 @@ static void refuse_tokenizer(const char *form, const char *from, const char *to,
 static void accept(const char *from, const char *to, const char *text, int32_t want)
 {
     char *golden = read_golden("pairs"), *good = changed(golden, from, to);
-    tokenizer *t = NULL;
-    tokenizer_scratch *s = NULL;
+    tokenizer *vocabulary = NULL;
+    tokenizer_scratch *scratch = NULL;
     token_list list = {0};
-    assert_ok(tokenizer_parse(good, strlen(good), "some.json", &t));
-    assert_ok(tokenizer_scratch_new(t, &s));
-    assert_ok(tokenizer_encode(t, s, text, strlen(text), &list));
+    assert_ok(tokenizer_parse(good, strlen(good), "some.json", &vocabulary));
+    assert_ok(tokenizer_scratch_new(vocabulary, &scratch));
+    assert_ok(tokenizer_encode(vocabulary, scratch, text, strlen(text), &list));
     assert_true(list.count > 0);
     assert_int_equal(list.id[0], want);
     token_list_done(&list);
-    tokenizer_scratch_free(&s);
-    tokenizer_free(&t);
+    tokenizer_scratch_free(&scratch);
+    tokenizer_free(&vocabulary);
     free(good);
     free(golden);
 }
@@ -179,11 +179,11 @@ static void test_load__digest_is_that_of_the_file(void **state)
 {
     (void)state;
     char *text = read_golden("pairs");
-    tokenizer *t = NULL;
-    assert_ok(tokenizer_parse(text, strlen(text), "some.json", &t));
-    assert_true(hash_equal(tokenizer_digest(t), hash_bytes(text, strlen(text))));
-    tokenizer_free(&t);
-    assert_fails(ST_NO_INPUT, tokenizer_load("/nowhere", &t), "/nowhere/tokenizer.json");
+    tokenizer *vocabulary = NULL;
+    assert_ok(tokenizer_parse(text, strlen(text), "some.json", &vocabulary));
+    assert_true(hash_equal(tokenizer_digest(vocabulary), hash_bytes(text, strlen(text))));
+    tokenizer_free(&vocabulary);
+    assert_fails(ST_NO_INPUT, tokenizer_load("/nowhere", &vocabulary), "/nowhere/tokenizer.json");
     free(text);
 }
 

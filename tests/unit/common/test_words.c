@@ -10,11 +10,11 @@ static void test_add__appends(void **state)
 {
     (void)state;
     char out[16] = "";
-    size_t n = words_add(out, sizeof out, 0, "%d", 12);
-    n = words_add(out, sizeof out, n, "%s", "");
-    n = words_add(out, sizeof out, n, ", %s", "ab");
+    size_t count = words_add(out, sizeof out, 0, "%d", 12);
+    count = words_add(out, sizeof out, count, "%s", "");
+    count = words_add(out, sizeof out, count, ", %s", "ab");
     assert_string_equal(out, "12, ab");
-    assert_int_equal(n, 6);
+    assert_int_equal(count, 6);
 }
 
 static void test_add__what_does_not_fit_is_dropped(void **state)
@@ -23,14 +23,14 @@ static void test_add__what_does_not_fit_is_dropped(void **state)
     for (size_t size = 1; size <= 9; size++) {
         char out[16];
         memset(out, 'x', sizeof out);
-        size_t n = 0;
+        size_t count = 0;
         for (int i = 0; i < 4; i++) {
-            n = words_add(out, size, n, " %d", 7);
-            assert_true(n < size);
+            count = words_add(out, size, count, " %d", 7);
+            assert_true(count < size);
         }
-        assert_int_equal(strlen(out), n);
-        assert_int_equal(n, size - 1 < 8 ? size - 1 : 8);
-        assert_memory_equal(out, " 7 7 7 7", n);
+        assert_int_equal(strlen(out), count);
+        assert_int_equal(count, size - 1 < 8 ? size - 1 : 8);
+        assert_memory_equal(out, " 7 7 7 7", count);
         for (size_t i = size; i < sizeof out; i++)
             assert_int_equal(out[i], 'x');
     }

@@ -10,15 +10,15 @@
 /* Enumerations stay 0, their first value, which is the default of all that prepd reads. */
 static inline conf conf_defaults(void)
 {
-    conf c;
-    memset(&c, 0, sizeof c);
-#define OPTION_INT(section, name, value, ...)  c.section##_##name = value;
-#define OPTION_REAL(section, name, value, ...) c.section##_##name = value;
-#define OPTION_BOOL(section, name, value, ...) c.section##_##name = value;
-#define OPTION_TEXT(section, name, value, ...) c.section##_##name = value;
+    conf options;
+    memset(&options, 0, sizeof options);
+#define OPTION_INT(section, name, value, ...)  options.section##_##name = value;
+#define OPTION_REAL(section, name, value, ...) options.section##_##name = value;
+#define OPTION_BOOL(section, name, value, ...) options.section##_##name = value;
+#define OPTION_TEXT(section, name, value, ...) options.section##_##name = value;
 #include "common/conf/options.def"
-    c.place = "";
-    return c;
+    options.place = "";
+    return options;
 }
 
 #endif

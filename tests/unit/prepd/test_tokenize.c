@@ -66,10 +66,10 @@ static child start_child(const char *const *argv)
 
 static void read_to_end(int fd, char *out, size_t size)
 {
-    size_t n = 0;
-    for (ssize_t got; n + 1 < size && (got = read(fd, out + n, size - 1 - n)) > 0;)
-        n += (size_t)got;
-    out[n] = 0;
+    size_t count = 0;
+    for (ssize_t got; count + 1 < size && (got = read(fd, out + count, size - 1 - count)) > 0;)
+        count += (size_t)got;
+    out[count] = 0;
     close(fd);
 }
 
@@ -80,13 +80,13 @@ static int run_tokenize(const char *flag, const char *input, size_t size, char *
 {
     char *folder = model_folder();
     const char *const argv[] = {"tokenize", "--model", folder, flag, NULL};
-    child c = start_child(argv);
-    assert_int_equal(write(c.to, input, size), size);
-    close(c.to);
-    read_to_end(c.from, out, out_size);
-    read_to_end(c.note, note, note_size);
+    child process = start_child(argv);
+    assert_int_equal(write(process.to, input, size), size);
+    close(process.to);
+    read_to_end(process.from, out, out_size);
+    read_to_end(process.note, note, note_size);
     int code;
-    assert_int_equal(waitpid(c.pid, &code, 0), c.pid);
+    assert_int_equal(waitpid(process.pid, &code, 0), process.pid);
     free(folder);
     assert_true(WIFEXITED(code));
     return WEXITSTATUS(code);
@@ -101,20 +101,20 @@ static void test_tokenize__lines(void **state)
     /* An empty line gives an empty line, and CR is a character like any other (id 201). */
     char want[256];
     char *folder = model_folder();
-    tokenizer *t = NULL;
-    tokenizer_scratch *s = NULL;
+    tokenizer *vocabulary = NULL;
+    tokenizer_scratch *scratch = NULL;
     token_list red = {0};
-    assert_ok(tokenizer_load(folder, &t));
-    assert_ok(tokenizer_scratch_new(t, &s));
-    assert_ok(tokenizer_encode(t, s, "red", 3, &red));
-    size_t n = 0;
+    assert_ok(tokenizer_load(folder, &vocabulary));
+    assert_ok(tokenizer_scratch_new(vocabulary, &scratch));
+    assert_ok(tokenizer_encode(vocabulary, scratch, "red", 3, &red));
+    size_t count = 0;
     for (size_t i = 0; i < red.count; i++)
-        n += (size_t)sprintf(want + n, "%s%d", i ? " " : "", red.id[i]);
-    sprintf(want + n, "\n\n%d 64 201\n32\n", tokenizer_added(t, "<|im_end|>"));
+        count += (size_t)sprintf(want + count, "%s%d", i ? " " : "", red.id[i]);
+    sprintf(want + count, "\n\n%d 64 201\n32\n", tokenizer_added(vocabulary, "<|im_end|>"));
     assert_string_equal(out, want);
     token_list_done(&red);
-    tokenizer_scratch_free(&s);
-    tokenizer_free(&t);
+    tokenizer_scratch_free(&scratch);
+    tokenizer_free(&vocabulary);
     free(folder);
 }
 
@@ -166,17 +166,17 @@ static void test_tokenize__answers_each_line_at_once(void **state)
     (void)state;
     char *folder = model_folder(), line[32];
     const char *const argv[] = {"tokenize", "--jsonl", "--model", folder, NULL};
-    child c = start_child(argv);
+    child process = start_child(argv);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(write(c.to, "\"A\"\n", 4), 4);
-        assert_int_equal(read(c.from, line, 5), 5);
+        assert_int_equal(write(process.to, "\"A\"\n", 4), 4);
+        assert_int_equal(read(process.from, line, 5), 5);
         assert_memory_equal(line, "[32]\n", 5);
     }
-    close(c.to);
-    close(c.from);
-    close(c.note);
+    close(process.to);
+    close(process.from);
+    close(process.note);
     int code;
-    assert_int_equal(waitpid(c.pid, &code, 0), c.pid);
+    assert_int_equal(waitpid(process.pid, &code, 0), process.pid);
     assert_int_equal(code, 0);
     free(folder);
 }

@@ -16,38 +16,39 @@
  * one can connect meanwhile. */
 static child_daemon start_failing(bool listens)
 {
-    child_daemon d = {.folder = "/tmp/tessera-child-XXXXXX"};
-    assert_non_null(mkdtemp(d.folder));
-    snprintf(d.endpoint, sizeof d.endpoint, "ipc://%s/s", d.folder);
+    child_daemon child = {.folder = "/tmp/tessera-child-XXXXXX"};
+    assert_non_null(mkdtemp(child.folder));
+    snprintf(child.endpoint, sizeof child.endpoint, "ipc://%s/s", child.folder);
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    snprintf(at.sun_path, sizeof at.sun_path, "%.80s/s", d.folder);
-    d.pid = fork();
-    if (d.pid == 0) {
-        const int s = socket(AF_UNIX, SOCK_STREAM, 0);
-        if (s < 0 || bind(s, (struct sockaddr *)&at, sizeof at) != 0 ||
-            (listens && listen(s, 8) != 0))
+    snprintf(at.sun_path, sizeof at.sun_path, "%.80s/s", child.folder);
+    child.pid = fork();
+    if (child.pid == 0) {
+        const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 ||
+            (listens && listen(fd, 8) != 0))
             _exit(1);
         usleep(300000);
         unlink(at.sun_path);
         _exit(65);
     }
-    assert_true(d.pid > 0);
-    return d;
+    assert_true(child.pid > 0);
+    return child;
 }
 
 static void test_child_open__a_daemon_that_ends_is_not_waited_for(void **state)
 {
     (void)state;
     for (int listens = 0; listens <= 1; listens++) {
-        child_daemon d = start_failing(listens);
+        child_daemon child = start_failing(listens);
         status_note note = {0};
-        client *c = NULL;
+        client *consumer = NULL;
         const int64_t start = clock_ns();
-        assert_int_equal(child_open(&d, "train", 0, 1, &c), ST_BAD_INPUT); /* the exit code 65 */
+        assert_int_equal(child_open(&child, "train", 0, 1, &consumer),
+                         ST_BAD_INPUT); /* the exit code 65 */
         /* far less than the 600 s that a silent daemon is waited for */
         assert_true(clock_ns() - start < INT64_C(60) * 1000000000);
-        assert_null(c);
-        child_stop(&d, NULL, &note);
+        assert_null(consumer);
+        child_stop(&child, NULL, &note);
     }
 }
 

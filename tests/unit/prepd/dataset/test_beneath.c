@@ -21,10 +21,10 @@ static char where[] = "/tmp/beneathXXXXXX";
 
 static void put_text_file(const char *name, const char *text)
 {
-    FILE *f = fopen(name, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
 }
 
 static int make_tree(void **state)
@@ -59,15 +59,15 @@ static int remove_tree(void **state)
 }
 
 /* Returns 0 if the file inside is opened, errno if none is, and -1 if another file is. */
-static int try_open(opener o, const char *folder, const char *path)
+static int try_open(opener how, const char *folder, const char *path)
 {
     char text[16] = "";
-    const int fd = o(folder, path, O_RDONLY);
+    const int fd = how(folder, path, O_RDONLY);
     if (fd < 0)
         return errno;
-    const ssize_t n = read(fd, text, sizeof text - 1);
+    const ssize_t got = read(fd, text, sizeof text - 1);
     close(fd);
-    return n == 6 && strcmp(text, "inside") == 0 ? 0 : -1;
+    return got == 6 && strcmp(text, "inside") == 0 ? 0 : -1;
 }
 
 static const struct {
@@ -97,26 +97,26 @@ static const struct {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-static void check_all(opener o, bool follows)
+static void check_all(opener how, bool follows)
 {
     for (size_t k = 0; k < N_CASES; k++) {
         const int want = follows ? cases[k].follows : cases[k].walks;
         for (int named_by_link = 0; named_by_link < 2; named_by_link++) {
-            const int got = try_open(o, named_by_link ? "link" : "data", cases[k].path);
+            const int got = try_open(how, named_by_link ? "link" : "data", cases[k].path);
             if (got != want)
                 fail_msg("%s: %d (%s), not %d", cases[k].path, got, strerror(got), want);
         }
     }
-    assert_int_equal(try_open(o, "absent", "a"), ENOENT);
+    assert_int_equal(try_open(how, "absent", "a"), ENOENT);
 }
 
 /* O_PATH, with which ship_check looks at a place without reading it, must keep to the same rule. */
-static void check_place_only(opener o)
+static void check_place_only(opener how)
 {
-    const int fd = o("data", "a", O_PATH);
+    const int fd = how("data", "a", O_PATH);
     assert_true(fd >= 0);
     close(fd);
-    assert_int_equal(o("data", "out", O_PATH), -1);
+    assert_int_equal(how("data", "out", O_PATH), -1);
     assert_int_equal(errno, EXDEV);
 }
 
@@ -144,10 +144,10 @@ static void test_beneath__walks_without_openat2(void **state)
         const pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
-            scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
+            scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
             const int bad =
-                seccomp_rule_add(f, SCMP_ACT_ERRNO((uint32_t)errors[k]), SCMP_SYS(openat2), 0);
-            if (bad || seccomp_load(f))
+                seccomp_rule_add(filter, SCMP_ACT_ERRNO((uint32_t)errors[k]), SCMP_SYS(openat2), 0);
+            if (bad || seccomp_load(filter))
                 _exit(2);
             int wrong = 0;
             for (size_t i = 0; i < N_CASES; i++)

@@ -36,9 +36,9 @@ static void test_braces__ranges_lists_and_products(void **state)
         assert_ok(braces_expand(cases[k][0], join_names, got));
         assert_string_equal(got, cases[k][1]);
     }
-    long n = 0;
-    assert_ok(braces_expand("{000000..099999}", count_names, &n));
-    assert_int_equal(n, 100000);
+    long count = 0;
+    assert_ok(braces_expand("{000000..099999}", count_names, &count));
+    assert_int_equal(count, 100000);
 }
 
 static void test_braces__malformed_and_huge_ones_are_refused(void **state)
@@ -52,8 +52,8 @@ static void test_braces__malformed_and_huge_ones_are_refused(void **state)
                                         "{0..999}{0..999}{0..9}",
                                         "{0}{0}{0}{0}{0}{0}{0}{0}{0}{0}"};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        long n = 0;
-        assert_fails(ST_CONFIG, braces_expand(cases[k], count_names, &n), "{");
+        long count = 0;
+        assert_fails(ST_CONFIG, braces_expand(cases[k], count_names, &count), "{");
     }
 }
 

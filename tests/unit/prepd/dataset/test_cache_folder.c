@@ -15,40 +15,40 @@
 typedef struct place {
     char *root;
     char folder[PATH_MAX]; /* the folder that must be found */
-    conf c;
+    conf options;
 } place;
 
 static int setup_folder(void **state)
 {
-    static place p;
-    p.root = harness_temp();
-    p.c = conf_defaults();
-    p.c.data_path = "/proc/no/data/here";
-    snprintf(p.folder, sizeof p.folder, "%s/tessera-%d", p.root, (int)geteuid());
+    static place spot;
+    spot.root = harness_temp();
+    spot.options = conf_defaults();
+    spot.options.data_path = "/proc/no/data/here";
+    snprintf(spot.folder, sizeof spot.folder, "%s/tessera-%d", spot.root, (int)geteuid());
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
-    setenv("TMPDIR", p.root, 1);
-    *state = &p;
+    setenv("TMPDIR", spot.root, 1);
+    *state = &spot;
     return 0;
 }
 
 static int teardown_folder(void **state)
 {
-    place *p = *state;
+    place *spot = *state;
     unsetenv("TMPDIR");
-    conf_done(&p->c);
-    harness_remove(&p->root);
+    conf_done(&spot->options);
+    harness_remove(&spot->root);
     return 0;
 }
 
 static void test_cache_folder__is_made_for_the_user_alone(void **state)
 {
-    const place *p = *state;
+    const place *spot = *state;
     char found[PATH_MAX];
     struct stat info;
     for (int again = 0; again < 2; again++) {
-        assert_ok(cache_folder(&p->c, found));
-        assert_string_equal(found, p->folder);
+        assert_ok(cache_folder(&spot->options, found));
+        assert_string_equal(found, spot->folder);
         assert_int_equal(stat(found, &info), 0);
         assert_int_equal(info.st_mode & 0777, 0700);
     }
@@ -56,44 +56,46 @@ static void test_cache_folder__is_made_for_the_user_alone(void **state)
 
 static void test_cache_folder__lies_beside_what_data_path_names(void **state)
 {
-    const place *p = *state;
+    const place *spot = *state;
     char found[PATH_MAX], file[PATH_MAX], path[PATH_MAX + 32], beside[PATH_MAX];
-    snprintf(file, sizeof file, "%s/data.jsonl", p->root);
-    snprintf(beside, sizeof beside, "%s/.tessera", p->root);
+    snprintf(file, sizeof file, "%s/data.jsonl", spot->root);
+    snprintf(beside, sizeof beside, "%s/.tessera", spot->root);
     FILE *made = fopen(file, "w");
     assert_non_null(made);
     assert_int_equal(fclose(made), 0);
     static const char *const names[] = {"", "/data.jsonl", "/{00000..00010}.tar",
                                         "/a{b,c}/{0..9}.tar"};
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-        snprintf(path, sizeof path, "%s%s", p->root, names[k]);
-        const conf c = {.data_path = path, .prepd_cache_dir = (char[]){""}};
-        assert_ok(cache_folder(&c, found));
+        snprintf(path, sizeof path, "%s%s", spot->root, names[k]);
+        const conf options = {.data_path = path, .prepd_cache_dir = (char[]){""}};
+        assert_ok(cache_folder(&options, found));
         assert_string_equal(found, beside);
     }
 }
 
 static void test_cache_folder__a_link_is_refused(void **state)
 {
-    const place *p = *state;
+    const place *spot = *state;
     char found[PATH_MAX], own[PATH_MAX + 8];
-    snprintf(own, sizeof own, "%s/own", p->root);
+    snprintf(own, sizeof own, "%s/own", spot->root);
     assert_int_equal(mkdir(own, 0700), 0);
-    assert_int_equal(symlink(own, p->folder), 0);
-    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "is a symbolic link");
+    assert_int_equal(symlink(own, spot->folder), 0);
+    assert_fails(ST_CANT_CREATE, cache_folder(&spot->options, found), "is a symbolic link");
 }
 
 static void test_cache_folder__writable_by_others_is_refused(void **state)
 {
-    const place *p = *state;
+    const place *spot = *state;
     char found[PATH_MAX];
-    assert_int_equal(mkdir(p->folder, 0700), 0);
-    assert_int_equal(chmod(p->folder, 0777), 0);
-    assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "can be written by other users");
-    assert_int_equal(chmod(p->folder, 0755), 0);
-    assert_ok(cache_folder(&p->c, found));
-    if (chown(p->folder, 65534, 65534) == 0) /* which only root can do */
-        assert_fails(ST_CANT_CREATE, cache_folder(&p->c, found), "belongs to another user");
+    assert_int_equal(mkdir(spot->folder, 0700), 0);
+    assert_int_equal(chmod(spot->folder, 0777), 0);
+    assert_fails(ST_CANT_CREATE, cache_folder(&spot->options, found),
+                 "can be written by other users");
+    assert_int_equal(chmod(spot->folder, 0755), 0);
+    assert_ok(cache_folder(&spot->options, found));
+    if (chown(spot->folder, 65534, 65534) == 0) /* which only root can do */
+        assert_fails(ST_CANT_CREATE, cache_folder(&spot->options, found),
+                     "belongs to another user");
 }
 
 int main(void)

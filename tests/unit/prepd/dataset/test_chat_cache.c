@@ -26,43 +26,43 @@ enum {
     BARE_AT = 30,   /* this one shows fewer pictures in its texts than it lists */
 };
 
-static void put_record(FILE *f, int i, const char *word, const char *frames)
+static void put_record(FILE *file, int index, const char *word, const char *frames)
 {
-    if (i == BROKEN_AT) {
-        fputs("{\"image\": }\n", f);
+    if (index == BROKEN_AT) {
+        fputs("{\"image\": }\n", file);
         return;
     }
-    if (i == FRAMES_AT)
-        fprintf(f, "{\"video\": \"%s\", \"fps\": 2, ", frames);
+    if (index == FRAMES_AT)
+        fprintf(file, "{\"video\": \"%s\", \"fps\": 2, ", frames);
     else
-        fprintf(f, "{\"images\": [\"p/%d.jpg\", \"p/%d.jpg\"], ", i / 3, i / 3 + 1);
-    fprintf(f,
+        fprintf(file, "{\"images\": [\"p/%d.jpg\", \"p/%d.jpg\"], ", index / 3, index / 3 + 1);
+    fprintf(file,
             "\"filler\": \"%*s\", \"messages\": [{\"role\": \"user\", \"content\": \"%s%s %d?\"}, "
             "{\"role\": \"assistant\", \"content\": \"a%d\"}]}\n",
             FILLER, "",
-            i == FRAMES_AT ? "<video>"
-            : i == BARE_AT ? "<image>"
-                           : "<image><image>",
-            word, i, i);
+            index == FRAMES_AT ? "<video>"
+            : index == BARE_AT ? "<image>"
+                               : "<image><image>",
+            word, index, index);
 }
 
 static void put_records(const char *root, const char *word, const char *frames)
 {
     char path[PATH];
     snprintf(path, PATH, "%s/talks.jsonl", root);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
     for (int i = 0; i < RECORDS; i++)
-        put_record(f, i, word, frames);
-    assert_int_equal(fclose(f), 0);
+        put_record(file, i, word, frames);
+    assert_int_equal(fclose(file), 0);
 }
 
-static void put_frame(const char *root, const char *folder, int k)
+static void put_frame(const char *root, const char *folder, int number)
 {
     char path[PATH];
     snprintf(path, PATH, "%s/%s", root, folder);
     (void)!mkdir(path, 0777);
-    snprintf(path, PATH, "%s/%s/%d.jpg", root, folder, k);
+    snprintf(path, PATH, "%s/%s/%d.jpg", root, folder, number);
     const int fd = open(path, O_CREAT | O_WRONLY, 0666);
     assert_true(fd >= 0);
     close(fd);
@@ -81,34 +81,34 @@ static char *make_set(void)
 static char *show_chats(const char *root)
 {
     char path[PATH], identity[HASH_TEXT], *text = NULL;
-    conf c = conf_defaults();
-    dataset *d;
-    arena a;
+    conf options = conf_defaults();
+    dataset *set;
+    arena memory;
     size_t size;
     snprintf(path, PATH, "%s/talks.jsonl", root);
-    c.data_format = DATA_VIDEO;
-    c.data_path = path;
-    arena_init(&a, 0);
-    assert_ok(dataset_open(&c, &d));
-    FILE *f = open_memstream(&text, &size);
-    hash_print(d->adapter->identity(d), identity);
-    fprintf(f, "%s, %lld images\n", identity, (long long)d->adapter->images(d));
-    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
-        sample s;
-        assert_ok(d->adapter->sample(d, i, &a, &s));
-        fprintf(f, "%s|%s|%s", s.name, s.cause ? s.cause : "",
-                s.n_turns ? s.turns[0].parts[s.turns[0].n_parts - 1].text : "");
-        for (int32_t k = 0; k < s.n_images; k++) {
+    options.data_format = DATA_VIDEO;
+    options.data_path = path;
+    arena_init(&memory, 0);
+    assert_ok(dataset_open(&options, &set));
+    FILE *file = open_memstream(&text, &size);
+    hash_print(set->adapter->identity(set), identity);
+    fprintf(file, "%s, %lld images\n", identity, (long long)set->adapter->images(set));
+    for (int64_t i = 0; i < set->adapter->samples(set); i++) {
+        sample smp;
+        assert_ok(set->adapter->sample(set, i, &memory, &smp));
+        fprintf(file, "%s|%s|%s", smp.name, smp.cause ? smp.cause : "",
+                smp.n_turns ? smp.turns[0].parts[smp.turns[0].n_parts - 1].text : "");
+        for (int32_t k = 0; k < smp.n_images; k++) {
             image_place place;
-            dataset_image_place(d, s.images[k], &place);
-            fprintf(f, "|%s %d %g %s", place.path, place.n_frames, place.fps,
-                    place.n_frames ? d->adapter->frame(d, s.images[k], 0) : "");
+            dataset_image_place(set, smp.images[k], &place);
+            fprintf(file, "|%s %d %g %s", place.path, place.n_frames, place.fps,
+                    place.n_frames ? set->adapter->frame(set, smp.images[k], 0) : "");
         }
-        fprintf(f, "\n");
+        fprintf(file, "\n");
     }
-    fclose(f);
-    dataset_close(&d);
-    arena_done(&a);
+    fclose(file);
+    dataset_close(&set);
+    arena_done(&memory);
     return text;
 }
 
@@ -119,9 +119,9 @@ static bool cache_of(const char *root, char out[PATH])
     bool found = false;
     snprintf(folder, PATH, "%s/.tessera", root);
     DIR *dir = opendir(folder);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        if (strncmp(e->d_name, "chats-", 6) == 0) {
-            snprintf(out, PATH, "%.700s/%.300s", folder, e->d_name);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (strncmp(entry->d_name, "chats-", 6) == 0) {
+            snprintf(out, PATH, "%.700s/%.300s", folder, entry->d_name);
             found = true;
         }
     if (dir)
@@ -175,17 +175,17 @@ static void test_cache__damage_costs_only_time(void **state)
     for (uint64_t round = 0; round < DAMAGES; round++) {
         assert_true(cache_of(root, path));
         assert_int_equal(stat(path, &info), 0);
-        FILE *f = fopen(path, "r+");
-        assert_non_null(f);
+        FILE *file = fopen(path, "r+");
+        assert_non_null(file);
         if (round % 10 == 9) { /* cut short */
             assert_int_equal(
-                ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
+                ftruncate(fileno(file), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
         } else { /* some bytes are overwritten */
-            fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
+            fseek(file, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
             for (uint64_t i = 0; i <= round % 9; i++)
-                fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
+                fputc((int)rng_below(key, 3 * round + i + 1000, 256), file);
         }
-        fclose(f);
+        fclose(file);
         char *again = show_chats(root);
         assert_string_equal(again, first);
         free(again);

@@ -18,66 +18,66 @@ enum { PATH = 1024, LONG_BYTES = 65 << 20 };
 typedef struct fixture {
     char *folder;
     char path[PATH];
-    conf c;
-    dataset *d;
-    arena a;
+    conf options;
+    dataset *set;
+    arena memory;
 } fixture;
 
-static void begin(fixture *f, int format)
+static void begin(fixture *setup, int format)
 {
-    *f = (fixture){.folder = harness_temp(), .c = conf_defaults()};
-    f->c.data_format = format;
-    f->c.data_path = f->folder;
-    arena_init(&f->a, 0);
+    *setup = (fixture){.folder = harness_temp(), .options = conf_defaults()};
+    setup->options.data_format = format;
+    setup->options.data_path = setup->folder;
+    arena_init(&setup->memory, 0);
 }
 
-static void end(fixture *f)
+static void end(fixture *setup)
 {
-    dataset_close(&f->d);
-    arena_done(&f->a);
-    harness_remove(&f->folder);
+    dataset_close(&setup->set);
+    arena_done(&setup->memory);
+    harness_remove(&setup->folder);
 }
 
-static void write_bytes(const fixture *f, const char *name, const char *bytes, size_t n)
+static void write_bytes(const fixture *setup, const char *name, const char *bytes, size_t count)
 {
     char path[PATH];
-    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    snprintf(path, sizeof path, "%s/%s", setup->folder, name);
     FILE *to = fopen(path, "wb");
     assert_non_null(to);
-    assert_int_equal(fwrite(bytes, 1, n, to), n);
+    assert_int_equal(fwrite(bytes, 1, count, to), count);
     assert_int_equal(fclose(to), 0);
 }
 
-static void write_text(const fixture *f, const char *name, const char *text)
+static void write_text(const fixture *setup, const char *name, const char *text)
 {
-    write_bytes(f, name, text, strlen(text));
+    write_bytes(setup, name, text, strlen(text));
 }
 
-static void open_file(fixture *f, const char *name)
+static void open_file(fixture *setup, const char *name)
 {
-    dataset_close(&f->d);
-    snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
-    f->c.data_path = f->path;
-    assert_ok(dataset_open(&f->c, &f->d));
+    dataset_close(&setup->set);
+    snprintf(setup->path, sizeof setup->path, "%s/%s", setup->folder, name);
+    setup->options.data_path = setup->path;
+    assert_ok(dataset_open(&setup->options, &setup->set));
 }
 
-static sample fetch(fixture *f, int64_t i)
+static sample fetch(fixture *setup, int64_t index)
 {
-    sample s;
-    assert_ok(f->d->adapter->sample(f->d, i, &f->a, &s));
-    assert_true(s.plain);
-    assert_int_equal(s.n_turns, s.cause ? 0 : 1);
-    return s;
+    sample smp;
+    assert_ok(setup->set->adapter->sample(setup->set, index, &setup->memory, &smp));
+    assert_true(smp.plain);
+    assert_int_equal(smp.n_turns, smp.cause ? 0 : 1);
+    return smp;
 }
 
-static void assert_document(fixture *f, int64_t i, const char *name, const char *text)
+static void assert_document(fixture *setup, int64_t index, const char *name, const char *text)
 {
-    const sample s = fetch(f, i);
-    assert_null(s.cause);
-    assert_string_equal(s.name, name);
-    assert_string_equal(s.turns->parts->text, text);
-    assert_int_equal(s.turns->parts->text_bytes, strlen(text));
-    assert_true(s.turns->trained && s.turns->role == ROLE_ASSISTANT);
+    const sample smp = fetch(setup, index);
+    assert_null(smp.cause);
+    assert_string_equal(smp.name, name);
+    assert_string_equal(smp.turns->parts->text, text);
+    assert_int_equal(smp.turns->parts->text_bytes, strlen(text));
+    assert_true(smp.turns->trained && smp.turns->role == ROLE_ASSISTANT);
 }
 
 static void test_blocks__blank_lines_divide(void **state)
@@ -85,49 +85,50 @@ static void test_blocks__blank_lines_divide(void **state)
     (void)state;
     static const char text[] = "\xef\xbb\xbf\n \t\r\n  First line,\r\nsecond line \n\t\n\n\nOnly "
                                "\xc3\xa9\xe2\x82\xac.\r\n\r\nLast,\nwithout an end";
-    fixture f;
-    begin(&f, DATA_TEXT);
-    write_text(&f, "book.txt", text);
-    open_file(&f, "book.txt");
-    assert_int_equal(f.d->adapter->samples(f.d), 3);
-    assert_document(&f, 2, "book.txt:10", "Last,\nwithout an end");
-    assert_document(&f, 0, "book.txt:3", "  First line,\nsecond line ");
-    assert_document(&f, 1, "book.txt:8", "Only \xc3\xa9\xe2\x82\xac.");
-    const hash128 whole = f.d->adapter->identity(f.d);
-    f.c.data_limit = 2;
-    open_file(&f, "book.txt");
-    assert_int_equal(f.d->adapter->samples(f.d), 2);
-    const hash128 two = f.d->adapter->identity(f.d);
+    fixture setup;
+    begin(&setup, DATA_TEXT);
+    write_text(&setup, "book.txt", text);
+    open_file(&setup, "book.txt");
+    assert_int_equal(setup.set->adapter->samples(setup.set), 3);
+    assert_document(&setup, 2, "book.txt:10", "Last,\nwithout an end");
+    assert_document(&setup, 0, "book.txt:3", "  First line,\nsecond line ");
+    assert_document(&setup, 1, "book.txt:8", "Only \xc3\xa9\xe2\x82\xac.");
+    const hash128 whole = setup.set->adapter->identity(setup.set);
+    setup.options.data_limit = 2;
+    open_file(&setup, "book.txt");
+    assert_int_equal(setup.set->adapter->samples(setup.set), 2);
+    const hash128 two = setup.set->adapter->identity(setup.set);
     assert_memory_not_equal(&whole, &two, sizeof whole);
-    end(&f);
+    end(&setup);
 }
 
 static void test_blocks__bad_ones_keep_their_numbers(void **state)
 {
     (void)state;
     static const char text[] = "good\n\none\nLatin \xe9\n\nbinary \0 here\n\nlast\n";
-    fixture f;
-    begin(&f, DATA_TEXT);
-    write_bytes(&f, "t.txt", text, sizeof text - 1);
-    open_file(&f, "t.txt");
-    assert_int_equal(f.d->adapter->samples(f.d), 4);
-    assert_string_equal(fetch(&f, 1).cause,
+    fixture setup;
+    begin(&setup, DATA_TEXT);
+    write_bytes(&setup, "t.txt", text, sizeof text - 1);
+    open_file(&setup, "t.txt");
+    assert_int_equal(setup.set->adapter->samples(setup.set), 4);
+    assert_string_equal(fetch(&setup, 1).cause,
                         "t.txt:4: the text is not UTF-8: convert the file with iconv");
-    assert_string_equal(fetch(&f, 2).cause, "t.txt:6: the text has a zero byte, so it is no text");
-    assert_document(&f, 3, "t.txt:8", "last");
-    write_text(&f, "none.txt", "\n \n");
-    snprintf(f.path, sizeof f.path, "%s/none.txt", f.folder);
-    dataset_close(&f.d);
-    assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "it holds no text");
-    end(&f);
+    assert_string_equal(fetch(&setup, 2).cause,
+                        "t.txt:6: the text has a zero byte, so it is no text");
+    assert_document(&setup, 3, "t.txt:8", "last");
+    write_text(&setup, "none.txt", "\n \n");
+    snprintf(setup.path, sizeof setup.path, "%s/none.txt", setup.folder);
+    dataset_close(&setup.set);
+    assert_fails(ST_BAD_INPUT, dataset_open(&setup.options, &setup.set), "it holds no text");
+    end(&setup);
 }
 
 /* Two documents of more than RECORD_BYTES, of short lines and of one line, before a good one. */
 static void test_blocks__too_long(void **state)
 {
     (void)state;
-    fixture f;
-    begin(&f, DATA_TEXT);
+    fixture setup;
+    begin(&setup, DATA_TEXT);
     char *text = malloc(2 * (size_t)LONG_BYTES + 8);
     assert_non_null(text);
     memset(text, 'a', 2 * (size_t)LONG_BYTES);
@@ -135,105 +136,107 @@ static void test_blocks__too_long(void **state)
         text[i] = '\n';
     memcpy(text + LONG_BYTES, "\n\n", 2);
     memcpy(text + 2 * (size_t)LONG_BYTES, "\n\nend", 5);
-    write_bytes(&f, "long.txt", text, 2 * (size_t)LONG_BYTES + 5);
+    write_bytes(&setup, "long.txt", text, 2 * (size_t)LONG_BYTES + 5);
     free(text);
-    open_file(&f, "long.txt");
-    assert_int_equal(f.d->adapter->samples(f.d), 3);
-    assert_non_null(strstr(fetch(&f, 0).cause, "more than 64 MiB; blank lines divide a file"));
-    assert_non_null(strstr(fetch(&f, 1).cause, "the document has more than 64 MiB"));
-    assert_string_equal(fetch(&f, 2).turns->parts->text, "end");
-    end(&f);
+    open_file(&setup, "long.txt");
+    assert_int_equal(setup.set->adapter->samples(setup.set), 3);
+    assert_non_null(strstr(fetch(&setup, 0).cause, "more than 64 MiB; blank lines divide a file"));
+    assert_non_null(strstr(fetch(&setup, 1).cause, "the document has more than 64 MiB"));
+    assert_string_equal(fetch(&setup, 2).turns->parts->text, "end");
+    end(&setup);
 }
 
 static void test_blocks__compressed_the_same(void **state)
 {
     (void)state;
-    enum { N = 3000 };
-    fixture f;
+    enum { DOCUMENTS = 3000 };
+    fixture setup;
     char line[64], path[PATH];
-    begin(&f, DATA_TEXT);
-    snprintf(path, sizeof path, "%s/t.txt.gz", f.folder);
+    begin(&setup, DATA_TEXT);
+    snprintf(path, sizeof path, "%s/t.txt.gz", setup.folder);
     gzFile to = gzopen(path, "wb6");
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < DOCUMENTS; i++)
         gzprintf(to, "document %d\r\nof many\r\n\r\n", i);
     assert_int_equal(gzclose(to), Z_OK);
-    open_file(&f, "t.txt.gz");
-    assert_int_equal(f.d->adapter->samples(f.d), N);
-    for (int i = N - 1; i >= 0; i -= 501) {
+    open_file(&setup, "t.txt.gz");
+    assert_int_equal(setup.set->adapter->samples(setup.set), DOCUMENTS);
+    for (int i = DOCUMENTS - 1; i >= 0; i -= 501) {
         snprintf(line, sizeof line, "document %d\nof many", i);
-        assert_string_equal(fetch(&f, i).turns->parts->text, line);
+        assert_string_equal(fetch(&setup, i).turns->parts->text, line);
     }
-    end(&f);
+    end(&setup);
 }
 
 static void test_folder__each_file_is_a_document(void **state)
 {
     (void)state;
-    fixture f;
-    begin(&f, DATA_TEXT);
-    write_text(&f, "b.txt", "\n\nSecond,\n\nin two paragraphs.\n\n");
-    write_text(&f, "a.txt", "First.");
-    write_text(&f, "c.txt", " \n");
-    write_text(&f, ".hidden.txt", "Not this.");
-    write_text(&f, "notes.md", "Nor this.");
-    assert_false(records_have_splits(&f.c));
-    assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->adapter->samples(f.d), 3);
-    assert_document(&f, 1, "b.txt", "Second,\n\nin two paragraphs.");
-    assert_document(&f, 0, "a.txt", "First.");
-    assert_string_equal(fetch(&f, 2).cause, "c.txt: the file holds no text");
+    fixture setup;
+    begin(&setup, DATA_TEXT);
+    write_text(&setup, "b.txt", "\n\nSecond,\n\nin two paragraphs.\n\n");
+    write_text(&setup, "a.txt", "First.");
+    write_text(&setup, "c.txt", " \n");
+    write_text(&setup, ".hidden.txt", "Not this.");
+    write_text(&setup, "notes.md", "Nor this.");
+    assert_false(records_have_splits(&setup.options));
+    assert_ok(dataset_open(&setup.options, &setup.set));
+    assert_int_equal(setup.set->adapter->samples(setup.set), 3);
+    assert_document(&setup, 1, "b.txt", "Second,\n\nin two paragraphs.");
+    assert_document(&setup, 0, "a.txt", "First.");
+    assert_string_equal(fetch(&setup, 2).cause, "c.txt: the file holds no text");
     /* Where there are JSON lines, they are the data set. */
-    dataset_close(&f.d);
-    write_text(&f, "train.jsonl", "{\"text\": \"JSON.\"}\n");
-    assert_true(records_have_splits(&f.c));
-    assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->adapter->samples(f.d), 1);
-    assert_document(&f, 0, "train.jsonl:1", "JSON.");
-    end(&f);
+    dataset_close(&setup.set);
+    write_text(&setup, "train.jsonl", "{\"text\": \"JSON.\"}\n");
+    assert_true(records_have_splits(&setup.options));
+    assert_ok(dataset_open(&setup.options, &setup.set));
+    assert_int_equal(setup.set->adapter->samples(setup.set), 1);
+    assert_document(&setup, 0, "train.jsonl:1", "JSON.");
+    end(&setup);
 }
 
 static void test_folder__no_splits(void **state)
 {
     (void)state;
-    fixture f;
-    begin(&f, DATA_TEXT);
-    write_text(&f, "train-a.txt", "a");
-    write_text(&f, "train-b.txt", "b");
-    assert_ok(dataset_open(&f.c, &f.d)); /* all of them say so */
-    dataset_close(&f.d);
-    write_text(&f, "val-a.txt", "c");
-    assert_fails(ST_CONFIG, dataset_open(&f.c, &f.d), "2 of the 3 .txt files have \"train\"");
-    f.c.data_split = "test";
-    assert_fails(ST_CONFIG, dataset_open(&f.c, &f.d), "1 of the 3 .txt files have \"val\"");
-    end(&f);
+    fixture setup;
+    begin(&setup, DATA_TEXT);
+    write_text(&setup, "train-a.txt", "a");
+    write_text(&setup, "train-b.txt", "b");
+    assert_ok(dataset_open(&setup.options, &setup.set)); /* all of them say so */
+    dataset_close(&setup.set);
+    write_text(&setup, "val-a.txt", "c");
+    assert_fails(ST_CONFIG, dataset_open(&setup.options, &setup.set),
+                 "2 of the 3 .txt files have \"train\"");
+    setup.options.data_split = "test";
+    assert_fails(ST_CONFIG, dataset_open(&setup.options, &setup.set),
+                 "1 of the 3 .txt files have \"val\"");
+    end(&setup);
 }
 
 /* More files than may be open at once, read in another order than they lie. */
 static void test_folder__of_many_files_few_are_open(void **state)
 {
     (void)state;
-    enum { N = 300, OPEN = 64 };
+    enum { DOCUMENTS = 300, OPEN = 64 };
     struct rlimit before, few = {OPEN, OPEN};
-    fixture f;
+    fixture setup;
     char name[32], text[32];
-    begin(&f, DATA_TEXT);
-    for (int i = 0; i < N; i++) {
+    begin(&setup, DATA_TEXT);
+    for (int i = 0; i < DOCUMENTS; i++) {
         snprintf(name, sizeof name, "%04d.txt", i);
         snprintf(text, sizeof text, "number %d", i);
-        write_text(&f, name, text);
+        write_text(&setup, name, text);
     }
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few.rlim_max = before.rlim_max;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-    assert_ok(dataset_open(&f.c, &f.d));
-    assert_int_equal(f.d->adapter->samples(f.d), N);
-    for (int i = 0; i < N; i++) {
-        const int k = i * 7 % N;
+    assert_ok(dataset_open(&setup.options, &setup.set));
+    assert_int_equal(setup.set->adapter->samples(setup.set), DOCUMENTS);
+    for (int i = 0; i < DOCUMENTS; i++) {
+        const int k = i * 7 % DOCUMENTS;
         snprintf(text, sizeof text, "number %d", k);
-        assert_string_equal(fetch(&f, k).turns->parts->text, text);
+        assert_string_equal(fetch(&setup, k).turns->parts->text, text);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    end(&f);
+    end(&setup);
 }
 
 /* Told once for the file, and not for each of its lines. */
@@ -258,16 +261,17 @@ static void test_other_files__are_refused_whole(void **state)
         {DATA_TEXT, "t.arrow", "ARROW1", "data.format text wants \"text\""},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        fixture f;
-        begin(&f, cases[k].format);
-        write_text(&f, cases[k].name, cases[k].text);
-        snprintf(f.path, sizeof f.path, "%s/%s", f.folder, cases[k].name);
-        f.c.data_path = f.path;
-        assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), cases[k].words);
-        f.c.data_path = f.folder; /* a folder with nothing but that */
+        fixture setup;
+        begin(&setup, cases[k].format);
+        write_text(&setup, cases[k].name, cases[k].text);
+        snprintf(setup.path, sizeof setup.path, "%s/%s", setup.folder, cases[k].name);
+        setup.options.data_path = setup.path;
+        assert_fails(ST_BAD_INPUT, dataset_open(&setup.options, &setup.set), cases[k].words);
+        setup.options.data_path = setup.folder; /* a folder with nothing but that */
         if (k > 4)
-            assert_fails(ST_BAD_INPUT, dataset_open(&f.c, &f.d), "files are not read. Turn it");
-        end(&f);
+            assert_fails(ST_BAD_INPUT, dataset_open(&setup.options, &setup.set),
+                         "files are not read. Turn it");
+        end(&setup);
     }
 }
 

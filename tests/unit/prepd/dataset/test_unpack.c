@@ -18,71 +18,71 @@ typedef enum form { PLAIN, ONE_MEMBER, MEMBERS, ONE_FRAME, FRAMES, N_FORMS } for
 /* Makes text that compresses to about a quarter. */
 static uint8_t *make_bytes(void)
 {
-    uint8_t *b = malloc(TOTAL);
+    uint8_t *data = malloc(TOTAL);
     const rng_key key = rng_key_make(harness_seed(), "bytes");
-    assert_non_null(b);
+    assert_non_null(data);
     for (int64_t i = 0; i < TOTAL; i += 8) {
-        uint64_t v = rng_u64(key, (uint64_t)i);
-        for (int k = 0; k < 8; k++, v >>= 2)
-            b[i + k] = (uint8_t)("etao"[v & 3]);
+        uint64_t bits = rng_u64(key, (uint64_t)i);
+        for (int k = 0; k < 8; k++, bits >>= 2)
+            data[i + k] = (uint8_t)("etao"[bits & 3]);
     }
-    return b;
+    return data;
 }
 
-static void put_gzip(FILE *f, const uint8_t *b, size_t n)
+static void put_gzip(FILE *file, const uint8_t *data, size_t count)
 {
-    z_stream z = {0};
-    size_t room = n + n / 100 + 1000;
+    z_stream zlib = {0};
+    size_t room = count + count / 100 + 1000;
     uint8_t *out = malloc(room);
-    assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-    z.next_in = (Bytef *)(uintptr_t)b;
-    z.avail_in = (uInt)n;
-    z.next_out = out;
-    z.avail_out = (uInt)room;
-    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
-    assert_int_equal(fwrite(out, 1, room - z.avail_out, f), room - z.avail_out);
-    deflateEnd(&z);
+    assert_int_equal(deflateInit2(&zlib, 1, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    zlib.next_in = (Bytef *)(uintptr_t)data;
+    zlib.avail_in = (uInt)count;
+    zlib.next_out = out;
+    zlib.avail_out = (uInt)room;
+    assert_int_equal(deflate(&zlib, Z_FINISH), Z_STREAM_END);
+    assert_int_equal(fwrite(out, 1, room - zlib.avail_out, file), room - zlib.avail_out);
+    deflateEnd(&zlib);
     free(out);
 }
 
-static void put_zstd(FILE *f, const uint8_t *b, size_t n)
+static void put_zstd(FILE *file, const uint8_t *data, size_t count)
 {
-    size_t room = ZSTD_compressBound(n);
+    size_t room = ZSTD_compressBound(count);
     uint8_t *out = malloc(room);
-    size_t size = ZSTD_compress(out, room, b, n, 1);
+    size_t size = ZSTD_compress(out, room, data, count, 1);
     assert_false(ZSTD_isError(size));
-    assert_int_equal(fwrite(out, 1, size, f), size);
+    assert_int_equal(fwrite(out, 1, size, file), size);
     free(out);
 }
 
-static void write_form(const char *path, const uint8_t *b, size_t total, form how)
+static void write_form(const char *path, const uint8_t *data, size_t total, form how)
 {
-    FILE *f = fopen(path, "wb");
+    FILE *file = fopen(path, "wb");
     const size_t piece = how == MEMBERS || how == FRAMES ? total / 30 + 1 : total;
-    assert_non_null(f);
+    assert_non_null(file);
     for (size_t at = 0; at < total; at += piece) {
-        const size_t n = total - at < piece ? total - at : piece;
+        const size_t count = total - at < piece ? total - at : piece;
         if (how == PLAIN)
-            assert_int_equal(fwrite(b + at, 1, n, f), n);
+            assert_int_equal(fwrite(data + at, 1, count, file), count);
         else if (how == ONE_MEMBER || how == MEMBERS)
-            put_gzip(f, b + at, n);
+            put_gzip(file, data + at, count);
         else
-            put_zstd(f, b + at, n);
+            put_zstd(file, data + at, count);
     }
-    fclose(f);
+    fclose(file);
 }
 
-static void read_forward(unpack *u, const uint8_t *b, size_t total)
+static void read_forward(unpack *file, const uint8_t *data, size_t total)
 {
     static uint8_t some[300000];
-    size_t at = 0, n;
+    size_t at = 0, count;
     for (;;) {
-        assert_ok(unpack_next(u, some, 1 + at % sizeof some, &n));
-        if (n == 0)
+        assert_ok(unpack_next(file, some, 1 + at % sizeof some, &count));
+        if (count == 0)
             break;
-        assert_true(at + n <= total);
-        assert_memory_equal(some, b + at, n);
-        at += n;
+        assert_true(at + count <= total);
+        assert_memory_equal(some, data + at, count);
+        at += count;
     }
     assert_int_equal(at, total);
 }
@@ -91,52 +91,52 @@ static void test_unpack__same_bytes_forward_and_anywhere(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096];
-    uint8_t *b = make_bytes();
+    uint8_t *data = make_bytes();
     static uint8_t got[100000];
     for (form how = PLAIN; how < N_FORMS; how++) {
         const rng_key key = rng_key_make(harness_seed(), "probes");
-        unpack *u;
+        unpack *file;
         snprintf(path, sizeof path, "%s/f%d", folder, (int)how);
-        write_form(path, b, TOTAL, how);
-        assert_ok(unpack_open(path, &u));
-        read_forward(u, b, TOTAL);
-        assert_int_equal(unpack_random(u), how == PLAIN);
-        assert_int_equal(unpack_point(u, 0), 0);
+        write_form(path, data, TOTAL, how);
+        assert_ok(unpack_open(path, &file));
+        read_forward(file, data, TOTAL);
+        assert_int_equal(unpack_random(file), how == PLAIN);
+        assert_int_equal(unpack_point(file, 0), 0);
         if (how == ONE_MEMBER || how == MEMBERS || how == FRAMES)
-            assert_true(unpack_points(u) >= 4);
+            assert_true(unpack_points(file) >= 4);
         else
             /* the end of a frame is a restart point */
-            assert_in_range(unpack_points(u), 1, how == ONE_FRAME ? 2 : 1);
-        assert_in_range(unpack_longest(u), how == PLAIN ? 0 : 1,
+            assert_in_range(unpack_points(file), 1, how == ONE_FRAME ? 2 : 1);
+        assert_in_range(unpack_longest(file), how == PLAIN ? 0 : 1,
                         how == PLAIN       ? 0
                         : how == ONE_FRAME ? TOTAL
                                            : TOTAL / 3);
-        assert_true(how != ONE_FRAME || unpack_longest(u) == TOTAL);
+        assert_true(how != ONE_FRAME || unpack_longest(file) == TOTAL);
         const int probes = how == ONE_FRAME ? PROBES / 6 : PROBES;
         for (int k = 0; k < probes; k++) {
             const size_t at = rng_below(key, (uint64_t)k, TOTAL - sizeof got);
             if (k % 8 == 3)
-                unpack_rest(u);
-            assert_ok(unpack_at(u, (int64_t)at, got, sizeof got));
-            assert_memory_equal(got, b + at, sizeof got);
+                unpack_rest(file);
+            assert_ok(unpack_at(file, (int64_t)at, got, sizeof got));
+            assert_memory_equal(got, data + at, sizeof got);
         }
-        assert_fails(ST_BAD_INPUT, unpack_at(u, TOTAL - 10, got, 11), "became shorter");
-        unpack_close(&u);
+        assert_fails(ST_BAD_INPUT, unpack_at(file, TOTAL - 10, got, 11), "became shorter");
+        unpack_close(&file);
     }
-    free(b);
+    free(data);
     harness_remove(&folder);
 }
 
 static status read_all(const char *path)
 {
     static uint8_t some[4096];
-    unpack *u;
-    size_t n = 1;
-    TRY(unpack_open(path, &u));
+    unpack *file;
+    size_t count = 1;
+    TRY(unpack_open(path, &file));
     status st = ST_OK;
-    while (st == ST_OK && n)
-        st = unpack_next(u, some, sizeof some, &n);
-    unpack_close(&u);
+    while (st == ST_OK && count)
+        st = unpack_next(file, some, sizeof some, &count);
+    unpack_close(&file);
     return st;
 }
 
@@ -144,26 +144,26 @@ static void test_unpack__damage_is_refused(void **state)
 {
     (void)state;
     char *folder = harness_temp(), path[4096];
-    uint8_t *b = make_bytes();
+    uint8_t *data = make_bytes();
     for (form how = ONE_MEMBER; how < N_FORMS; how++) {
         snprintf(path, sizeof path, "%s/f", folder);
-        write_form(path, b, 1 << 20, how);
-        FILE *f = fopen(path, "rb");
+        write_form(path, data, 1 << 20, how);
+        FILE *stream = fopen(path, "rb");
         static uint8_t file[2 << 20];
-        const size_t n = fread(file, 1, sizeof file, f);
-        fclose(f);
+        const size_t got = fread(file, 1, sizeof file, stream);
+        fclose(stream);
         for (int k = 0; k < 3; k++) {
-            f = fopen(path, "wb");
+            stream = fopen(path, "wb");
             if (k == 0) { /* cut short */
-                assert_int_equal(fwrite(file, 1, n - 5, f), n - 5);
+                assert_int_equal(fwrite(file, 1, got - 5, stream), got - 5);
             } else if (k == 1) { /* followed by other bytes */
-                fwrite(file, 1, n, f);
-                fwrite("rubbish behind it", 1, 17, f);
+                fwrite(file, 1, got, stream);
+                fwrite("rubbish behind it", 1, 17, stream);
             } else { /* padded with zeros, as on tapes */
-                fwrite(file, 1, n, f);
-                fwrite("\0\0\0\0\0\0\0\0", 1, 8, f);
+                fwrite(file, 1, got, stream);
+                fwrite("\0\0\0\0\0\0\0\0", 1, 8, stream);
             }
-            fclose(f);
+            fclose(stream);
             if (k == 0)
                 assert_fails(ST_BAD_INPUT, read_all(path), "stops early");
             else if (k == 1)
@@ -173,7 +173,7 @@ static void test_unpack__damage_is_refused(void **state)
         }
     }
     assert_fails(ST_NO_INPUT, read_all("absent/file"), "cannot open");
-    free(b);
+    free(data);
     harness_remove(&folder);
 }
 
@@ -182,17 +182,17 @@ static void test_unpack__a_changed_file_is_noticed(void **state)
     (void)state;
     char *folder = harness_temp(), path[4096];
     uint8_t some[64];
-    unpack *u;
+    unpack *file;
     snprintf(path, sizeof path, "%s/f", folder);
     write_form(path, (const uint8_t *)"some text", 9, ONE_MEMBER);
-    assert_ok(unpack_open(path, &u));
-    size_t n = 1;
-    while (n)
-        assert_ok(unpack_next(u, some, sizeof some, &n));
-    unpack_rest(u);
+    assert_ok(unpack_open(path, &file));
+    size_t count = 1;
+    while (count)
+        assert_ok(unpack_next(file, some, sizeof some, &count));
+    unpack_rest(file);
     write_form(path, (const uint8_t *)"other text, longer", 18, ONE_MEMBER);
-    assert_fails(ST_BAD_INPUT, unpack_at(u, 0, some, 4), "changed while");
-    unpack_close(&u);
+    assert_fails(ST_BAD_INPUT, unpack_at(file, 0, some, 4), "changed while");
+    unpack_close(&file);
     harness_remove(&folder);
 }
 

@@ -26,17 +26,17 @@ static void put_questions(const char *root, const char *word)
 {
     char path[PATH];
     path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "{\"questions\": [");
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "{\"questions\": [");
     for (int i = 0; i < QUESTIONS; i++) /* the last question has no text */
-        fprintf(f, "%s{\"image_id\": %d, \"question\": \"%s %d?\", \"question_id\": %d}",
+        fprintf(file, "%s{\"image_id\": %d, \"question\": \"%s %d?\", \"question_id\": %d}",
                 i ? ", " : "", i / 3, i + 1 < QUESTIONS ? word : "", i, i * 10);
-    fprintf(f, "], \"filler\": \"");
+    fprintf(file, "], \"filler\": \"");
     for (int i = 0; i < FILLER; i++)
-        fputc(' ', f);
-    fprintf(f, "\"}");
-    assert_int_equal(fclose(f), 0);
+        fputc(' ', file);
+    fprintf(file, "\"}");
+    assert_int_equal(fclose(file), 0);
 }
 
 static char *make_set(void)
@@ -44,14 +44,15 @@ static char *make_set(void)
     char *root = harness_temp(), path[PATH];
     put_questions(root, "what");
     path_of(path, root, "v2_mscoco_train2014_annotations.json");
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "{\"annotations\": [");
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "{\"annotations\": [");
     for (int i = 0; i < QUESTIONS; i++) /* the fourth annotation belongs to no question */
-        fprintf(f, "%s{\"multiple_choice_answer\": \"a%d\", \"image_id\": %d, \"question_id\": %d}",
+        fprintf(file,
+                "%s{\"multiple_choice_answer\": \"a%d\", \"image_id\": %d, \"question_id\": %d}",
                 i ? ", " : "", i, i / 3, i == 3 ? -5 : i * 10);
-    fprintf(f, "]}");
-    assert_int_equal(fclose(f), 0);
+    fprintf(file, "]}");
+    assert_int_equal(fclose(file), 0);
     path_of(path, root, "images");
     assert_int_equal(mkdir(path, 0777), 0);
     path_of(path, root, "images/train2014");
@@ -64,30 +65,31 @@ static char *make_set(void)
 /* Writes all that the data set gives as one text; the caller frees it. */
 static char *shown_in(const char *root, const char *cache)
 {
-    conf c = conf_defaults();
-    dataset *d;
-    arena a;
+    conf options = conf_defaults();
+    dataset *set;
+    arena memory;
     char *text = NULL;
     size_t size;
-    c.data_path = root;
-    c.prepd_cache_dir = cache;
-    arena_init(&a, 0);
-    assert_ok(dataset_open(&c, &d));
-    FILE *f = open_memstream(&text, &size);
-    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
-        sample s;
-        assert_ok(d->adapter->sample(d, i, &a, &s));
-        fprintf(f, "%s|%s", s.name, s.cause ? s.cause : "");
-        for (int32_t t = 0; t < s.n_turns; t++)
-            for (int32_t p = 0; p < s.turns[t].n_parts; p++)
-                fprintf(f, "|%s",
-                        s.turns[t].parts[p].text ? s.turns[t].parts[p].text
-                                                 : d->adapter->image_path(d, s.images[0]));
-        fprintf(f, "\n");
+    options.data_path = root;
+    options.prepd_cache_dir = cache;
+    arena_init(&memory, 0);
+    assert_ok(dataset_open(&options, &set));
+    FILE *file = open_memstream(&text, &size);
+    for (int64_t i = 0; i < set->adapter->samples(set); i++) {
+        sample smp;
+        assert_ok(set->adapter->sample(set, i, &memory, &smp));
+        fprintf(file, "%s|%s", smp.name, smp.cause ? smp.cause : "");
+        for (int32_t place = 0; place < smp.n_turns; place++)
+            for (int32_t at = 0; at < smp.turns[place].n_parts; at++)
+                fprintf(file, "|%s",
+                        smp.turns[place].parts[at].text
+                            ? smp.turns[place].parts[at].text
+                            : set->adapter->image_path(set, smp.images[0]));
+        fprintf(file, "\n");
     }
-    fclose(f);
-    dataset_close(&d);
-    arena_done(&a);
+    fclose(file);
+    dataset_close(&set);
+    arena_done(&memory);
     return text;
 }
 
@@ -102,14 +104,14 @@ static void cache_of(const char *root, char out[PATH])
     path_of(folder, root, ".tessera");
     DIR *dir = opendir(folder);
     assert_non_null(dir);
-    int n = 0;
-    for (struct dirent *e; (e = readdir(dir));)
-        if (strncmp(e->d_name, "vqav2-", 6) == 0) {
-            snprintf(out, PATH, "%.700s/%.300s", folder, e->d_name);
-            n++;
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (strncmp(entry->d_name, "vqav2-", 6) == 0) {
+            snprintf(out, PATH, "%.700s/%.300s", folder, entry->d_name);
+            count++;
         }
     closedir(dir);
-    assert_int_equal(n, 1);
+    assert_int_equal(count, 1);
 }
 
 static void test_cache__is_read_instead_of_the_files(void **state)
@@ -155,17 +157,17 @@ static void test_cache__damage_costs_only_time(void **state)
     for (uint64_t round = 0; round < 40; round++) {
         cache_of(root, path);
         assert_int_equal(stat(path, &info), 0);
-        FILE *f = fopen(path, "r+");
-        assert_non_null(f);
+        FILE *file = fopen(path, "r+");
+        assert_non_null(file);
         if (round % 10 == 9) { /* cut short */
             assert_int_equal(
-                ftruncate(fileno(f), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
+                ftruncate(fileno(file), (off_t)rng_below(key, round, (uint64_t)info.st_size)), 0);
         } else { /* some bytes are overwritten, so that offsets become small or huge */
-            fseek(f, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
+            fseek(file, (long)rng_below(key, 3 * round, (uint64_t)info.st_size), SEEK_SET);
             for (uint64_t i = 0; i <= round % 9; i++)
-                fputc((int)rng_below(key, 3 * round + i + 1000, 256), f);
+                fputc((int)rng_below(key, 3 * round + i + 1000, 256), file);
         }
-        fclose(f);
+        fclose(file);
         char *again = show_questions(root);
         assert_string_equal(again, first);
         free(again);
@@ -179,9 +181,9 @@ static void test_cache__small_sets_get_none(void **state)
     (void)state;
     char *root = make_set(), path[PATH];
     path_of(path, root, "v2_OpenEnded_mscoco_train2014_questions.json");
-    FILE *f = fopen(path, "w");
-    fprintf(f, "{\"questions\": [{\"image_id\": 0, \"question\": \"x?\", \"question_id\": 0}]}");
-    fclose(f);
+    FILE *file = fopen(path, "w");
+    fprintf(file, "{\"questions\": [{\"image_id\": 0, \"question\": \"x?\", \"question_id\": 0}]}");
+    fclose(file);
     free(show_questions(root));
     path_of(path, root, ".tessera");
     assert_int_not_equal(access(path, F_OK), 0);

@@ -17,10 +17,10 @@ static void put_file(const char *folder, const char *name, const char *text)
 {
     char path[PATH];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
 }
 
 static void make_folder(const char *folder, const char *name)
@@ -57,17 +57,17 @@ static char *make_set(const char *questions, const char *annotations)
 
 static conf conf_of(const char *root)
 {
-    conf c = conf_defaults();
-    c.data_path = root;
-    return c;
+    conf options = conf_defaults();
+    options.data_path = root;
+    return options;
 }
 
-static sample sample_of(const dataset *d, int64_t i, arena *a)
+static sample sample_of(const dataset *set, int64_t index, arena *memory)
 {
-    sample s;
-    assert_ok(d->adapter->sample(d, i, a, &s));
-    assert_int_equal(s.id, i);
-    return s;
+    sample smp;
+    assert_ok(set->adapter->sample(set, index, memory, &smp));
+    assert_int_equal(smp.id, index);
+    return smp;
 }
 
 static void test_good_item__has_picture_question_and_answer(void **state)
@@ -76,36 +76,36 @@ static void test_good_item__has_picture_question_and_answer(void **state)
     char *root =
         make_set(QUESTION("7", "What is it?", "7000") "," QUESTION("9", "H\\u00e9?", "9000"),
                  ANNOTATION("9", "no", "9000") "," ANNOTATION("7", "a cat", "7000"));
-    conf c = conf_of(root);
-    dataset *d;
-    arena a;
-    arena_init(&a, 0);
-    c.data_suffix = " Be brief.";
-    assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->adapter->samples(d), 2);
-    assert_int_equal(d->adapter->images(d), 2);
-    assert_string_equal(d->adapter->root(d), root);
-    assert_string_equal(d->adapter->image_path(d, 1),
+    conf options = conf_of(root);
+    dataset *set;
+    arena memory;
+    arena_init(&memory, 0);
+    options.data_suffix = " Be brief.";
+    assert_ok(dataset_open(&options, &set));
+    assert_int_equal(set->adapter->samples(set), 2);
+    assert_int_equal(set->adapter->images(set), 2);
+    assert_string_equal(set->adapter->root(set), root);
+    assert_string_equal(set->adapter->image_path(set, 1),
                         "images/train2014/COCO_train2014_000000000009.jpg");
-    sample s = sample_of(d, 0, &a);
-    assert_null(s.cause);
-    assert_string_equal(s.name, "question 7000");
-    assert_int_equal(s.n_turns, 2);
-    assert_int_equal(s.turns[0].role, ROLE_USER);
-    assert_int_equal(s.turns[0].n_parts, 2);
-    assert_int_equal(s.turns[0].parts[0].image, 0);
-    assert_string_equal(s.turns[0].parts[1].text, "What is it? Be brief.");
-    assert_int_equal(s.turns[0].parts[1].text_bytes, 21);
-    assert_int_equal(s.turns[1].role, ROLE_ASSISTANT);
-    assert_true(s.turns[1].trained && !s.turns[0].trained);
-    assert_string_equal(s.turns[1].parts[0].text, "a cat");
-    assert_int_equal(s.images[0], 0);
-    s = sample_of(d, 1, &a);
-    assert_string_equal(s.turns[0].parts[1].text, "H\xc3\xa9? Be brief.");
-    assert_string_equal(s.turns[1].parts[0].text, "no");
-    dataset_close(&d);
-    assert_null(d);
-    arena_done(&a);
+    sample smp = sample_of(set, 0, &memory);
+    assert_null(smp.cause);
+    assert_string_equal(smp.name, "question 7000");
+    assert_int_equal(smp.n_turns, 2);
+    assert_int_equal(smp.turns[0].role, ROLE_USER);
+    assert_int_equal(smp.turns[0].n_parts, 2);
+    assert_int_equal(smp.turns[0].parts[0].image, 0);
+    assert_string_equal(smp.turns[0].parts[1].text, "What is it? Be brief.");
+    assert_int_equal(smp.turns[0].parts[1].text_bytes, 21);
+    assert_int_equal(smp.turns[1].role, ROLE_ASSISTANT);
+    assert_true(smp.turns[1].trained && !smp.turns[0].trained);
+    assert_string_equal(smp.turns[1].parts[0].text, "a cat");
+    assert_int_equal(smp.images[0], 0);
+    smp = sample_of(set, 1, &memory);
+    assert_string_equal(smp.turns[0].parts[1].text, "H\xc3\xa9? Be brief.");
+    assert_string_equal(smp.turns[1].parts[0].text, "no");
+    dataset_close(&set);
+    assert_null(set);
+    arena_done(&memory);
     harness_remove(&root);
 }
 
@@ -160,32 +160,32 @@ static void test_bad_items__cost_only_themselves(void **state)
         {"second annotation", "byte"},
         {"image_id -7 is negative", "byte"},
     };
-    conf c = conf_of(root);
-    dataset *d;
-    arena a;
-    arena_init(&a, 0);
-    assert_ok(dataset_open(&c, &d));
-    int64_t n = sizeof causes / sizeof *causes;
-    assert_int_equal(d->adapter->samples(d), n);
-    for (int64_t i = 0; i < n; i++) {
-        sample s = sample_of(d, i, &a);
+    conf options = conf_of(root);
+    dataset *set;
+    arena memory;
+    arena_init(&memory, 0);
+    assert_ok(dataset_open(&options, &set));
+    int64_t count = sizeof causes / sizeof *causes;
+    assert_int_equal(set->adapter->samples(set), count);
+    for (int64_t i = 0; i < count; i++) {
+        sample smp = sample_of(set, i, &memory);
         if (!causes[i][0]) {
-            assert_null(s.cause);
+            assert_null(smp.cause);
             continue;
         }
-        if (!s.cause || !strstr(s.cause, causes[i][0]) || !strstr(s.cause, causes[i][1]))
-            fail_msg("%s: the cause does not say \"%s\" and \"%s\": %s", s.name, causes[i][0],
-                     causes[i][1], s.cause ? s.cause : "(none)");
+        if (!smp.cause || !strstr(smp.cause, causes[i][0]) || !strstr(smp.cause, causes[i][1]))
+            fail_msg("%s: the cause does not say \"%s\" and \"%s\": %s", smp.name, causes[i][0],
+                     causes[i][1], smp.cause ? smp.cause : "(none)");
     }
-    dataset_close(&d);
+    dataset_close(&set);
     /* Grouped into conversations, the bad questions are left out, each with its cause. */
-    c.data_group = GROUP_CONVERSATION;
-    assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->adapter->samples(d), n);
-    assert_null(sample_of(d, 0, &a).cause);
-    assert_non_null(sample_of(d, 1, &a).cause);
-    dataset_close(&d);
-    arena_done(&a);
+    options.data_group = GROUP_CONVERSATION;
+    assert_ok(dataset_open(&options, &set));
+    assert_int_equal(set->adapter->samples(set), count);
+    assert_null(sample_of(set, 0, &memory).cause);
+    assert_non_null(sample_of(set, 1, &memory).cause);
+    dataset_close(&set);
+    arena_done(&memory);
     harness_remove(&root);
 }
 
@@ -197,31 +197,31 @@ static void test_group_conversation__questions_become_turns(void **state)
                      "7", "c?", "71") "," QUESTION("7", "bad?", "72") "," QUESTION("7", "d?", "73"),
                  ANNOTATION("7", "A", "70") "," ANNOTATION("8", "B", "80") "," ANNOTATION(
                      "7", "C", "71") "," ANNOTATION("7", "D", "73"));
-    conf c = conf_of(root);
-    dataset *d;
-    arena a;
-    arena_init(&a, 0);
-    c.data_group = GROUP_CONVERSATION;
-    assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->adapter->samples(d), 3);
-    sample s = sample_of(d, 0, &a);
-    assert_int_equal(s.n_turns, 6);
-    assert_int_equal(s.n_images, 1);
-    assert_int_equal(s.turns[0].n_parts, 2);
-    assert_int_equal(s.turns[2].n_parts, 1);
-    assert_string_equal(s.turns[2].parts[0].text, "c?");
-    assert_string_equal(s.turns[5].parts[0].text, "D");
-    assert_string_equal(s.name, "image 7 (3 questions from 70 on)");
-    s = sample_of(d, 1, &a);
-    assert_int_equal(s.n_turns, 2);
-    assert_non_null(sample_of(d, 2, &a).cause);
-    dataset_close(&d);
-    c.data_limit = 2;
-    assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->adapter->samples(d), 2);
-    assert_int_equal(sample_of(d, 0, &a).n_turns, 6);
-    dataset_close(&d);
-    arena_done(&a);
+    conf options = conf_of(root);
+    dataset *set;
+    arena memory;
+    arena_init(&memory, 0);
+    options.data_group = GROUP_CONVERSATION;
+    assert_ok(dataset_open(&options, &set));
+    assert_int_equal(set->adapter->samples(set), 3);
+    sample smp = sample_of(set, 0, &memory);
+    assert_int_equal(smp.n_turns, 6);
+    assert_int_equal(smp.n_images, 1);
+    assert_int_equal(smp.turns[0].n_parts, 2);
+    assert_int_equal(smp.turns[2].n_parts, 1);
+    assert_string_equal(smp.turns[2].parts[0].text, "c?");
+    assert_string_equal(smp.turns[5].parts[0].text, "D");
+    assert_string_equal(smp.name, "image 7 (3 questions from 70 on)");
+    smp = sample_of(set, 1, &memory);
+    assert_int_equal(smp.n_turns, 2);
+    assert_non_null(sample_of(set, 2, &memory).cause);
+    dataset_close(&set);
+    options.data_limit = 2;
+    assert_ok(dataset_open(&options, &set));
+    assert_int_equal(set->adapter->samples(set), 2);
+    assert_int_equal(sample_of(set, 0, &memory).n_turns, 6);
+    dataset_close(&set);
+    arena_done(&memory);
     harness_remove(&root);
 }
 
@@ -230,29 +230,29 @@ static void test_answer_drawn__by_seed_and_question(void **state)
     (void)state;
     char questions[6000] = "", annotations[8000] = "";
     for (int k = 0; k < 40; k++) {
-        size_t q = strlen(questions), n = strlen(annotations);
-        snprintf(questions + q, sizeof questions - q,
+        size_t asked = strlen(questions), answered = strlen(annotations);
+        snprintf(questions + asked, sizeof questions - asked,
                  "%s{\"image_id\": 7, \"question\": \"q?\", \"question_id\": %d}", k ? "," : "", k);
-        snprintf(annotations + n, sizeof annotations - n,
+        snprintf(annotations + answered, sizeof annotations - answered,
                  "%s{\"multiple_choice_answer\": \"a\", \"answers\": [{\"answer\": \"a\"}, "
                  "{\"answer\": \"b\"}], \"image_id\": 7, \"question_id\": %d}",
                  k ? "," : "", k);
     }
     char *root = make_set(questions, annotations);
-    conf c = conf_of(root);
-    arena a;
-    arena_init(&a, 0);
-    c.data_answer = ANSWER_DRAWN;
+    conf options = conf_of(root);
+    arena memory;
+    arena_init(&memory, 0);
+    options.data_answer = ANSWER_DRAWN;
     char drawn[3][41] = {"", "", ""};
     hash128 identity[3];
     for (int run = 0; run < 3; run++) {
-        dataset *d;
-        c.training_seed = run == 2 ? 5 : 4;
-        assert_ok(dataset_open(&c, &d));
+        dataset *set;
+        options.training_seed = run == 2 ? 5 : 4;
+        assert_ok(dataset_open(&options, &set));
         for (int k = 0; k < 40; k++)
-            drawn[run][k] = sample_of(d, k, &a).turns[1].parts[0].text[0];
-        identity[run] = d->adapter->identity(d);
-        dataset_close(&d);
+            drawn[run][k] = sample_of(set, k, &memory).turns[1].parts[0].text[0];
+        identity[run] = set->adapter->identity(set);
+        dataset_close(&set);
     }
     assert_string_equal(drawn[0], drawn[1]);
     assert_string_not_equal(drawn[0], drawn[2]);
@@ -260,42 +260,43 @@ static void test_answer_drawn__by_seed_and_question(void **state)
     assert_non_null(strchr(drawn[0], 'b'));
     assert_true(hash_equal(identity[0], identity[1]));
     assert_false(hash_equal(identity[0], identity[2]));
-    arena_done(&a);
+    arena_done(&memory);
     harness_remove(&root);
 }
 
 static void test_open__whole_file_failures(void **state)
 {
     (void)state;
-    dataset *d = NULL;
+    dataset *set = NULL;
     char path[PATH];
     char *root = make_set(QUESTION("7", "a?", "70"), ANNOTATION("7", "A", "70"));
-    conf c = conf_of(root);
-    c.data_split = "val";
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "the splits found are: train");
+    conf options = conf_of(root);
+    options.data_split = "val";
+    assert_fails(ST_NO_INPUT, dataset_open(&options, &set), "the splits found are: train");
     put_file(root, "v2_OpenEnded_mscoco_val2014_questions.json", "{}");
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d),
+    assert_fails(ST_NO_INPUT, dataset_open(&options, &set),
                  "*val*annotations.json here; the splits found are: train");
     assert_string_equal(strstr(status_text(), "are: "), "are: train");
-    c.data_split = "train";
-    c.data_stage_weights = "0.5,x";
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "data.stage_weights: \"0.5,x\" is not a list");
-    c.data_stage_weights = "";
+    options.data_split = "train";
+    options.data_stage_weights = "0.5,x";
+    assert_fails(ST_CONFIG, dataset_open(&options, &set),
+                 "data.stage_weights: \"0.5,x\" is not a list");
+    options.data_stage_weights = "";
     put_file(root, QUESTIONS, "{\"questions\": [{\"image_id\": 7,\n\"question\": }]}");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), QUESTIONS);
+    assert_fails(ST_BAD_INPUT, dataset_open(&options, &set), QUESTIONS);
     put_file(root, QUESTIONS, "{\"questions\": 7}");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "questions");
+    assert_fails(ST_BAD_INPUT, dataset_open(&options, &set), "questions");
     put_file(root, QUESTIONS, "{\"questions\": []}");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "holds no question");
+    assert_fails(ST_BAD_INPUT, dataset_open(&options, &set), "holds no question");
     snprintf(path, sizeof path, "%s/%s", root, ANNOTATIONS);
     remove(path);
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "*train*annotations.json");
+    assert_fails(ST_NO_INPUT, dataset_open(&options, &set), "*train*annotations.json");
     harness_remove(&root);
-    c.data_path = "/nowhere/at/all";
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "/nowhere/at/all");
-    c.data_path = "";
-    assert_fails(ST_CONFIG, dataset_open(&c, &d), "data.path is not set");
-    assert_null(d);
+    options.data_path = "/nowhere/at/all";
+    assert_fails(ST_NO_INPUT, dataset_open(&options, &set), "/nowhere/at/all");
+    options.data_path = "";
+    assert_fails(ST_CONFIG, dataset_open(&options, &set), "data.path is not set");
+    assert_null(set);
 }
 
 /* Pictures are found in the folders that the archives make, and in the older layout
@@ -308,14 +309,14 @@ static void test_open__layouts(void **state)
                                              {"val2014", NULL, NULL}};
     for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
         char *root = harness_temp(), name[PATH], want[PATH];
-        conf c = conf_of(root);
-        dataset *d;
+        conf options = conf_of(root);
+        dataset *set;
         put_file(root, "OpenEnded_mscoco_val2014_questions.json",
                  "{\"questions\": [" QUESTION("7", "a?", "70") "]}");
         put_file(root, "mscoco_val2014_annotations.json",
                  "{\"annotations\": [" ANNOTATION("7", "a", "70") "]}");
-        c.data_split = "val";
-        assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "images/val2014/COCO_val2014_");
+        options.data_split = "val";
+        assert_fails(ST_NO_INPUT, dataset_open(&options, &set), "images/val2014/COCO_val2014_");
         const char *last = NULL;
         for (int j = 0; j < 3 && layouts[k][j]; j++) {
             last = layouts[k][j];
@@ -323,9 +324,9 @@ static void test_open__layouts(void **state)
         }
         snprintf(want, sizeof want, "%s/COCO_val2014_000000000007.jpg", last);
         for (int filled = 0; filled < 2; filled++) { /* an empty folder of this name is enough */
-            assert_ok(dataset_open(&c, &d));
-            assert_string_equal(d->adapter->image_path(d, 0), want);
-            dataset_close(&d);
+            assert_ok(dataset_open(&options, &set));
+            assert_string_equal(set->adapter->image_path(set, 0), want);
+            dataset_close(&set);
             snprintf(name, sizeof name, "%s", want);
             put_file(root, name, "");
         }
@@ -338,22 +339,23 @@ static void test_open__pictures_elsewhere(void **state)
     (void)state;
     char *root = make_set(QUESTION("7", "a?", "70"), ANNOTATION("7", "A", "70"));
     char *other = harness_temp();
-    conf c = conf_of(root);
-    dataset *d;
-    c.data_images = other;
-    assert_fails(ST_NO_INPUT, dataset_open(&c, &d), "data.images can name another folder");
+    conf options = conf_of(root);
+    dataset *set;
+    options.data_images = other;
+    assert_fails(ST_NO_INPUT, dataset_open(&options, &set), "data.images can name another folder");
     make_folder(other, "train2014");
     put_file(other, "train2014/COCO_train2014_000000000007.jpg", "");
-    assert_ok(dataset_open(&c, &d));
-    assert_string_equal(d->adapter->root(d), other);
-    assert_string_equal(d->adapter->image_path(d, 0), "train2014/COCO_train2014_000000000007.jpg");
-    dataset_close(&d);
+    assert_ok(dataset_open(&options, &set));
+    assert_string_equal(set->adapter->root(set), other);
+    assert_string_equal(set->adapter->image_path(set, 0),
+                        "train2014/COCO_train2014_000000000007.jpg");
+    dataset_close(&set);
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"seven.png\"}]");
     put_file(other, "seven.png", "");
-    assert_ok(dataset_open(&c, &d));
-    assert_string_equal(d->adapter->root(d), other);
-    assert_string_equal(d->adapter->image_path(d, 0), "seven.png");
-    dataset_close(&d);
+    assert_ok(dataset_open(&options, &set));
+    assert_string_equal(set->adapter->root(set), other);
+    assert_string_equal(set->adapter->image_path(set, 0), "seven.png");
+    dataset_close(&set);
     harness_remove(&other);
     harness_remove(&root);
 }
@@ -363,57 +365,57 @@ static void test_images_json__names_and_unknown_ids(void **state)
     (void)state;
     char *root = make_set(QUESTION("7", "a?", "70") "," QUESTION("8", "b?", "80"),
                           ANNOTATION("7", "A", "70") "," ANNOTATION("8", "B", "80"));
-    conf c = conf_of(root);
-    dataset *d;
-    arena a;
-    arena_init(&a, 0);
+    conf options = conf_of(root);
+    dataset *set;
+    arena memory;
+    arena_init(&memory, 0);
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"seven.png\", \"width\": 3}]");
     put_file(root, "images/seven.png", "");
-    assert_ok(dataset_open(&c, &d));
-    assert_int_equal(d->adapter->images(d), 1);
-    assert_string_equal(d->adapter->image_path(d, 0), "seven.png");
-    assert_string_equal(d->adapter->root(d) + strlen(d->adapter->root(d)) - 7, "/images");
-    assert_null(sample_of(d, 0, &a).cause);
-    sample s = sample_of(d, 1, &a);
-    assert_non_null(s.cause);
-    assert_non_null(strstr(s.cause, "image_id 8 is not in images.json"));
-    dataset_close(&d);
+    assert_ok(dataset_open(&options, &set));
+    assert_int_equal(set->adapter->images(set), 1);
+    assert_string_equal(set->adapter->image_path(set, 0), "seven.png");
+    assert_string_equal(set->adapter->root(set) + strlen(set->adapter->root(set)) - 7, "/images");
+    assert_null(sample_of(set, 0, &memory).cause);
+    sample smp = sample_of(set, 1, &memory);
+    assert_non_null(smp.cause);
+    assert_non_null(strstr(smp.cause, "image_id 8 is not in images.json"));
+    dataset_close(&set);
     put_file(root, "images.json", "[{\"id\": 7, \"file_name\": \"../../etc/passwd\"}]");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "lies outside the folder");
+    assert_fails(ST_BAD_INPUT, dataset_open(&options, &set), "lies outside the folder");
     put_file(root, "images.json", "[{\"id\": \"7\"}]");
-    assert_fails(ST_BAD_INPUT, dataset_open(&c, &d), "images[0]");
-    arena_done(&a);
+    assert_fails(ST_BAD_INPUT, dataset_open(&options, &set), "images[0]");
+    arena_done(&memory);
     harness_remove(&root);
 }
 
 static void count_usable(const char *folder, const char *split, int64_t want_samples,
                          int64_t want_images)
 {
-    conf c = conf_of(folder);
-    dataset *d;
-    arena a;
+    conf options = conf_of(folder);
+    dataset *set;
+    arena memory;
     char path[2 * PATH];
-    arena_init(&a, 0);
-    c.data_split = split;
-    assert_ok(dataset_open(&c, &d));
+    arena_init(&memory, 0);
+    options.data_split = split;
+    assert_ok(dataset_open(&options, &set));
     if (want_samples)
-        assert_int_equal(d->adapter->samples(d), want_samples);
+        assert_int_equal(set->adapter->samples(set), want_samples);
     if (want_images)
-        assert_int_equal(d->adapter->images(d), want_images);
-    for (int64_t i = 0; i < d->adapter->samples(d); i++) {
-        arena_reset(&a);
-        sample s = sample_of(d, i, &a);
-        if (s.cause)
-            fail_msg("%s: %s", s.name, s.cause);
-        snprintf(path, sizeof path, "%s/%s", d->adapter->root(d),
-                 d->adapter->image_path(d, s.images[0]));
+        assert_int_equal(set->adapter->images(set), want_images);
+    for (int64_t i = 0; i < set->adapter->samples(set); i++) {
+        arena_reset(&memory);
+        sample smp = sample_of(set, i, &memory);
+        if (smp.cause)
+            fail_msg("%s: %s", smp.name, smp.cause);
+        snprintf(path, sizeof path, "%s/%s", set->adapter->root(set),
+                 set->adapter->image_path(set, smp.images[0]));
         if (access(path, R_OK))
-            fail_msg("%s: no picture %s", s.name, path);
+            fail_msg("%s: no picture %s", smp.name, path);
     }
     print_message("%s %s: %lld samples, %lld pictures\n", folder, split,
-                  (long long)d->adapter->samples(d), (long long)d->adapter->images(d));
-    dataset_close(&d);
-    arena_done(&a);
+                  (long long)set->adapter->samples(set), (long long)set->adapter->images(set));
+    dataset_close(&set);
+    arena_done(&memory);
 }
 
 static void test_shared__published_folders_are_read(void **state)

@@ -10,15 +10,15 @@
 
 static status read_file(const char *path, span *out)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f)
+    FILE *file = fopen(path, "rb");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "cannot be opened");
-    fseek(f, 0, SEEK_END);
-    const long size = ftell(f);
-    rewind(f);
+    fseek(file, 0, SEEK_END);
+    const long size = ftell(file);
+    rewind(file);
     uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
-    const bool ok = data && size >= 0 && fread(data, 1, (size_t)size, f) == (size_t)size;
-    fclose(f);
+    const bool ok = data && size >= 0 && fread(data, 1, (size_t)size, file) == (size_t)size;
+    fclose(file);
     if (!ok) {
         free(data);
         return FAIL_IN(ST_IO, path, "cannot be read");
@@ -27,13 +27,13 @@ static status read_file(const char *path, span *out)
     return ST_OK;
 }
 
-static status show(const char *path, const conf *limits, arena *a, const char *dump)
+static status show(const char *path, const conf *limits, arena *memory, const char *dump)
 {
     span bytes;
     image im;
     image_info info;
     TRY(read_file(path, &bytes));
-    status st = image_decode(bytes, path, limits, a, &im);
+    status st = image_decode(bytes, path, limits, memory, &im);
     if (st == ST_OK)
         st = image_header(bytes, path, limits, &info);
     free((void *)(uintptr_t)bytes.data);
@@ -45,8 +45,8 @@ static status show(const char *path, const conf *limits, arena *a, const char *d
         return FAIL_IN(ST_INTERNAL, path, "header and picture disagree");
     printf("{\"file\": \"%s\", \"width\": %d, \"height\": %d, \"rgb\": \"%s\"}\n", path, im.width,
            im.height, text);
-    FILE *f = dump ? fopen(dump, "wb") : NULL;
-    if (f && (fwrite(im.rgb, 1, size, f) != size || fclose(f)))
+    FILE *file = dump ? fopen(dump, "wb") : NULL;
+    if (file && (fwrite(im.rgb, 1, size, file) != size || fclose(file)))
         return FAIL_IN(ST_IO, dump, "cannot be written");
     return ST_OK;
 }
@@ -55,8 +55,8 @@ int main(int argc, char **argv)
 {
     const conf limits = {.image_file_bytes = 268435456, .image_input_pixels = 178956970};
     const char *dump = NULL;
-    arena a;
-    arena_init(&a, 0);
+    arena memory;
+    arena_init(&memory, 0);
     if (image_library_init(argv[0]) != ST_OK) {
         fprintf(stderr, "%s\n", status_text());
         return 1;
@@ -66,11 +66,11 @@ int main(int argc, char **argv)
             dump = argv[++i];
             continue;
         }
-        if (show(argv[i], &limits, &a, dump) != ST_OK)
+        if (show(argv[i], &limits, &memory, dump) != ST_OK)
             printf("{\"file\": \"%s\", \"error\": \"%s\"}\n", argv[i], status_last()->message);
-        arena_reset(&a);
+        arena_reset(&memory);
     }
-    arena_done(&a);
+    arena_done(&memory);
     image_library_done();
     return 0;
 }

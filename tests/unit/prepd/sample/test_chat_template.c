@@ -38,22 +38,22 @@ static void write_template_file(const char *name, const char *text)
     unlink(path);
     if (!text)
         return;
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
 }
 
 /* The template that is found must be this text from that file; "" if there is none. */
 static void expect_template(const char *file, const char *text)
 {
-    const conf c = options();
+    const conf settings = options();
     const hash128 want = hash_bytes(text, strlen(text));
-    chat_template t;
-    assert_ok(chat_template_find(&c, &t));
-    assert_string_equal(*t.path ? t.path + strlen(folder) + 1 : "", file);
+    chat_template chat;
+    assert_ok(chat_template_find(&settings, &chat));
+    assert_string_equal(*chat.path ? chat.path + strlen(folder) + 1 : "", file);
     if (*file)
-        assert_memory_equal(&t.digest, &want, sizeof want);
+        assert_memory_equal(&chat.digest, &want, sizeof want);
 }
 
 /* transformers 4.57.3 and 5.23 do the same: the processor prefers chat_template.json to
@@ -82,64 +82,65 @@ static void test_chat_template__is_found_as_by_the_reference(void **state)
                         "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"},"
                         " {\"name\": \"default\", \"template\": \"d\"}]}");
     expect_template("tokenizer_config.json", "d");
-    conf c = options();
-    c.model_path = "a-preset";
-    chat_template t;
-    assert_ok(chat_template_find(&c, &t));
-    assert_string_equal(t.path, "");
-    c.model_tokenizer = folder;
-    assert_ok(chat_template_find(&c, &t));
-    assert_string_not_equal(t.path, "");
+    conf settings = options();
+    settings.model_path = "a-preset";
+    chat_template chat;
+    assert_ok(chat_template_find(&settings, &chat));
+    assert_string_equal(chat.path, "");
+    settings.model_tokenizer = folder;
+    assert_ok(chat_template_find(&settings, &chat));
+    assert_string_not_equal(chat.path, "");
 }
 
 static void test_chat_template__bad_files_are_named(void **state)
 {
     (void)state;
-    const conf c = options();
-    chat_template t;
+    const conf settings = options();
+    chat_template chat;
     write_template_file("tokenizer_config.json",
                         "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"}]}");
-    assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
+    assert_fails(ST_BAD_INPUT, chat_template_find(&settings, &chat), "tokenizer_config.json");
     assert_non_null(strstr(status_text(), "chat_template is an array, expected a text"));
     write_template_file("tokenizer_config.json", "{");
-    assert_fails(ST_BAD_INPUT, chat_template_find(&c, &t), "tokenizer_config.json");
+    assert_fails(ST_BAD_INPUT, chat_template_find(&settings, &chat), "tokenizer_config.json");
     write_template_file("tokenizer_config.json", NULL);
 }
 
 static void test_chat_template__an_unknown_one_is_refused(void **state)
 {
     (void)state;
-    conf c = options();
-    chat_template t;
+    conf settings = options();
+    chat_template chat;
     write_template_file("chat_template.jinja", "{{ messages }}<think>");
-    assert_fails(ST_CONFIG, chat_template_check(&c, &t), "chat_template.jinja");
+    assert_fails(ST_CONFIG, chat_template_check(&settings, &chat), "chat_template.jinja");
     assert_non_null(strstr(status_text(), "puts <think> into answers"));
     assert_non_null(strstr(status_text(), "set model.chat_template to instruct"));
     write_template_file("chat_template.jinja", "{{ messages }}");
-    assert_fails(ST_CONFIG, chat_template_check(&c, &t), "does not know this chat template (");
+    assert_fails(ST_CONFIG, chat_template_check(&settings, &chat),
+                 "does not know this chat template (");
     assert_null(strstr(status_text(), "<think>"));
-    c.model_chat_template = CHAT_TEMPLATE_INSTRUCT;
-    assert_ok(chat_template_check(&c, &t));
-    assert_null(t.releases);
-    c.model_chat_template = CHAT_TEMPLATE_KNOWN;
-    c.data_format = DATA_TEXT; /* plain text needs no template */
-    assert_ok(chat_template_check(&c, &t));
-    assert_string_equal(t.path, "");
+    settings.model_chat_template = CHAT_TEMPLATE_INSTRUCT;
+    assert_ok(chat_template_check(&settings, &chat));
+    assert_null(chat.releases);
+    settings.model_chat_template = CHAT_TEMPLATE_KNOWN;
+    settings.data_format = DATA_TEXT; /* plain text needs no template */
+    assert_ok(chat_template_check(&settings, &chat));
+    assert_string_equal(chat.path, "");
     write_template_file("chat_template.jinja", NULL);
 }
 
 static void test_chat_template__the_published_one_is_known(void **state)
 {
     (void)state;
-    chat_template t;
+    chat_template chat;
     char *published = harness_shared("data/tokenizer");
     if (!published)
         HARNESS_SKIP("no shared tokenizer");
-    conf c = options();
-    c.model_path = published;
-    assert_ok(chat_template_check(&c, &t));
-    assert_non_null(strstr(t.path, "chat_template.json"));
-    assert_non_null(strstr(t.releases, "Qwen3-VL Instruct"));
+    conf settings = options();
+    settings.model_path = published;
+    assert_ok(chat_template_check(&settings, &chat));
+    assert_non_null(strstr(chat.path, "chat_template.json"));
+    assert_non_null(strstr(chat.releases, "Qwen3-VL Instruct"));
     free(published);
 }
 

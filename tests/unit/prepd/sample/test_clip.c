@@ -12,56 +12,57 @@
 #include "common/json/json.h"
 #include "prepd/sample/clip.h"
 
-static int64_t read_whole(const json_value *list, size_t i)
+static int64_t read_whole(const json_value *list, size_t index)
 {
-    return json_int(json_item(list, i), -1);
+    return json_int(json_item(list, index), -1);
 }
 
-/* A long list is kept as ["sum", n, sum of (i + 1) * index[i]]. */
-static void check_indices(const json_value *want, const int64_t *index, int64_t n)
+/* A long list is kept as ["sum", count, sum of (i + 1) * index[i]]. */
+static void check_indices(const json_value *want, const int64_t *index, int64_t count)
 {
     if (json_typeof(json_item(want, 0)) == JSON_TEXT) {
         int64_t sum = 0;
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < count; i++)
             sum += (i + 1) * index[i];
-        assert_int_equal(n, read_whole(want, 1));
+        assert_int_equal(count, read_whole(want, 1));
         assert_int_equal(sum, read_whole(want, 2));
         return;
     }
-    assert_int_equal(n, json_count(want));
-    for (int64_t i = 0; i < n; i++)
+    assert_int_equal(count, json_count(want));
+    for (int64_t i = 0; i < count; i++)
         assert_int_equal(index[i], read_whole(want, (size_t)i));
 }
 
 /* Of more than 32 pairs, the file has the texts of the first 31 and of the last one. */
-static void check_texts(const json_value *want, const int64_t *index, int64_t n, double fps)
+static void check_texts(const json_value *want, const int64_t *index, int64_t count, double fps)
 {
-    const int64_t pairs = clip_pairs(n), kept = (int64_t)json_count(want);
+    const int64_t pairs = clip_pairs(count), kept = (int64_t)json_count(want);
     assert_int_equal(kept, pairs < 32 ? pairs : 32);
     for (int64_t i = 0; i < kept; i++) {
         const int64_t pair = i + 1 == kept ? pairs - 1 : i;
         char text[CLIP_TEXT];
-        const int size = clip_text(clip_seconds(index, n, pair, fps), text);
+        const int size = clip_text(clip_seconds(index, count, pair, fps), text);
         assert_int_equal(size, strlen(text));
         assert_string_equal(text, json_text(json_item(want, (size_t)i), ""));
     }
 }
 
-static void check_case(const json_value *one, arena *a)
+static void check_case(const json_value *one, arena *memory)
 {
     const json_value *size = json_find(one, "size"), *areas = json_find(one, "limits");
     const json_value *want = json_find(one, "grid");
     const double fps = json_real(json_find(one, "fps"), -1.0);
     clip_limits limits = clip_published;
-    int64_t *index, n;
+    int64_t *index, count;
     fit_grid grid;
-    arena_reset(a);
+    arena_reset(memory);
     limits.min_pixels = read_whole(areas, 0);
     limits.max_pixels = read_whole(areas, 1);
-    assert_ok(clip_choose(json_int(json_find(one, "total"), 0), fps, &limits, a, &index, &n));
-    check_indices(json_find(one, "indices"), index, n);
-    check_texts(json_find(one, "texts"), index, n, fps);
-    const status st = clip_fit(n, read_whole(size, 0), read_whole(size, 1), &limits, &grid);
+    assert_ok(
+        clip_choose(json_int(json_find(one, "total"), 0), fps, &limits, memory, &index, &count));
+    check_indices(json_find(one, "indices"), index, count);
+    check_texts(json_find(one, "texts"), index, count, fps);
+    const status st = clip_fit(count, read_whole(size, 0), read_whole(size, 1), &limits, &grid);
     if (!want) {
         assert_int_equal(st, ST_BAD_INPUT);
         return;
@@ -79,20 +80,20 @@ static void test_clip__equals_the_reference(void **state)
     const char *other = getenv("TESSERA_CLIP_CASES"), *source = getenv("TESSERA_SOURCE");
     char *path = NULL;
     json_value *file;
-    arena a;
+    arena memory;
     (void)state;
     if (other)
         assert_non_null(path = strdup(other));
     else
         assert_true(asprintf(&path, "%s/tests/golden/clip.json", source ? source : ".") > 0);
     assert_ok(json_load(path, &file));
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     const json_value *cases = json_find(file, "cases");
     assert_true(json_count(cases) > 0);
     for (size_t i = 0; i < json_count(cases); i++)
-        check_case(json_item(cases, i), &a);
+        check_case(json_item(cases, i), &memory);
     print_message("%zu cases\n", json_count(cases));
-    arena_done(&a);
+    arena_done(&memory);
     json_free(&file);
     free(path);
 }
@@ -102,23 +103,23 @@ static void test_clip__worked_example(void **state)
 {
     static const int64_t frames[] = {0, 16, 31, 47};
     char text[CLIP_TEXT];
-    int64_t *index, n;
+    int64_t *index, count;
     fit_grid grid;
-    arena a;
+    arena memory;
     (void)state;
-    arena_init(&a, 0);
-    assert_ok(clip_choose(48, 24.0, &clip_published, &a, &index, &n));
-    assert_int_equal(n, 4);
+    arena_init(&memory, 0);
+    assert_ok(clip_choose(48, 24.0, &clip_published, &memory, &index, &count));
+    assert_int_equal(count, 4);
     assert_memory_equal(index, frames, sizeof frames);
-    clip_text(clip_seconds(index, n, 0, 24.0), text);
+    clip_text(clip_seconds(index, count, 0, 24.0), text);
     assert_string_equal(text, "<0.3 seconds>");
-    clip_text(clip_seconds(index, n, 1, 24.0), text);
+    clip_text(clip_seconds(index, count, 1, 24.0), text);
     assert_string_equal(text, "<1.6 seconds>");
-    assert_ok(clip_fit(n, 64, 64, &clip_published, &grid));
+    assert_ok(clip_fit(count, 64, 64, &clip_published, &grid));
     assert_int_equal(grid.pairs, 2);
     assert_int_equal(grid.rows, 4);
     assert_int_equal(grid.columns, 4);
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 /* A shrunk grid fits, is not smaller than needed, and depends only on the room. */
@@ -126,31 +127,33 @@ static void test_clip_shrink__fits(void **state)
 {
     static const int64_t rooms[] = {4, 7, 40, 100, 5000, 98304};
     (void)state;
-    for (int64_t n = 2; n < 12; n++)
+    for (int64_t count = 2; count < 12; count++)
         for (int64_t height = 32; height < 800; height += 37)
             for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) {
-                fit_grid whole, g, one_less;
-                const int64_t least = clip_pairs(n) * 4;
-                assert_ok(clip_fit(n, height, 320, &clip_published, &whole));
-                const status st = clip_shrink(n, height, 320, &clip_published, rooms[i], &g);
+                fit_grid whole, grid, one_less;
+                const int64_t least = clip_pairs(count) * 4;
+                assert_ok(clip_fit(count, height, 320, &clip_published, &whole));
+                const status st = clip_shrink(count, height, 320, &clip_published, rooms[i], &grid);
                 if (least > rooms[i] && fit_patches(whole) > rooms[i]) {
                     assert_int_equal(st, ST_BAD_INPUT);
                     continue;
                 }
                 assert_ok(st);
-                assert_true(fit_patches(g) <= rooms[i]);
-                assert_int_equal(g.pairs, clip_pairs(n));
-                assert_true(g.rows > 0 && g.columns > 0 && g.rows % 2 == 0 && g.columns % 2 == 0);
+                assert_true(fit_patches(grid) <= rooms[i]);
+                assert_int_equal(grid.pairs, clip_pairs(count));
+                assert_true(grid.rows > 0 && grid.columns > 0 && grid.rows % 2 == 0 &&
+                            grid.columns % 2 == 0);
                 if (fit_patches(whole) <= rooms[i])
-                    assert_memory_equal(&g, &whole, sizeof g);
-                assert_ok(clip_shrink(n, height, 320, &clip_published, fit_patches(g), &one_less));
-                assert_int_equal(fit_patches(one_less), fit_patches(g));
+                    assert_memory_equal(&grid, &whole, sizeof grid);
+                assert_ok(
+                    clip_shrink(count, height, 320, &clip_published, fit_patches(grid), &one_less));
+                assert_int_equal(fit_patches(one_less), fit_patches(grid));
             }
-    fit_grid g;
+    fit_grid grid;
     /* 2 pairs of at most 600 patches */
-    assert_ok(clip_shrink(4, 480, 640, &clip_published, 1200, &g));
-    assert_true(fit_patches(g) > 1000);
-    assert_fails(ST_BAD_INPUT, clip_shrink(40, 480, 640, &clip_published, 79, &g),
+    assert_ok(clip_shrink(4, 480, 640, &clip_published, 1200, &grid));
+    assert_true(fit_patches(grid) > 1000);
+    assert_fails(ST_BAD_INPUT, clip_shrink(40, 480, 640, &clip_published, 79, &grid),
                  "video.max_frames");
 }
 
@@ -160,17 +163,19 @@ static void test_clip__refuses_hostile_values(void **state)
     const int64_t sides[] = {INT64_MIN, -1, 0, 31, INT64_MAX};
     clip_limits limits = clip_published;
     char text[CLIP_TEXT];
-    int64_t *index, n;
+    int64_t *index, count;
     fit_grid grid;
-    arena a;
+    arena memory;
     (void)state;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        assert_fails(ST_BAD_INPUT, clip_choose(9, rates[i], &limits, &a, &index, &n), "per second");
-    assert_fails(ST_BAD_INPUT, clip_choose(0, 24.0, &limits, &a, &index, &n), "0 frames");
-    assert_fails(ST_BAD_INPUT, clip_choose(INT64_MAX, 24.0, &limits, &a, &index, &n), "frames");
-    assert_ok(clip_choose((int64_t)1 << 40, DBL_MIN, &limits, &a, &index, &n));
-    assert_int_equal(n, 768);
+        assert_fails(ST_BAD_INPUT, clip_choose(9, rates[i], &limits, &memory, &index, &count),
+                     "per second");
+    assert_fails(ST_BAD_INPUT, clip_choose(0, 24.0, &limits, &memory, &index, &count), "0 frames");
+    assert_fails(ST_BAD_INPUT, clip_choose(INT64_MAX, 24.0, &limits, &memory, &index, &count),
+                 "frames");
+    assert_ok(clip_choose((int64_t)1 << 40, DBL_MIN, &limits, &memory, &index, &count));
+    assert_int_equal(count, 768);
     assert_int_equal(index[767], ((int64_t)1 << 40) - 1);
     for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
         assert_fails(ST_BAD_INPUT, clip_fit(4, sides[i], 64, &limits, &grid), "sides");
@@ -184,9 +189,9 @@ static void test_clip__refuses_hostile_values(void **state)
     assert_fails(ST_BAD_INPUT, clip_fit(2, 32, 6400, &limits, &grid), "too large");
     limits = clip_published;
     limits.min_frames = 0;
-    assert_fails(ST_CONFIG, clip_choose(9, 24.0, &limits, &a, &index, &n), "min <= max");
+    assert_fails(ST_CONFIG, clip_choose(9, 24.0, &limits, &memory, &index, &count), "min <= max");
     assert_true(clip_text(1e15, text) < CLIP_TEXT);
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 int main(void)

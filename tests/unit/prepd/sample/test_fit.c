@@ -30,14 +30,14 @@ static void test_fit_image__published_sizes(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        fit_grid g;
-        assert_ok(fit_image(cases[i].height, cases[i].width, published, &g));
-        assert_int_equal(g.height, cases[i].to_height);
-        assert_int_equal(g.width, cases[i].to_width);
-        assert_int_equal(g.rows, g.height / 16);
-        assert_int_equal(g.columns, g.width / 16);
-        assert_int_equal(fit_tokens(g), cases[i].tokens);
-        assert_int_equal(fit_patches(g), cases[i].tokens * 4);
+        fit_grid grid;
+        assert_ok(fit_image(cases[i].height, cases[i].width, published, &grid));
+        assert_int_equal(grid.height, cases[i].to_height);
+        assert_int_equal(grid.width, cases[i].to_width);
+        assert_int_equal(grid.rows, grid.height / 16);
+        assert_int_equal(grid.columns, grid.width / 16);
+        assert_int_equal(fit_tokens(grid), cases[i].tokens);
+        assert_int_equal(fit_patches(grid), cases[i].tokens * 4);
     }
 }
 
@@ -45,25 +45,26 @@ static void test_fit_image__published_sizes(void **state)
 static void test_fit_image__rounds_half_to_even(void **state)
 {
     const fit_limits wide_open = {1, INT64_MAX};
-    fit_grid g;
+    fit_grid grid;
     (void)state;
-    assert_ok(fit_image(48, 80, wide_open, &g));
-    assert_int_equal(g.height, 64);
-    assert_int_equal(g.width, 64);
-    assert_ok(fit_image(15, 112, wide_open, &g)); /* rounds to 0 blocks, which is raised to one */
-    assert_true(g.height >= 32 && g.width >= 32);
+    assert_ok(fit_image(48, 80, wide_open, &grid));
+    assert_int_equal(grid.height, 64);
+    assert_int_equal(grid.width, 64);
+    assert_ok(
+        fit_image(15, 112, wide_open, &grid)); /* rounds to 0 blocks, which is raised to one */
+    assert_true(grid.height >= 32 && grid.width >= 32);
 }
 
 static void test_fit_image__refuses(void **state)
 {
-    fit_grid g = {7, 7, 7, 7};
+    fit_grid grid = {7, 7, 7, 7};
     (void)state;
-    assert_fails(ST_BAD_INPUT, fit_image(1, 201, published, &g), "more than 200 times");
-    assert_fails(ST_BAD_INPUT, fit_image(0, 10, published, &g), "the picture has 10 x 0");
-    assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &g), "the picture has -3 x 10");
-    assert_fails(ST_BAD_INPUT, fit_image(INT64_MAX, INT64_MAX, published, &g), "sides");
-    assert_fails(ST_CONFIG, fit_image(10, 10, (fit_limits){10, 9}, &g), "min");
-    assert_int_equal(g.height, 7); /* a failure leaves the result as it was */
+    assert_fails(ST_BAD_INPUT, fit_image(1, 201, published, &grid), "more than 200 times");
+    assert_fails(ST_BAD_INPUT, fit_image(0, 10, published, &grid), "the picture has 10 x 0");
+    assert_fails(ST_BAD_INPUT, fit_image(10, -3, published, &grid), "the picture has -3 x 10");
+    assert_fails(ST_BAD_INPUT, fit_image(INT64_MAX, INT64_MAX, published, &grid), "sides");
+    assert_fails(ST_CONFIG, fit_image(10, 10, (fit_limits){10, 9}, &grid), "min");
+    assert_int_equal(grid.height, 7); /* a failure leaves the result as it was */
 }
 
 /* The definition: the largest limit of pixels whose grid fits, found here by trying all of them. */
@@ -77,38 +78,38 @@ static void test_fit_shrink__is_the_largest_that_fits(void **state)
         const int64_t height = 1 + (int64_t)(seed >> 40) % 300;
         const int64_t width = 1 + (int64_t)(seed >> 20) % 300;
         const int64_t patches = 4 + (int64_t)(seed >> 10) % 160;
-        fit_grid g, wanted = {0};
-        if (fit_image(height, width, limits, &g) != ST_OK)
+        fit_grid grid, wanted = {0};
+        if (fit_image(height, width, limits, &grid) != ST_OK)
             continue;
         for (int64_t max = limits.max_pixels; max >= 1 && !wanted.rows; max--) {
             const int64_t min = max < limits.min_pixels ? max : limits.min_pixels;
-            assert_ok(fit_image(height, width, (fit_limits){min, max}, &g));
-            if (fit_patches(g) <= patches)
-                wanted = g;
+            assert_ok(fit_image(height, width, (fit_limits){min, max}, &grid));
+            if (fit_patches(grid) <= patches)
+                wanted = grid;
         }
-        assert_ok(fit_shrink(height, width, limits, patches, &g));
-        if (g.height != wanted.height || g.width != wanted.width)
+        assert_ok(fit_shrink(height, width, limits, patches, &grid));
+        if (grid.height != wanted.height || grid.width != wanted.width)
             fail_msg("%" PRId64 " x %" PRId64 " within %" PRId64
                      " patches: %d x %d, wanted %d x %d",
-                     height, width, patches, g.height, g.width, wanted.height, wanted.width);
+                     height, width, patches, grid.height, grid.width, wanted.height, wanted.width);
     }
 }
 
 static void test_fit_shrink__edges(void **state)
 {
-    fit_grid g, whole;
+    fit_grid grid, whole;
     (void)state;
     assert_ok(fit_image(480, 640, published, &whole));
-    assert_ok(fit_shrink(480, 640, published, fit_patches(whole), &g));
-    assert_memory_equal(&g, &whole, sizeof g); /* a picture that fits is not shrunk */
-    assert_ok(fit_shrink(480, 640, published, fit_patches(whole) - 1, &g));
-    assert_true(fit_patches(g) < fit_patches(whole) && fit_patches(g) > 1000);
-    assert_ok(fit_shrink(4000, 4000, published, 4, &g));
-    assert_int_equal(fit_patches(g), 4);
+    assert_ok(fit_shrink(480, 640, published, fit_patches(whole), &grid));
+    assert_memory_equal(&grid, &whole, sizeof grid); /* a picture that fits is not shrunk */
+    assert_ok(fit_shrink(480, 640, published, fit_patches(whole) - 1, &grid));
+    assert_true(fit_patches(grid) < fit_patches(whole) && fit_patches(grid) > 1000);
+    assert_ok(fit_shrink(4000, 4000, published, 4, &grid));
+    assert_int_equal(fit_patches(grid), 4);
     /* the room in the row comes before the minimum of pixels */
-    assert_ok(fit_shrink(16, 16, published, 100, &g));
-    assert_int_equal(g.height, 160);
-    assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &g), "room for 3 patches");
+    assert_ok(fit_shrink(16, 16, published, 100, &grid));
+    assert_int_equal(grid.height, 160);
+    assert_fails(ST_BAD_INPUT, fit_shrink(480, 640, published, 3, &grid), "room for 3 patches");
 }
 
 /* tests/golden/fit.json, made by make_fit.py there, has heights, widths, limits and the sides that
@@ -126,14 +127,15 @@ static void test_fit_image__equals_the_reference(void **state)
     assert_ok(json_load(path, &file));
     assert_true(json_count(file) > 0);
     for (size_t i = 0; i < json_count(file); i++) {
-        int64_t v[6];
-        fit_grid g = {0};
+        int64_t values[6];
+        fit_grid grid = {0};
         for (size_t k = 0; k < 6; k++)
-            v[k] = json_int(json_item(json_item(file, i), k), -1);
-        const status st = fit_image(v[0], v[1], (fit_limits){v[2], v[3]}, &g);
-        assert_int_equal(st, v[4] ? ST_OK : ST_BAD_INPUT);
-        assert_int_equal(g.height, v[4]);
-        assert_int_equal(g.width, v[5]);
+            values[k] = json_int(json_item(json_item(file, i), k), -1);
+        const status st =
+            fit_image(values[0], values[1], (fit_limits){values[2], values[3]}, &grid);
+        assert_int_equal(st, values[4] ? ST_OK : ST_BAD_INPUT);
+        assert_int_equal(grid.height, values[4]);
+        assert_int_equal(grid.width, values[5]);
     }
     print_message("%zu sizes\n", json_count(file));
     json_free(&file);

@@ -30,17 +30,17 @@ static conf with_file(const char *json)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/preprocessor_config.json", folder);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(json, f);
-    fclose(f);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(json, file);
+    fclose(file);
     return (conf){.model_path = folder, .model_tokenizer = ""};
 }
 
-static void check_limits(const conf *c, int64_t min_pixels, int64_t max_pixels)
+static void check_limits(const conf *options, int64_t min_pixels, int64_t max_pixels)
 {
     fit_limits limits;
-    assert_ok(fit_limits_load(c, &limits));
+    assert_ok(fit_limits_load(options, &limits));
     assert_int_equal(limits.min_pixels, min_pixels);
     assert_int_equal(limits.max_pixels, max_pixels);
 }
@@ -48,26 +48,26 @@ static void check_limits(const conf *c, int64_t min_pixels, int64_t max_pixels)
 static void test_fit_limits_load__takes_options_before_files(void **state)
 {
     (void)state;
-    conf c = {.model_path = "", .model_tokenizer = ""};
-    check_limits(&c, 65536, 16777216);
-    c.model_path = "qwen3-vl-30b-a3b"; /* a preset has no folder */
-    check_limits(&c, 65536, 16777216);
-    c = with_file("{" MUST ", \"merge_size\": 2, \"temporal_patch_size\": 2, "
-                  "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
-    check_limits(&c, 4096, 9000);
-    c.image_max_pixels = 5000;
-    check_limits(&c, 4096, 5000);
-    c.image_min_pixels = 10;
-    check_limits(&c, 10, 5000);
-    c = (conf){.model_path = "a-preset", .model_tokenizer = folder};
-    check_limits(&c, 4096, 9000);
-    c = with_file("{" MUST ", \"min_pixels\": 1024, \"max_pixels\": null, "
-                  "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
-    check_limits(&c, 1024, 9000);
-    c = with_file("{" MUST "}"); /* the defaults of the reference's class */
-    check_limits(&c, 3136, 1003520);
-    c = with_file("{" MUST ", \"size\": null, \"max_pixels\": 200000}");
-    check_limits(&c, 3136, 200000);
+    conf options = {.model_path = "", .model_tokenizer = ""};
+    check_limits(&options, 65536, 16777216);
+    options.model_path = "qwen3-vl-30b-a3b"; /* a preset has no folder */
+    check_limits(&options, 65536, 16777216);
+    options = with_file("{" MUST ", \"merge_size\": 2, \"temporal_patch_size\": 2, "
+                        "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
+    check_limits(&options, 4096, 9000);
+    options.image_max_pixels = 5000;
+    check_limits(&options, 4096, 5000);
+    options.image_min_pixels = 10;
+    check_limits(&options, 10, 5000);
+    options = (conf){.model_path = "a-preset", .model_tokenizer = folder};
+    check_limits(&options, 4096, 9000);
+    options = with_file("{" MUST ", \"min_pixels\": 1024, \"max_pixels\": null, "
+                        "\"size\": {\"shortest_edge\": 4096, \"longest_edge\": 9000}}");
+    check_limits(&options, 1024, 9000);
+    options = with_file("{" MUST "}"); /* the defaults of the reference's class */
+    check_limits(&options, 3136, 1003520);
+    options = with_file("{" MUST ", \"size\": null, \"max_pixels\": 200000}");
+    check_limits(&options, 3136, 200000);
 }
 
 /* Values with which the reference would make other pixels than we do are refused. */
@@ -98,11 +98,11 @@ static void test_fit_limits_load__other_steps(void **state)
     fit_limits limits;
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const conf c = with_file(rows[i].json);
+        const conf options = with_file(rows[i].json);
         if (rows[i].words)
-            assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), rows[i].words);
+            assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), rows[i].words);
         else
-            assert_ok(fit_limits_load(&c, &limits));
+            assert_ok(fit_limits_load(&options, &limits));
     }
 }
 
@@ -110,22 +110,22 @@ static void test_fit_limits_load__refuses(void **state)
 {
     fit_limits limits;
     (void)state;
-    conf c = with_file("{\"patch_size\": 14}");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "patch_size is 14");
-    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": \"big\"}}");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "shortest_edge");
+    conf options = with_file("{\"patch_size\": 14}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "patch_size is 14");
+    options = with_file("{" MUST ", \"size\": {\"shortest_edge\": \"big\"}}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "shortest_edge");
     /* the reference needs both edges */
-    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 10}}");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "longest_edge");
-    c = with_file("{" MUST ", \"size\": {\"shortest_edge\": 0, \"longest_edge\": 9}}");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "1 <= min <= max");
-    c = with_file("[1]");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "expected an object");
-    c = with_file("{\"size\": ");
-    assert_fails(ST_BAD_INPUT, fit_limits_load(&c, &limits), "preprocessor_config.json");
-    c = with_file("{" MUST "}");
-    c.image_max_pixels = 3135;
-    assert_fails(ST_CONFIG, fit_limits_load(&c, &limits), "image.max_pixels 3135");
+    options = with_file("{" MUST ", \"size\": {\"shortest_edge\": 10}}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "longest_edge");
+    options = with_file("{" MUST ", \"size\": {\"shortest_edge\": 0, \"longest_edge\": 9}}");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "1 <= min <= max");
+    options = with_file("[1]");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "expected an object");
+    options = with_file("{\"size\": ");
+    assert_fails(ST_BAD_INPUT, fit_limits_load(&options, &limits), "preprocessor_config.json");
+    options = with_file("{" MUST "}");
+    options.image_max_pixels = 3135;
+    assert_fails(ST_CONFIG, fit_limits_load(&options, &limits), "image.max_pixels 3135");
 }
 
 int main(void)

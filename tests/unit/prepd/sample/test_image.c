@@ -30,16 +30,16 @@ static int teardown_images(void **state)
 
 static span read_file(const char *path)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f)
+    FILE *file = fopen(path, "rb");
+    if (!file)
         fail_msg("%s cannot be opened", path);
-    fseek(f, 0, SEEK_END);
-    const long size = ftell(f);
-    rewind(f);
+    fseek(file, 0, SEEK_END);
+    const long size = ftell(file);
+    rewind(file);
     uint8_t *data = malloc(size > 0 ? (size_t)size : 1);
     assert_non_null(data);
-    assert_int_equal(fread(data, 1, (size_t)size, f), size);
-    fclose(f);
+    assert_int_equal(fread(data, 1, (size_t)size, file), size);
+    fclose(file);
     return span_of(data, (size_t)size);
 }
 
@@ -100,13 +100,13 @@ static void check_cuts(span whole, const char *name)
 {
     image im;
     assert_ok(image_decode(whole, name, &limits, &pixels, &im));
-    for (size_t n = 0; n < whole.size; n++) {
+    for (size_t length = 0; length < whole.size; length++) {
         /* A copy of exactly these bytes, so that a sanitizer sees a read beyond them. */
-        uint8_t *cut = malloc(n ? n : 1);
+        uint8_t *cut = malloc(length ? length : 1);
         assert_non_null(cut);
-        memcpy(cut, whole.data, n);
-        if (image_decode(span_of(cut, n), name, &limits, &pixels, &im) == ST_OK)
-            fail_msg("%s cut to %zu of %zu bytes was accepted", name, n, whole.size);
+        memcpy(cut, whole.data, length);
+        if (image_decode(span_of(cut, length), name, &limits, &pixels, &im) == ST_OK)
+            fail_msg("%s cut to %zu of %zu bytes was accepted", name, length, whole.size);
         assert_string_equal(status_last()->input, name);
         free(cut);
         arena_reset(&pixels);
@@ -196,7 +196,7 @@ static void test_image_decode__names_other_formats(void **state)
 {
     static const struct {
         const char *bytes, *words;
-        size_t n;
+        size_t size;
     } cases[] = {
         {"GIF89a.......", "GIF", 13},
         {"BM............", "BMP", 14},
@@ -217,7 +217,7 @@ static void test_image_decode__names_other_formats(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(ST_BAD_INPUT,
-                     image_header(span_of(cases[i].bytes, cases[i].n), "a.jpg", &limits, &info),
+                     image_header(span_of(cases[i].bytes, cases[i].size), "a.jpg", &limits, &info),
                      cases[i].words);
 }
 
@@ -255,13 +255,13 @@ static void test_image_write__is_read_back(void **state)
 
 static void test_image_fingerprint__is_that_of_this_decoder(void **state)
 {
-    hash128 a, b;
+    hash128 first, second;
     char text[HASH_TEXT];
     (void)state;
-    assert_ok(image_fingerprint(&a));
-    assert_ok(image_fingerprint(&b));
-    assert_true(hash_equal(a, b));
-    hash_print(a, text); /* the hash of what Pillow 9.4 decodes */
+    assert_ok(image_fingerprint(&first));
+    assert_ok(image_fingerprint(&second));
+    assert_true(hash_equal(first, second));
+    hash_print(first, text); /* the hash of what Pillow 9.4 decodes */
     assert_string_equal(text, "da229a1860b969b16082cc8ec42954d6");
 }
 

@@ -14,15 +14,15 @@ static span make_exif(uint8_t *at, bool big_endian, int type, uint32_t count, ui
     const uint8_t head[2][8] = {{'I', 'I', '*', 0, 8, 0, 0, 0}, {'M', 'M', 0, '*', 0, 0, 0, 8}};
     memset(at, 0, MAX_EXIF);
     memcpy(at, head[big_endian], 8);
-    uint8_t *e = at + 8;
+    uint8_t *tags = at + 8;
     if (big_endian) {
         const uint8_t entry[] = {0, 1, 1, 0x12, 0, (uint8_t)type, 0, 0, 0, (uint8_t)count};
-        memcpy(e, entry, sizeof entry);
-        e[type == 3 ? 11 : 13] = (uint8_t)value;
+        memcpy(tags, entry, sizeof entry);
+        tags[type == 3 ? 11 : 13] = (uint8_t)value;
     } else {
         const uint8_t entry[] = {1, 0, 0x12, 1, (uint8_t)type, 0, (uint8_t)count, 0, 0, 0};
-        memcpy(e, entry, sizeof entry);
-        store_u32(e + 10, value);
+        memcpy(tags, entry, sizeof entry);
+        store_u32(tags + 10, value);
     }
     return span_of(at, 8 + 2 + 12 + 4);
 }
@@ -32,21 +32,23 @@ static void test_orient_from_exif__both_byte_orders(void **state)
     uint8_t bytes[MAX_EXIF], prefixed[MAX_EXIF + 6];
     (void)state;
     for (int big = 0; big < 2; big++)
-        for (uint32_t v = 1; v <= 8; v++) {
-            const span exif = make_exif(bytes, big, 3, 1, v);
-            assert_int_equal(orient_from_exif(exif), v);
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 4, 1, v)), v);
+        for (uint32_t orientation = 1; orientation <= 8; orientation++) {
+            const span exif = make_exif(bytes, big, 3, 1, orientation);
+            assert_int_equal(orient_from_exif(exif), orientation);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 4, 1, orientation)),
+                             orientation);
             /* a byte is not read */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, v)), 1);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 1, 1, orientation)), 1);
             /* the first value of a list */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, v)), v);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 2, orientation)),
+                             orientation);
             /* an entry without values */
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 0, v)), 0);
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 99, 1, v)), 0);
-            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 1, v + 8)), 1);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 0, orientation)), 0);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 99, 1, orientation)), 0);
+            assert_int_equal(orient_from_exif(make_exif(bytes, big, 3, 1, orientation + 8)), 1);
             memcpy(prefixed, "Exif\0\0", 6);
-            memcpy(prefixed + 6, make_exif(bytes, big, 3, 1, v).data, MAX_EXIF);
-            assert_int_equal(orient_from_exif(span_of(prefixed, exif.size + 6)), v);
+            memcpy(prefixed + 6, make_exif(bytes, big, 3, 1, orientation).data, MAX_EXIF);
+            assert_int_equal(orient_from_exif(span_of(prefixed, exif.size + 6)), orientation);
         }
 }
 
@@ -59,14 +61,14 @@ static void test_orient_from_exif__survives_hostile_data(void **state)
     for (int big = 0; big < 2; big++)
         for (uint32_t count = 0; count < 4; count++) {
             const span exif = make_exif(bytes, big, 3, count, 6);
-            for (size_t n = 0; n <= exif.size; n++) {
-                uint8_t *cut = malloc(n ? n : 1);
+            for (size_t length = 0; length <= exif.size; length++) {
+                uint8_t *cut = malloc(length ? length : 1);
                 assert_non_null(cut);
-                memcpy(cut, exif.data, n);
-                assert_in_range(orient_from_exif(span_of(cut, n)), 0, INT32_MAX);
-                for (size_t i = 0; i < n; i++) {
+                memcpy(cut, exif.data, length);
+                assert_in_range(orient_from_exif(span_of(cut, length)), 0, INT32_MAX);
+                for (size_t i = 0; i < length; i++) {
                     cut[i] ^= 0xff;
-                    assert_in_range(orient_from_exif(span_of(cut, n)), 0, INT32_MAX);
+                    assert_in_range(orient_from_exif(span_of(cut, length)), 0, INT32_MAX);
                     cut[i] ^= 0xff;
                 }
                 free(cut);

@@ -1,5 +1,6 @@
 /* Tests of patch.h and ycc.h: pictures are cut into patches in merge order and joined again, pairs
- * of frames and planes of YCbCr are cut alike, and every instruction set gives the same bytes. */
+ * of frames and planes of YCbCr are cut alike, and every instruction set gives the same bytes.
+ * Letters: x, y a place in the picture. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +13,9 @@
 enum { HEIGHT = 64, WIDTH = 96 }; /* a grid of 4 x 6 patches */
 
 /* The value of a byte depends on its place, so that a misplaced one is seen. */
-static uint8_t value_at(int y, int x, int c)
+static uint8_t value_at(int y, int x, int channel)
 {
-    return (uint8_t)(y * 131 + x * 7 + c * 53 + (y / 16) * 17 + (x / 16) * 29);
+    return (uint8_t)(y * 131 + x * 7 + channel * 53 + (y / 16) * 17 + (x / 16) * 29);
 }
 
 static void test_patch_cut__merge_order_and_columns(void **state)
@@ -25,15 +26,15 @@ static void test_patch_cut__merge_order_and_columns(void **state)
     (void)state;
     for (int y = 0; y < HEIGHT; y++)
         for (int x = 0; x < WIDTH; x++)
-            for (int c = 0; c < 3; c++)
-                rgb[(y * WIDTH + x) * 3 + c] = value_at(y, x, c);
+            for (int channel = 0; channel < 3; channel++)
+                rgb[(y * WIDTH + x) * 3 + channel] = value_at(y, x, channel);
     patch_cut(rgb, HEIGHT, WIDTH, patches);
     for (int i = 0; i < 13; i++)
-        for (int c = 0; c < 3; c++)
+        for (int channel = 0; channel < 3; channel++)
             for (int y = 0; y < 16; y++)
                 for (int x = 0; x < 16; x++)
-                    assert_int_equal(patches[i * 768 + c * 256 + y * 16 + x],
-                                     value_at(first[i][0] * 16 + y, first[i][1] * 16 + x, c));
+                    assert_int_equal(patches[i * 768 + channel * 256 + y * 16 + x],
+                                     value_at(first[i][0] * 16 + y, first[i][1] * 16 + x, channel));
 }
 
 /* A patch of a pair has the columns (channel, frame, y, x), and each frame is cut as a picture
@@ -43,17 +44,17 @@ static void test_patch_cut_pair__cuts_each_frame_as_a_picture(void **state)
     static uint8_t rgb[2][HEIGHT * WIDTH * 3], one[2][HEIGHT * WIDTH * 3];
     static uint8_t both[2 * HEIGHT * WIDTH * 3];
     (void)state;
-    for (int f = 0; f < 2; f++) {
+    for (int frame = 0; frame < 2; frame++) {
         for (int i = 0; i < HEIGHT * WIDTH * 3; i++)
-            rgb[f][i] = (uint8_t)(i * 7 + i / 100 + f * 91);
-        patch_cut(rgb[f], HEIGHT, WIDTH, one[f]);
+            rgb[frame][i] = (uint8_t)(i * 7 + i / 100 + frame * 91);
+        patch_cut(rgb[frame], HEIGHT, WIDTH, one[frame]);
     }
     patch_cut_pair(rgb[0], rgb[1], HEIGHT, WIDTH, both);
-    for (int p = 0; p < HEIGHT / 16 * (WIDTH / 16); p++)
-        for (int c = 0; c < 3; c++)
-            for (int f = 0; f < 2; f++)
-                assert_memory_equal(both + p * 1536 + c * 512 + f * 256, one[f] + p * 768 + c * 256,
-                                    256);
+    for (int patch = 0; patch < HEIGHT / 16 * (WIDTH / 16); patch++)
+        for (int channel = 0; channel < 3; channel++)
+            for (int frame = 0; frame < 2; frame++)
+                assert_memory_equal(both + patch * 1536 + channel * 512 + frame * 256,
+                                    one[frame] + patch * 768 + channel * 256, 256);
 }
 
 static void test_patch_join__inverts_cut(void **state)
@@ -62,17 +63,17 @@ static void test_patch_join__inverts_cut(void **state)
     uint64_t seed = harness_seed();
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const size_t n = (size_t)sizes[i][0] * (size_t)sizes[i][1] * 3;
-        uint8_t *rgb = malloc(n), *patches = malloc(n), *back = malloc(n);
+        const size_t count = (size_t)sizes[i][0] * (size_t)sizes[i][1] * 3;
+        uint8_t *rgb = malloc(count), *patches = malloc(count), *back = malloc(count);
         assert_true(rgb && patches && back);
-        for (size_t j = 0; j < n; j++) {
+        for (size_t j = 0; j < count; j++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             rgb[j] = (uint8_t)(seed >> 56);
         }
         patch_cut(rgb, sizes[i][0], sizes[i][1], patches);
-        assert_memory_not_equal(rgb, patches, n);
+        assert_memory_not_equal(rgb, patches, count);
         patch_join(patches, sizes[i][0], sizes[i][1], back);
-        assert_memory_equal(rgb, back, n);
+        assert_memory_equal(rgb, back, count);
         free(rgb);
         free(patches);
         free(back);
@@ -121,9 +122,9 @@ static void test_patch_cut_ycc__equals_patch_cut(void **state)
     static uint8_t want[HEIGHT * WIDTH * 3], got[HEIGHT * WIDTH * 3];
     const uint8_t *const from[] = {planes[0], planes[1], planes[2]};
     (void)state;
-    for (int c = 0; c < 3; c++)
+    for (int channel = 0; channel < 3; channel++)
         for (int i = 0; i < HEIGHT * STRIDE; i++)
-            planes[c][i] = value_at(i / STRIDE, i % STRIDE, c);
+            planes[channel][i] = value_at(i / STRIDE, i % STRIDE, channel);
     for (int y = 0; y < HEIGHT; y++)
         for (int x = 0; x < WIDTH; x++)
             ycc_to_rgb(planes[0][y * STRIDE + x], planes[1][y * STRIDE + x],

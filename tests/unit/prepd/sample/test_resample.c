@@ -1,6 +1,6 @@
 /* Tests of resample.h: values computed by torch's byte kernel, sums over what Pillow makes of
  * synthetic pictures (BICUBIC), and that every instruction set and every way of cutting the rows
- * gives the same bytes. */
+ * gives the same bytes. Letters: x, y a place in the picture. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,19 +76,19 @@ static uint8_t *picture(int64_t width, int64_t height)
     assert_non_null(rgb);
     for (int64_t y = 0; y < height; y++)
         for (int64_t x = 0; x < width; x++)
-            for (int64_t c = 0; c < 3; c++)
-                rgb[(y * width + x) * 3 + c] =
-                    (uint8_t)(3 * x + 7 * y + 41 * c + 5 * ((x * y) % 11) +
-                              ((x >> 4) ^ (y >> 3)) * 29 + ((x * x + y * c) >> 6));
+            for (int64_t channel = 0; channel < 3; channel++)
+                rgb[(y * width + x) * 3 + channel] =
+                    (uint8_t)(3 * x + 7 * y + 41 * channel + 5 * ((x * y) % 11) +
+                              ((x >> 4) ^ (y >> 3)) * 29 + ((x * x + y * channel) >> 6));
     return rgb;
 }
 
 /* The sum of all bytes, each times a number that depends on its place, modulo 2^64. */
-static uint64_t place_sum(const uint8_t *p, size_t n)
+static uint64_t place_sum(const uint8_t *bytes, size_t size)
 {
     uint64_t sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += p[i] * (i * 0x9E3779B97F4A7C15u + 1);
+    for (size_t i = 0; i < size; i++)
+        sum += bytes[i] * (i * 0x9E3779B97F4A7C15u + 1);
     return sum;
 }
 
@@ -107,18 +107,18 @@ static void test_resample__pillow_pictures(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint8_t *in = picture(cases[i].width, cases[i].height);
-        const size_t n = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
-        uint8_t *out = malloc(n), *torch = malloc(n);
+        const size_t size = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
+        uint8_t *out = malloc(size), *torch = malloc(size);
         assert_true(out && torch);
         assert_ok(resample_pixels(RESAMPLER_PILLOW, 3, in, cases[i].height, cases[i].width, out,
                                   cases[i].to_height, cases[i].to_width, &scratch));
-        if (place_sum(out, n) != cases[i].sum)
+        if (place_sum(out, size) != cases[i].sum)
             fail_msg("%d x %d -> %d x %d: 0x%016" PRIx64, cases[i].width, cases[i].height,
-                     cases[i].to_width, cases[i].to_height, place_sum(out, n));
+                     cases[i].to_width, cases[i].to_height, place_sum(out, size));
         /* Results of torch and Pillow differ by at most 2. */
         assert_ok(resample_pixels(RESAMPLER_TORCH, 3, in, cases[i].height, cases[i].width, torch,
                                   cases[i].to_height, cases[i].to_width, &scratch));
-        for (size_t j = 0; j < n; j++)
+        for (size_t j = 0; j < size; j++)
             assert_in_range(torch[j] - out[j] + 2, 0, 4);
         free(in);
         free(out);
@@ -148,15 +148,15 @@ static void test_resample__pillow13_may_take_the_height_first(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint8_t *in = picture(cases[i].width, cases[i].height);
-        const size_t n = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
-        uint8_t *out = malloc(n);
+        const size_t size = (size_t)cases[i].to_width * (size_t)cases[i].to_height * 3;
+        uint8_t *out = malloc(size);
         assert_non_null(out);
         for (int newer = 0; newer < 2; newer++) {
             const uint64_t want = newer ? cases[i].sum13 : cases[i].sum;
             assert_ok(resample_pixels(newer ? RESAMPLER_PILLOW13 : RESAMPLER_PILLOW, 3, in,
                                       cases[i].height, cases[i].width, out, cases[i].to_height,
                                       cases[i].to_width, &scratch));
-            if (place_sum(out, n) != want)
+            if (place_sum(out, size) != want)
                 fail_msg("%d x %d -> %d x %d, Pillow %s", cases[i].width, cases[i].height,
                          cases[i].to_width, cases[i].to_height, newer ? "13" : "11.3");
         }
@@ -184,36 +184,36 @@ static void test_resample__equal_size_is_copied_and_scratch_is_returned(void **s
 
 /* Noise with many bytes of 0 and 255, in a block of the exact size, so that a sanitizer sees a read
  * beyond it. */
-static uint8_t *noise(size_t n, uint64_t seed)
+static uint8_t *noise(size_t size, uint64_t seed)
 {
-    uint8_t *p = malloc(n);
-    assert_non_null(p);
-    for (size_t i = 0; i < n; i++) {
+    uint8_t *bytes = malloc(size);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < size; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        p[i] = seed >> 62 == 0 ? 0 : seed >> 62 == 1 ? 255 : (uint8_t)(seed >> 40);
+        bytes[i] = seed >> 62 == 0 ? 0 : seed >> 62 == 1 ? 255 : (uint8_t)(seed >> 40);
     }
-    return p;
+    return bytes;
 }
 
-/* Resamples the whole picture, n rows at a time. */
-static void run_resampler(const resample_kernels *k, int method, int channels, const uint8_t *in,
-                          const int32_t size[4], int32_t n, uint8_t *out)
+/* Resamples the whole picture, count rows at a time. */
+static void run_resampler(const resample_kernels *kernels, int method, int channels,
+                          const uint8_t *in, const int32_t size[4], int32_t count, uint8_t *out)
 {
-    resampler *r;
+    resampler *maker;
     const arena_mark mark = arena_save(&scratch);
-    assert_ok(
-        resampler_with(k, method, channels, in, size[0], size[1], size[2], size[3], &scratch, &r));
-    for (int32_t y = 0; y < size[2]; y += n)
-        resampler_rows(r, y, size[2] - y < n ? size[2] - y : n,
+    assert_ok(resampler_with(kernels, method, channels, in, size[0], size[1], size[2], size[3],
+                             &scratch, &maker));
+    for (int32_t y = 0; y < size[2]; y += count)
+        resampler_rows(maker, y, size[2] - y < count ? size[2] - y : count,
                        out + (size_t)y * (size_t)size[3] * (size_t)channels);
     arena_release(&scratch, mark);
 }
 
 static void check_kernels(int method, int channels, const int32_t size[4], uint64_t seed)
 {
-    const size_t n = (size_t)size[2] * (size_t)size[3] * (size_t)channels;
+    const size_t count = (size_t)size[2] * (size_t)size[3] * (size_t)channels;
     uint8_t *in = noise((size_t)size[0] * (size_t)size[1] * (size_t)channels, seed);
-    uint8_t *want = malloc(n), *got = malloc(n);
+    uint8_t *want = malloc(count), *got = malloc(count);
     const resample_kernels *plain = NULL;
     assert_true(want && got);
     for (size_t i = 0; resample_kernels_here(i); i++)
@@ -221,11 +221,11 @@ static void check_kernels(int method, int channels, const int32_t size[4], uint6
     assert_true(plain && !plain->wide);
     run_resampler(plain, method, channels, in, size, size[2], want);
     for (size_t i = 0; resample_kernels_here(i) != plain; i++) {
-        const resample_kernels *k = resample_kernels_here(i);
-        memset(got, 1, n);
-        run_resampler(k, method, channels, in, size, 1 + (int32_t)(seed % 40), got);
-        if (memcmp(got, want, n) != 0)
-            fail_msg("%s, method %d, %d channels: %d x %d -> %d x %d differ", k->name, method,
+        const resample_kernels *kernels = resample_kernels_here(i);
+        memset(got, 1, count);
+        run_resampler(kernels, method, channels, in, size, 1 + (int32_t)(seed % 40), got);
+        if (memcmp(got, want, count) != 0)
+            fail_msg("%s, method %d, %d channels: %d x %d -> %d x %d differ", kernels->name, method,
                      channels, size[1], size[0], size[3], size[2]);
     }
     free(in);
