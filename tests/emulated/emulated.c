@@ -22,7 +22,7 @@ typedef struct emulated_stream {
 
 typedef struct emulated_device {
     device base;
-    backend_vtable v;
+    backend_vtable backend;
     device *cpu;
     queue_set streams;
     emulated_stream *stream[QUEUE_STREAMS]; /* the streams of these lanes; NULL: freed */
@@ -38,20 +38,21 @@ typedef struct emulated_device {
     int64_t captured; /* number of nodes in the last graph */
 } emulated_device;
 
-static emulated_device *device_of(const stream *s)
+static emulated_device *device_of(const stream *queue)
 {
-    return (emulated_device *)s->dev;
+    return (emulated_device *)queue->dev;
 }
 
-static status queue_node(stream *base, const node *n)
+static status queue_node(stream *base, const node *added)
 {
-    emulated_stream *s = (emulated_stream *)base;
-    return lane_add(s->into ? &s->into->branch[s->branch] : s->queue, n);
+    emulated_stream *queue = (emulated_stream *)base;
+    return lane_add(queue->into ? &queue->into->branch[queue->branch] : queue->queue, added);
 }
 
-static status refuse_in_capture(const emulated_device *d, const char *what)
+static status refuse_in_capture(const emulated_device *dev, const char *what)
 {
-    return d->capture ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what) : ST_OK;
+    return dev->capture ? FAIL(ST_BAD_DEVICE, "emulated: %s while a step is captured", what)
+                        : ST_OK;
 }
 
 /* A meeting with other processes. It is polled, so that other streams make progress meanwhile, and
@@ -62,41 +63,41 @@ typedef struct meeting {
     peers_meet_args args;
 } meeting;
 
-static bool have_come(const peers_meet_args *a)
+static bool have_come(const peers_meet_args *args)
 {
-    const char *own = a->peers.base[a->peers.rank];
-    const uint32_t *arrived = (const uint32_t *)(const void *)(own + a->arrived);
-    const uint32_t turn = *(const uint32_t *)(const void *)(own + a->met) + 1;
+    const char *own = args->peers.base[args->peers.rank];
+    const uint32_t *arrived = (const uint32_t *)(const void *)(own + args->arrived);
+    const uint32_t turn = *(const uint32_t *)(const void *)(own + args->met) + 1;
     bool all = true;
-    for (int32_t r = 0; r < a->peers.size; r++)
-        all &= (int32_t)(__atomic_load_n(&arrived[r], __ATOMIC_ACQUIRE) - turn) >= 0;
-    return all || (a->stop && __atomic_load_n(a->stop, __ATOMIC_RELAXED));
+    for (int32_t peer = 0; peer < args->peers.size; peer++)
+        all &= (int32_t)(__atomic_load_n(&arrived[peer], __ATOMIC_ACQUIRE) - turn) >= 0;
+    return all || (args->stop && __atomic_load_n(args->stop, __ATOMIC_RELAXED));
 }
 
 static bool poll_meeting(void *work, bool first)
 {
-    const meeting *m = work;
-    stream *hands = m->device->streams.hands;
-    peers_meet_args a = m->args;
-    const bool needed = !a.rounds || a.round == 0 || a.round < a.rounds[0];
-    a.phase = m->args.phase & MEET_ARRIVE;
-    if (first && hands->ops->peers_meet(hands, &a) != ST_OK)
+    const meeting *meet = work;
+    stream *hands = meet->device->streams.hands;
+    peers_meet_args args = meet->args;
+    const bool needed = !args.rounds || args.round == 0 || args.round < args.rounds[0];
+    args.phase = meet->args.phase & MEET_ARRIVE;
+    if (first && hands->ops->peers_meet(hands, &args) != ST_OK)
         abort();
-    a.phase = m->args.phase & MEET_WAIT;
-    if (!needed || !a.phase)
+    args.phase = meet->args.phase & MEET_WAIT;
+    if (!needed || !args.phase)
         return true;
-    return have_come(&a) && hands->ops->peers_meet(hands, &a) == ST_OK;
+    return have_come(&args) && hands->ops->peers_meet(hands, &args) == ST_OK;
 }
 
-static status queue_meeting(stream *s, const peers_meet_args *a)
+static status queue_meeting(stream *queue, const peers_meet_args *args)
 {
-    emulated_device *d = device_of(s);
-    meeting *m = malloc(sizeof *m);
-    if (!m)
+    emulated_device *dev = device_of(queue);
+    meeting *meet = malloc(sizeof *meet);
+    if (!meet)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    *m = (meeting){d->meetings, d, *a};
-    d->meetings = m;
-    return queue_node(s, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = m});
+    *meet = (meeting){dev->meetings, dev, *args};
+    dev->meetings = meet;
+    return queue_node(queue, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = meet});
 }
 
 /* ---- the op table ---- */
@@ -126,206 +127,208 @@ static const ops_table ops_emulated = {
 
 static status emulated_alloc(device *base, size_t bytes, void **out)
 {
-    emulated_device *d = (emulated_device *)base;
-    TRY(refuse_in_capture(d, "an allocation"));
+    emulated_device *dev = (emulated_device *)base;
+    TRY(refuse_in_capture(dev, "an allocation"));
     base->counts.allocations++;
-    return d->cpu->backend->alloc(d->cpu, bytes, out);
+    return dev->cpu->backend->alloc(dev->cpu, bytes, out);
 }
 
-static void emulated_release(device *base, void *p)
+static void emulated_release(device *base, void *memory)
 {
     device *cpu = ((emulated_device *)base)->cpu;
-    cpu->backend->release(cpu, p);
+    cpu->backend->release(cpu, memory);
 }
 
 static status emulated_alloc_host(device *base, size_t bytes, void **out)
 {
-    emulated_device *d = (emulated_device *)base;
-    if (d->n_pinned == PINNED_MAX)
+    emulated_device *dev = (emulated_device *)base;
+    if (dev->n_pinned == PINNED_MAX)
         return FAIL(ST_INTERNAL, "emulated: PINNED_MAX");
     TRY(emulated_alloc(base, bytes, out));
-    d->pinned[d->n_pinned].at = *out;
-    d->pinned[d->n_pinned++].bytes = bytes;
+    dev->pinned[dev->n_pinned].at = *out;
+    dev->pinned[dev->n_pinned++].bytes = bytes;
     return ST_OK;
 }
 
-static void emulated_release_host(device *base, void *p)
+static void emulated_release_host(device *base, void *memory)
 {
-    emulated_device *d = (emulated_device *)base;
-    for (int i = 0; i < d->n_pinned; i++)
-        if (d->pinned[i].at == p)
-            d->pinned[i] = d->pinned[--d->n_pinned];
-    emulated_release(base, p);
+    emulated_device *dev = (emulated_device *)base;
+    for (int i = 0; i < dev->n_pinned; i++)
+        if (dev->pinned[i].at == memory)
+            dev->pinned[i] = dev->pinned[--dev->n_pinned];
+    emulated_release(base, memory);
 }
 
-static bool is_pinned(const emulated_device *d, const char *p, size_t bytes)
+static bool is_pinned(const emulated_device *dev, const char *at, size_t bytes)
 {
-    for (int i = 0; i < d->n_pinned; i++)
-        if (p >= d->pinned[i].at && p + bytes <= d->pinned[i].at + d->pinned[i].bytes)
+    for (int i = 0; i < dev->n_pinned; i++)
+        if (at >= dev->pinned[i].at && at + bytes <= dev->pinned[i].at + dev->pinned[i].bytes)
             return true;
     return false;
 }
 
-static bool add_outside(emulated_handle *h, bool (*poll)(void *work, bool first), void *work)
+static bool add_outside(emulated_handle *handle, bool (*poll)(void *work, bool first), void *work)
 {
-    emulated_stream *s = h->stream;
-    node n = {.kind = NODE_OUTSIDE, .poll = poll, .work = work};
-    return queue_node(&s->base, &n) == ST_OK;
+    emulated_stream *queue = handle->stream;
+    node added = {.kind = NODE_OUTSIDE, .poll = poll, .work = work};
+    return queue_node(&queue->base, &added) == ST_OK;
 }
 
-static const void *capture_of(const emulated_handle *h)
+static const void *capture_of(const emulated_handle *handle)
 {
-    return ((const emulated_stream *)h->stream)->into;
+    return ((const emulated_stream *)handle->stream)->into;
 }
 
 static status emulated_stream_new(device *base, stream **out)
 {
-    emulated_device *d = (emulated_device *)base;
-    emulated_stream *s = calloc(1, sizeof *s);
-    if (!s)
+    emulated_device *dev = (emulated_device *)base;
+    emulated_stream *queue = calloc(1, sizeof *queue);
+    if (!queue)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    if (d->streams.n == QUEUE_STREAMS) {
-        free(s);
+    if (dev->streams.item == QUEUE_STREAMS) {
+        free(queue);
         return FAIL(ST_INTERNAL, "emulated: QUEUE_STREAMS");
     }
-    s->handle = (emulated_handle){d->streams.n, s, add_outside, capture_of};
-    s->base = (stream){.dev = base, .ops = base->ops, .handle = &s->handle};
-    s->queue = &d->streams.lane[d->streams.n];
-    d->stream[d->streams.n++] = s;
-    *out = &s->base;
+    queue->handle = (emulated_handle){dev->streams.item, queue, add_outside, capture_of};
+    queue->base = (stream){.dev = base, .ops = base->ops, .handle = &queue->handle};
+    queue->queue = &dev->streams.lane[dev->streams.item];
+    dev->stream[dev->streams.item++] = queue;
+    *out = &queue->base;
     return ST_OK;
 }
 
 /* What is queued still happens, as in CUDA. The error, if there is one, was reported before. */
 static void emulated_stream_free(stream **held)
 {
-    emulated_stream *s = (emulated_stream *)*held;
-    if (!s)
+    emulated_stream *queue = (emulated_stream *)*held;
+    if (!queue)
         return;
-    emulated_device *d = device_of(&s->base);
-    if (!d->capture && !d->broken &&
-        queue_pass(&d->streams, s->queue, queue_end(s->queue)) != ST_OK) {
-        d->broken = true;
+    emulated_device *dev = device_of(&queue->base);
+    if (!dev->capture && !dev->broken &&
+        queue_pass(&dev->streams, queue->queue, queue_end(queue->queue)) != ST_OK) {
+        dev->broken = true;
         status_clear();
     }
-    d->stream[s->handle.number] = NULL;
-    free(s);
+    dev->stream[queue->handle.number] = NULL;
+    free(queue);
     *held = NULL;
 }
 
-static status emulated_wait(stream *s)
+static status emulated_wait(stream *queue)
 {
-    emulated_device *d = device_of(s);
-    TRY(refuse_in_capture(d, "waiting for a stream"));
-    s->dev->counts.waits++;
-    device_wait_begins(s->dev);
-    lane *l = ((emulated_stream *)s)->queue;
-    return device_wait_ended(s->dev, queue_pass(&d->streams, l, queue_end(l)));
+    emulated_device *dev = device_of(queue);
+    TRY(refuse_in_capture(dev, "waiting for a stream"));
+    queue->dev->counts.waits++;
+    device_wait_begins(queue->dev);
+    lane *on = ((emulated_stream *)queue)->queue;
+    return device_wait_ended(queue->dev, queue_pass(&dev->streams, on, queue_end(on)));
 }
 
-static status emulated_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status emulated_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    return queue_node(s, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
+    return queue_node(queue, &(node){.kind = NODE_COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
 /* As in CUDA, pageable memory is read before the call returns. */
-static status emulated_to_device(stream *s, void *dst, const void *src, size_t bytes)
+static status emulated_to_device(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    if (is_pinned(device_of(s), src, bytes))
-        return emulated_copy(s, dst, src, bytes);
-    TRY(refuse_in_capture(device_of(s), "a copy from memory that is not pinned"));
+    if (is_pinned(device_of(queue), src, bytes))
+        return emulated_copy(queue, dst, src, bytes);
+    TRY(refuse_in_capture(device_of(queue), "a copy from memory that is not pinned"));
     void *own = malloc(bytes ? bytes : 1);
     if (!own)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
     memcpy(own, src, bytes);
-    return queue_node(s, &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
+    return queue_node(queue,
+                      &(node){.kind = NODE_SHIPMENT, .dst = dst, .src = own, .bytes = bytes});
 }
 
 /* As in CUDA, a copy to pageable memory may wait, and here it does. */
-static status emulated_to_host(stream *s, void *dst, const void *src, size_t bytes)
+static status emulated_to_host(stream *queue, void *dst, const void *src, size_t bytes)
 {
-    if (is_pinned(device_of(s), dst, bytes))
-        return emulated_copy(s, dst, src, bytes);
-    TRY(emulated_copy(s, dst, src, bytes));
-    return emulated_wait(s);
+    if (is_pinned(device_of(queue), dst, bytes))
+        return emulated_copy(queue, dst, src, bytes);
+    TRY(emulated_copy(queue, dst, src, bytes));
+    return emulated_wait(queue);
 }
 
-static status emulated_zero(stream *s, void *dst, size_t bytes)
+static status emulated_zero(stream *queue, void *dst, size_t bytes)
 {
-    return queue_node(s, &(node){.kind = NODE_ZERO, .dst = dst, .bytes = bytes});
+    return queue_node(queue, &(node){.kind = NODE_ZERO, .dst = dst, .bytes = bytes});
 }
 
-static status emulated_event_new(device *d, event **out)
+static status emulated_event_new(device *dev, event **out)
 {
-    TRY(refuse_in_capture((emulated_device *)d, "a new event"));
-    event *e = calloc(1, sizeof *e);
-    if (!e)
+    TRY(refuse_in_capture((emulated_device *)dev, "a new event"));
+    event *moment = calloc(1, sizeof *moment);
+    if (!moment)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    e->next = ((emulated_device *)d)->events;
-    ((emulated_device *)d)->events = e;
-    *out = e;
+    moment->next = ((emulated_device *)dev)->events;
+    ((emulated_device *)dev)->events = moment;
+    *out = moment;
     return ST_OK;
 }
 
-static void emulated_event_free(event **e)
+static void emulated_event_free(event **moment)
 {
-    *e = NULL;
+    *moment = NULL;
 }
 
 /* An event on a stream that is being captured is a place in the graph. */
-static status emulated_event_record(stream *base, event *e)
+static status emulated_event_record(stream *base, event *moment)
 {
-    emulated_stream *s = (emulated_stream *)base;
-    if (s->into) {
-        e->in = s->into;
-        e->branch = s->branch;
-        e->at = s->into->branch[s->branch].n;
+    emulated_stream *queue = (emulated_stream *)base;
+    if (queue->into) {
+        moment->in = queue->into;
+        moment->branch = queue->branch;
+        moment->at = queue->into->branch[queue->branch].item;
         return ST_OK;
     }
     TRY(refuse_in_capture(device_of(base), "an event on a stream outside of it"));
-    e->in = NULL;
-    e->on = s->queue;
-    TRY(queue_node(base, &(node){.kind = NODE_RECORD, .event = e}));
-    e->at = queue_end(e->on);
+    moment->in = NULL;
+    moment->on = queue->queue;
+    TRY(queue_node(base, &(node){.kind = NODE_RECORD, .event = moment}));
+    moment->at = queue_end(moment->on);
     return ST_OK;
 }
 
 /* A stream that follows an event of the capture becomes part of it. */
-static status follow_inside(emulated_stream *s, const event *e)
+static status follow_inside(emulated_stream *queue, const event *moment)
 {
-    graph *g = device_of(&s->base)->capture;
-    if (e->in != g)
+    graph *recorded = device_of(&queue->base)->capture;
+    if (moment->in != recorded)
         return FAIL(ST_BAD_DEVICE, "emulated: a captured stream follows an event from outside");
-    if (!s->into) {
-        if (g->n == QUEUE_BRANCHES)
+    if (!queue->into) {
+        if (recorded->item == QUEUE_BRANCHES)
             return FAIL(ST_INTERNAL, "emulated: QUEUE_BRANCHES");
-        s->into = g;
-        s->branch = g->n++;
+        queue->into = recorded;
+        queue->branch = recorded->item++;
     }
-    return queue_node(&s->base,
-                      &(node){.kind = NODE_FOLLOW_INSIDE, .branch = e->branch, .place = e->at});
+    return queue_node(
+        &queue->base,
+        &(node){.kind = NODE_FOLLOW_INSIDE, .branch = moment->branch, .place = moment->at});
 }
 
-static status emulated_event_follow(stream *s, event *e)
+static status emulated_event_follow(stream *queue, event *moment)
 {
-    if (device_of(s)->capture)
-        return follow_inside((emulated_stream *)s, e);
-    if (e->in)
+    if (device_of(queue)->capture)
+        return follow_inside((emulated_stream *)queue, moment);
+    if (moment->in)
         return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is followed");
-    if (!e->on) /* CUDA ignores it too */
+    if (!moment->on) /* CUDA ignores it too */
         return ST_OK;
-    return queue_node(s, &(node){.kind = NODE_FOLLOW, .on = e->on, .place = e->at});
+    return queue_node(queue, &(node){.kind = NODE_FOLLOW, .on = moment->on, .place = moment->at});
 }
 
-static status emulated_event_wait(device *base, event *e)
+static status emulated_event_wait(device *base, event *moment)
 {
-    emulated_device *d = (emulated_device *)base;
-    TRY(refuse_in_capture(d, "waiting for an event"));
-    if (e->in)
+    emulated_device *dev = (emulated_device *)base;
+    TRY(refuse_in_capture(dev, "waiting for an event"));
+    if (moment->in)
         return FAIL(ST_BAD_DEVICE, "emulated: an event that a capture recorded is waited for");
     base->counts.event_waits++;
     device_wait_begins(base);
-    status st = e->on ? queue_pass(&d->streams, e->on, e->at) : ST_OK;
+    status st = moment->on ? queue_pass(&dev->streams, moment->on, moment->at) : ST_OK;
     return device_wait_ended(base, st);
 }
 
@@ -337,86 +340,86 @@ static status emulated_event_ns(event *from, event *to, int64_t *out_ns)
 
 static status emulated_capture_begin(stream *base)
 {
-    emulated_stream *s = (emulated_stream *)base;
-    emulated_device *d = device_of(base);
-    if (d->capture)
+    emulated_stream *queue = (emulated_stream *)base;
+    emulated_device *dev = device_of(base);
+    if (dev->capture)
         return FAIL(ST_INTERNAL, "emulated: a capture inside a capture");
-    s->into = calloc(1, sizeof *s->into);
-    if (!s->into)
+    queue->into = calloc(1, sizeof *queue->into);
+    if (!queue->into)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    s->into->n = 1;
-    s->branch = 0;
-    d->capture = s->into;
+    queue->into->item = 1;
+    queue->branch = 0;
+    dev->capture = queue->into;
     return ST_OK;
 }
 
 static status emulated_capture_end(stream *base, graph **out)
 {
-    emulated_device *d = device_of(base);
-    graph *g = d->capture;
+    emulated_device *dev = device_of(base);
+    graph *recorded = dev->capture;
     base->dev->counts.captures++;
-    d->capture = NULL;
+    dev->capture = NULL;
     *out = NULL;
-    for (int i = 0; i < d->streams.n; i++)
-        if (d->stream[i])
-            d->stream[i]->into = NULL;
-    if (!queue_is_joined(g)) {
-        queue_graph_free(g);
+    for (int i = 0; i < dev->streams.item; i++)
+        if (dev->stream[i])
+            dev->stream[i]->into = NULL;
+    if (!queue_is_joined(recorded)) {
+        queue_graph_free(recorded);
         return FAIL(ST_BAD_DEVICE, "emulated: a stream of the capture was not joined again");
     }
-    d->captured = 0;
-    for (int b = 0; b < g->n; b++)
-        d->captured += g->branch[b].n;
-    *out = g;
+    dev->captured = 0;
+    for (int branch = 0; branch < recorded->item; branch++)
+        dev->captured += recorded->branch[branch].item;
+    *out = recorded;
     return ST_OK;
 }
 
-int64_t emulated_captured(const device *d)
+int64_t emulated_captured(const device *dev)
 {
-    return ((const emulated_device *)d)->captured;
+    return ((const emulated_device *)dev)->captured;
 }
 
-static status emulated_graph_launch(stream *s, graph *g)
+static status emulated_graph_launch(stream *queue, graph *recorded)
 {
-    return queue_node(s, &(node){.kind = NODE_LAUNCH, .graph = g});
+    return queue_node(queue, &(node){.kind = NODE_LAUNCH, .graph = recorded});
 }
 
-static void emulated_graph_free(graph **g)
+static void emulated_graph_free(graph **recorded)
 {
-    if (*g)
-        queue_graph_free(*g);
-    *g = NULL;
+    if (*recorded)
+        queue_graph_free(*recorded);
+    *recorded = NULL;
 }
 
-static status emulated_memory(device *d, size_t *out_used, size_t *out_total)
+static status emulated_memory(device *dev, size_t *out_used, size_t *out_total)
 {
-    device *cpu = ((emulated_device *)d)->cpu;
+    device *cpu = ((emulated_device *)dev)->cpu;
     return cpu->backend->memory(cpu, out_used, out_total);
 }
 
-static status emulated_available(device *d, size_t *out)
+static status emulated_available(device *dev, size_t *out)
 {
-    device *cpu = ((emulated_device *)d)->cpu;
+    device *cpu = ((emulated_device *)dev)->cpu;
     return cpu->backend->available(cpu, out);
 }
 
 static void emulated_close(device *base)
 {
-    emulated_device *d = (emulated_device *)base;
-    for (int i = 0; i < d->streams.n; i++)
-        queue_lane_done(&d->streams.lane[i]);
-    for (event *next; d->events; d->events = next) {
-        next = d->events->next;
-        free(d->events);
+    emulated_device *dev = (emulated_device *)base;
+    for (int i = 0; i < dev->streams.item; i++)
+        queue_lane_done(&dev->streams.lane[i]);
+    for (event *next; dev->events; dev->events = next) {
+        next = dev->events->next;
+        free(dev->events);
     }
-    for (meeting *next; d->meetings; d->meetings = next) {
-        next = d->meetings->next;
-        free(d->meetings);
+    for (meeting *next; dev->meetings; dev->meetings = next) {
+        next = dev->meetings->next;
+        free(dev->meetings);
     }
-    if (d->streams.hands)
-        d->cpu->backend->stream_free(&d->streams.hands);
-    device_close(&d->cpu);
-    free(d);
+    if (dev->streams.hands)
+        dev->cpu->backend->stream_free(&dev->streams.hands);
+    device_close(&dev->cpu);
+    free(dev);
 }
 
 static const backend_vtable emulated = {
@@ -446,31 +449,31 @@ static const backend_vtable emulated = {
 
 status emulated_open(int ahead, bool graphs, device **out)
 {
-    emulated_device *d = calloc(1, sizeof *d);
-    if (!d)
+    emulated_device *dev = calloc(1, sizeof *dev);
+    if (!dev)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    d->v = emulated;
-    d->v.ahead = ahead;
-    d->base.backend = &d->v;
-    d->base.ops = &ops_emulated;
+    dev->backend = emulated;
+    dev->backend.ahead = ahead;
+    dev->base.backend = &dev->backend;
+    dev->base.ops = &ops_emulated;
     if (graphs) {
-        d->v.capture_begin = emulated_capture_begin;
-        d->v.capture_end = emulated_capture_end;
-        d->v.graph_launch = emulated_graph_launch;
-        d->v.graph_free = emulated_graph_free;
+        dev->backend.capture_begin = emulated_capture_begin;
+        dev->backend.capture_end = emulated_capture_end;
+        dev->backend.graph_launch = emulated_graph_launch;
+        dev->backend.graph_free = emulated_graph_free;
     }
-    status st = device_open(BACKEND_CPU, &(device_options){.threads = 2}, &d->cpu);
+    status st = device_open(BACKEND_CPU, &(device_options){.threads = 2}, &dev->cpu);
     if (st == ST_OK) {
-        d->v.act = d->cpu->backend->act;
-        d->v.acc = d->cpu->backend->acc;
-        st = d->cpu->backend->stream_new(d->cpu, &d->streams.hands);
+        dev->backend.act = dev->cpu->backend->act;
+        dev->backend.acc = dev->cpu->backend->acc;
+        st = dev->cpu->backend->stream_new(dev->cpu, &dev->streams.hands);
     }
     if (st != ST_OK) {
-        emulated_close(&d->base);
+        emulated_close(&dev->base);
         return st;
     }
-    d->base.multiprocessors = EMULATED_MULTIPROCESSORS;
-    memcpy(d->base.memory_name, d->cpu->memory_name, sizeof d->base.memory_name);
-    *out = &d->base;
+    dev->base.multiprocessors = EMULATED_MULTIPROCESSORS;
+    memcpy(dev->base.memory_name, dev->cpu->memory_name, sizeof dev->base.memory_name);
+    *out = &dev->base;
     return ST_OK;
 }

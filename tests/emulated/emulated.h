@@ -26,6 +26,6 @@ enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);
 
 /* How many nodes the graph captured last has: calls of ops, copies, zeroings. */
-int64_t emulated_captured(const device *d);
+int64_t emulated_captured(const device *dev);
 
 #endif

@@ -7,17 +7,17 @@
 #include "tests/emulated/emulated.h"
 #include "trainer/ops/open.h"
 
-status __real_device_open(int kind, const device_options *o, device **out);
-status __wrap_device_open(int kind, const device_options *o, device **out);
+status __real_device_open(int kind, const device_options *options, device **out);
+status __wrap_device_open(int kind, const device_options *options, device **out);
 
-status __wrap_device_open(int kind, const device_options *o, device **out)
+status __wrap_device_open(int kind, const device_options *options, device **out)
 {
-    device *d;
+    device *dev;
     size_t total;
     if (kind != BACKEND_CUDA)
-        return __real_device_open(kind, o, out);
-    TRY(emulated_open(1, true, &d));
-    snprintf(d->description, sizeof d->description, "NVIDIA H200, emulated");
-    *out = d;
-    return d->backend->memory(d, &d->used_at_open, &total);
+        return __real_device_open(kind, options, out);
+    TRY(emulated_open(1, true, &dev));
+    snprintf(dev->description, sizeof dev->description, "NVIDIA H200, emulated");
+    *out = dev;
+    return dev->backend->memory(dev, &dev->used_at_open, &total);
 }

@@ -12,170 +12,170 @@ enum {
     KEPT = 1024 /* nodes already run that a lane keeps before it drops them */
 };
 
-status lane_add(lane *l, const node *n)
+status lane_add(lane *on, const node *item)
 {
-    if (l->n == l->capacity) {
-        int64_t capacity = l->capacity ? 2 * l->capacity : 256;
-        node *at = realloc(l->at, (size_t)capacity * sizeof *at);
+    if (on->item == on->capacity) {
+        int64_t capacity = on->capacity ? 2 * on->capacity : 256;
+        node *at = realloc(on->at, (size_t)capacity * sizeof *at);
         if (!at)
             return FAIL(ST_NO_MEMORY, "emulated: no memory");
-        l->at = at;
-        l->capacity = capacity;
+        on->at = at;
+        on->capacity = capacity;
     }
-    l->at[l->n++] = *n;
+    on->at[on->item++] = *item;
     return ST_OK;
 }
 
-static status try_next(queue_set *q, lane *l, graph *of, bool *out_did);
+static status try_next(queue_set *set, lane *on, graph *of, bool *out_did);
 
 /* Makes one step of a graph: of its first lane or, while that one waits for other processes, of
  * another lane. */
-static status try_launch(queue_set *q, graph *g, bool *out_did, bool *out_done)
+static status try_launch(queue_set *set, graph *recorded, bool *out_did, bool *out_done)
 {
-    if (!g->running)
-        for (int b = 0; b < g->n; b++)
-            g->branch[b].passed = 0;
-    g->running = true;
-    *out_did = g->branch[0].n == 0;
-    for (int b = 0; b < g->n && !*out_did; b++)
-        if (g->branch[b].passed < g->branch[b].n)
-            TRY(try_next(q, &g->branch[b], g, out_did));
-    *out_done = g->branch[0].passed == g->branch[0].n;
-    g->running = !*out_done;
+    if (!recorded->running)
+        for (int branch = 0; branch < recorded->item; branch++)
+            recorded->branch[branch].passed = 0;
+    recorded->running = true;
+    *out_did = recorded->branch[0].item == 0;
+    for (int branch = 0; branch < recorded->item && !*out_did; branch++)
+        if (recorded->branch[branch].passed < recorded->branch[branch].item)
+            TRY(try_next(set, &recorded->branch[branch], recorded, out_did));
+    *out_done = recorded->branch[0].passed == recorded->branch[0].item;
+    recorded->running = !*out_done;
     return ST_OK;
 }
 
 /* Makes one step of the lane that is waited for. */
-static status help(queue_set *q, lane *other, graph *of, bool *out_did)
+static status help(queue_set *set, lane *other, graph *of, bool *out_did)
 {
-    if (other->passed == other->n)
+    if (other->passed == other->item)
         return FAIL(ST_INTERNAL, "emulated: a stream waits for an event that was not recorded");
-    return try_next(q, other, of, out_did);
+    return try_next(set, other, of, out_did);
 }
 
-/* Makes one step of l if it can; *out_did says whether it did. `of` is the graph that the lane
+/* Makes one step of on if it can; *out_did says whether it did. `of` is the graph that the lane
  * belongs to, or NULL for a stream's lane. */
-static status try_next(queue_set *q, lane *l, graph *of, bool *out_did)
+static status try_next(queue_set *set, lane *on, graph *of, bool *out_did)
 {
-    node *n = &l->at[l->passed];
+    node *item = &on->at[on->passed];
     bool done = true;
     *out_did = true;
-    switch (n->kind) {
+    switch (item->kind) {
     case NODE_RUN:
-        TRY(n->run(q->hands, n->args));
+        TRY(item->run(set->hands, item->args));
         break;
     case NODE_COPY:
-        memmove(n->dst, n->src, n->bytes);
+        memmove(item->dst, item->src, item->bytes);
         break;
     case NODE_SHIPMENT:
-        memcpy(n->dst, n->src, n->bytes);
-        free((void *)n->src);
+        memcpy(item->dst, item->src, item->bytes);
+        free((void *)item->src);
         break;
     case NODE_ZERO:
-        memset(n->dst, 0, n->bytes);
+        memset(item->dst, 0, item->bytes);
         break;
     case NODE_OUTSIDE:
-        done = n->poll(n->work, !n->begun);
-        n->begun = !done;
+        done = item->poll(item->work, !item->begun);
+        item->begun = !done;
         *out_did = done;
         break;
     case NODE_RECORD:
-        n->event->ns = q->clock_ns;
+        item->event->ns = set->clock_ns;
         break;
     case NODE_FOLLOW:
-        done = n->on->gone + n->on->passed >= n->place;
+        done = item->on->gone + item->on->passed >= item->place;
         if (!done)
-            TRY(help(q, n->on, NULL, out_did));
+            TRY(help(set, item->on, NULL, out_did));
         break;
     case NODE_FOLLOW_INSIDE:
-        done = of->branch[n->branch].passed >= n->place;
+        done = of->branch[item->branch].passed >= item->place;
         if (!done)
-            TRY(help(q, &of->branch[n->branch], of, out_did));
+            TRY(help(set, &of->branch[item->branch], of, out_did));
         break;
     case NODE_LAUNCH:
-        TRY(try_launch(q, n->graph, out_did, &done));
+        TRY(try_launch(set, item->graph, out_did, &done));
         break;
     }
-    l->passed += done;
-    q->clock_ns += done && n->kind <= NODE_OUTSIDE ? QUEUE_CALL_NS : 0;
+    on->passed += done;
+    set->clock_ns += done && item->kind <= NODE_OUTSIDE ? QUEUE_CALL_NS : 0;
     return ST_OK;
 }
 
-static void let_go(lane *l)
+static void let_go(lane *on)
 {
-    if (l->passed < KEPT || 2 * l->passed < l->n)
+    if (on->passed < KEPT || 2 * on->passed < on->item)
         return;
-    l->n -= l->passed;
-    l->gone += l->passed;
-    memmove(l->at, l->at + l->passed, (size_t)l->n * sizeof *l->at);
-    l->passed = 0;
+    on->item -= on->passed;
+    on->gone += on->passed;
+    memmove(on->at, on->at + on->passed, (size_t)on->item * sizeof *on->at);
+    on->passed = 0;
 }
 
-/* Makes one step of l. While l waits for other processes, other lanes make progress, as on a
+/* Makes one step of on. While on waits for other processes, other lanes make progress, as on a
  * GPU. */
-static status pass_step(queue_set *q, lane *l)
+static status pass_step(queue_set *set, lane *on)
 {
     for (;;) {
         bool did = false;
-        TRY(try_next(q, l, NULL, &did));
-        for (int i = 0; i < q->n && !did; i++)
-            if (&q->lane[i] != l && q->lane[i].passed < q->lane[i].n)
-                TRY(try_next(q, &q->lane[i], NULL, &did));
+        TRY(try_next(set, on, NULL, &did));
+        for (int i = 0; i < set->item && !did; i++)
+            if (&set->lane[i] != on && set->lane[i].passed < set->lane[i].item)
+                TRY(try_next(set, &set->lane[i], NULL, &did));
         if (did)
             return ST_OK;
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
 }
 
-int64_t queue_end(const lane *l)
+int64_t queue_end(const lane *on)
 {
-    return l->gone + l->n;
+    return on->gone + on->item;
 }
 
-status queue_pass(queue_set *q, lane *l, int64_t place)
+status queue_pass(queue_set *set, lane *on, int64_t place)
 {
-    while (l->gone + l->passed < place)
-        TRY(pass_step(q, l));
-    for (int i = 0; i < q->n; i++)
-        let_go(&q->lane[i]);
+    while (on->gone + on->passed < place)
+        TRY(pass_step(set, on));
+    for (int i = 0; i < set->item; i++)
+        let_go(&set->lane[i]);
     return ST_OK;
 }
 
-/* Marks the first `upto` nodes of lane b as passed, and all nodes of other lanes that they
+/* Marks the first `upto` nodes of lane branch as passed, and all nodes of other lanes that they
  * follow. */
-static void advance_branch(graph *g, int b, int64_t upto)
+static void advance_branch(graph *recorded, int branch, int64_t upto)
 {
-    lane *l = &g->branch[b];
-    while (l->passed < upto) {
-        const node *n = &l->at[l->passed++];
-        if (n->kind == NODE_FOLLOW_INSIDE)
-            advance_branch(g, n->branch, n->place);
+    lane *on = &recorded->branch[branch];
+    while (on->passed < upto) {
+        const node *item = &on->at[on->passed++];
+        if (item->kind == NODE_FOLLOW_INSIDE)
+            advance_branch(recorded, item->branch, item->place);
     }
 }
 
-bool queue_is_joined(graph *g)
+bool queue_is_joined(graph *recorded)
 {
     bool joined = true;
-    for (int b = 0; b < g->n; b++)
-        g->branch[b].passed = 0;
-    advance_branch(g, 0, g->branch[0].n);
-    for (int b = 0; b < g->n; b++)
-        joined &= g->branch[b].passed == g->branch[b].n;
+    for (int branch = 0; branch < recorded->item; branch++)
+        recorded->branch[branch].passed = 0;
+    advance_branch(recorded, 0, recorded->branch[0].item);
+    for (int branch = 0; branch < recorded->item; branch++)
+        joined &= recorded->branch[branch].passed == recorded->branch[branch].item;
     return joined;
 }
 
-void queue_lane_done(lane *l)
+void queue_lane_done(lane *on)
 {
-    for (int64_t i = l->passed; i < l->n; i++)
-        if (l->at[i].kind == NODE_SHIPMENT)
-            free((void *)l->at[i].src);
-    free(l->at);
-    *l = (lane){0};
+    for (int64_t i = on->passed; i < on->item; i++)
+        if (on->at[i].kind == NODE_SHIPMENT)
+            free((void *)on->at[i].src);
+    free(on->at);
+    *on = (lane){0};
 }
 
-void queue_graph_free(graph *g)
+void queue_graph_free(graph *recorded)
 {
-    for (int b = 0; b < g->n; b++)
-        free(g->branch[b].at);
-    free(g);
+    for (int branch = 0; branch < recorded->item; branch++)
+        free(recorded->branch[branch].at);
+    free(recorded);
 }

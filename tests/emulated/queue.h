@@ -52,14 +52,14 @@ typedef struct node {
 
 /* The nodes of a stream or of one branch of a graph. The node at place p is at[p - gone]. */
 struct lane {
-    node *at;                    /* [n] */
-    int64_t n, capacity, passed; /* passed: how many have run */
-    int64_t gone;                /* how many have run and were dropped */
+    node *at;                       /* [n] */
+    int64_t item, capacity, passed; /* passed: how many have run */
+    int64_t gone;                   /* how many have run and were dropped */
 };
 
 struct graph {
     lane branch[QUEUE_BRANCHES]; /* [0] belongs to the stream that began the capture */
-    int n;
+    int item;
     bool running;
 };
 
@@ -67,20 +67,20 @@ struct graph {
 typedef struct queue_set {
     stream *hands; /* the stream of the CPU that does the work */
     lane lane[QUEUE_STREAMS];
-    int n;
+    int item;
     int64_t clock_ns; /* the device's clock; each thing done takes QUEUE_CALL_NS */
 } queue_set;
 
 /* Appends a copy of the node. */
-WARN_UNUSED status lane_add(lane *l, const node *n);
+WARN_UNUSED status lane_add(lane *on, const node *item);
 /* The place after all that is queued. */
-int64_t queue_end(const lane *l);
-/* Runs l until everything before a place has happened. Other lanes run where this one waits for
+int64_t queue_end(const lane *on);
+/* Runs on until everything before a place has happened. Other lanes run where this one waits for
  * them, or while it cannot go on. */
-WARN_UNUSED status queue_pass(queue_set *q, lane *l, int64_t place);
+WARN_UNUSED status queue_pass(queue_set *set, lane *on, int64_t place);
 /* Whether all lanes of a graph lead back into its first one. */
-bool queue_is_joined(graph *g);
-void queue_graph_free(graph *g);
-void queue_lane_done(lane *l);
+bool queue_is_joined(graph *recorded);
+void queue_graph_free(graph *recorded);
+void queue_lane_done(lane *on);
 
 #endif

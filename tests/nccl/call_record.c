@@ -29,10 +29,10 @@ static status read_record(const char *path, sum *out)
     char word[32], type[32];
     int size, rank, stream_number;
     long long count, bytes;
-    FILE *f = fopen(path, "re");
-    if (!f)
+    FILE *file = fopen(path, "re");
+    if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "the record of NCCL's calls is missing");
-    while (fscanf(f, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
+    while (fscanf(file, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
                   type, &bytes) == 7) {
         comm_kind k = kind_of(word);
         if (k == COMM_KINDS)
@@ -40,23 +40,23 @@ static status read_record(const char *path, sum *out)
         out[k].calls++;
         out[k].bytes += bytes;
     }
-    bool whole = feof(f);
-    fclose(f);
+    bool whole = feof(file);
+    fclose(file);
     return whole ? ST_OK : FAIL_IN(ST_BAD_INPUT, path, "a line of it is not a call");
 }
 
 /* `calls`: compare the number of calls too. The ledger counts an exchange as one call, NCCL counts
  * each of its messages. */
-static status compare_sums(comm_kind k, sum want, sum got, bool calls)
+static status compare_sums(comm_kind kind, sum want, sum got, bool calls)
 {
     if (want.bytes == got.bytes && (want.calls == got.calls || !calls))
         return ST_OK;
     return FAIL(ST_BAD_INPUT, "%s: the ledger has %lld calls, %lld bytes; NCCL %lld calls, %lld",
-                comm_kind_name(k), (long long)want.calls, (long long)want.bytes,
+                comm_kind_name(kind), (long long)want.calls, (long long)want.bytes,
                 (long long)got.calls, (long long)got.bytes);
 }
 
-status record_check(const comm_ledger *l, int rank)
+status record_check(const comm_ledger *ledger, int rank)
 {
     const char *prefix = getenv("TESSERA_NCCL_RECORD");
     char path[STATUS_PATH_MAX];
@@ -66,8 +66,8 @@ status record_check(const comm_ledger *l, int rank)
         return ST_OK;
     snprintf(path, sizeof path, "%s.%d", prefix, rank);
     TRY(read_record(path, got));
-    int n = comm_ledger_list(l, &list);
-    for (int i = 0; i < n; i++) {
+    int count = comm_ledger_list(ledger, &list);
+    for (int i = 0; i < count; i++) {
         comm_kind k = list[i].kind == COMM_ALL_TO_ALL ? COMM_RECV : list[i].kind;
         want[k].calls += list[i].calls;
         want[k].bytes += list[i].bytes;

@@ -9,6 +9,6 @@
  * nothing. All calls in the ledger must have run by now. Calls and bytes of each kind must be
  * equal; of an exchange, which the stand-in sees as messages, only the bytes. ST_BAD_INPUT names
  * the kind that differs. */
-WARN_UNUSED status record_check(const comm_ledger *l, int rank);
+WARN_UNUSED status record_check(const comm_ledger *ledger, int rank);
 
 #endif

@@ -26,10 +26,10 @@ static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* then the
 /* ---- a rank ---- */
 
 typedef struct place {
-    const world *w;
-    device *d;
-    mesh m;
-    stream *s, *other;
+    const world *job;
+    device *dev;
+    mesh ranks;
+    stream *queue, *other;
     float *values; /* [COUNT] */
 } place;
 
@@ -38,23 +38,23 @@ static void sleep_ns(int64_t ns)
     nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
 }
 
-static status sum_world(const place *p, stream *s)
+static status sum_world(const place *spot, stream *queue)
 {
-    return comm_all_reduce(mesh_comm(&p->m, MESH_WORLD), s, (comm_at){"sum", -1}, p->values, COUNT,
-                           DT_F32, COMM_SUM);
+    return comm_all_reduce(mesh_comm(&spot->ranks, MESH_WORLD), queue, (comm_at){"sum", -1},
+                           spot->values, COUNT, DT_F32, COMM_SUM);
 }
 
-static status wait_streams(const place *p)
+static status wait_streams(const place *spot)
 {
-    TRY(p->d->backend->wait(p->s));
-    return p->d->backend->wait(p->other);
+    TRY(spot->dev->backend->wait(spot->queue));
+    return spot->dev->backend->wait(spot->other);
 }
 
 /* Waits until another rank has said that it waits for rows. */
-static status hear_waiting(const place *p)
+static status hear_waiting(const place *spot)
 {
     const int64_t start = clock_ns();
-    while (!rank_link_others_wait(p->w->rank_link)) {
+    while (!rank_link_others_wait(spot->job->rank_link)) {
         if (clock_ns() - start > PATIENCE_NS)
             return FAIL(ST_TIMEOUT, "no rank says that it waits for rows");
         sleep_ns(1000000);
@@ -64,103 +64,104 @@ static status hear_waiting(const place *p)
 
 /* The last rank makes its call and then waits for rows, longer than any call may take. The others
  * wait for it. */
-static status waits_for_rows(const place *p)
+static status waits_for_rows(const place *spot)
 {
-    TRY(sum_world(p, p->s));
-    if (p->w->place.rank == p->w->place.size - 1) {
-        rank_link_waits(p->w->rank_link, "rows");
+    TRY(sum_world(spot, spot->queue));
+    if (spot->job->place.rank == spot->job->place.size - 1) {
+        rank_link_waits(spot->job->rank_link, "rows");
         sleep_ns(ROWS_NS);
-        rank_link_waits(p->w->rank_link, NULL);
+        rank_link_waits(spot->job->rank_link, NULL);
     } else {
-        TRY(hear_waiting(p));
+        TRY(hear_waiting(spot));
     }
-    TRY(wait_streams(p));
-    TRY(sum_world(p, p->s));
-    return wait_streams(p);
+    TRY(wait_streams(spot));
+    TRY(sum_world(spot, spot->queue));
+    return wait_streams(spot);
 }
 
 /* Waits until this rank is told that the job is over. */
-static status wait_for_end(const place *p)
+static status wait_for_end(const place *spot)
 {
     const int64_t start = clock_ns();
     status st = ST_OK;
     while (st == ST_OK && clock_ns() - start < PATIENCE_NS) {
         sleep_ns(1000000);
-        st = rank_link_check(p->w->rank_link);
+        st = rank_link_check(spot->job->rank_link);
     }
     return st;
 }
 
 /* The last rank does not make its call and says nothing. */
-static status stays_away(const place *p)
+static status stays_away(const place *spot)
 {
-    const bool away = p->w->place.rank == p->w->place.size - 1;
+    const bool away = spot->job->place.rank == spot->job->place.size - 1;
     if (away)
-        return wait_for_end(p);
-    TRY(sum_world(p, p->s));
-    return wait_streams(p);
+        return wait_for_end(spot);
+    TRY(sum_world(spot, spot->queue));
+    return wait_streams(spot);
 }
 
 /* The last rank fails while the others wait for it. */
-static status fail_last_rank(const place *p)
+static status fail_last_rank(const place *spot)
 {
-    if (p->w->place.rank == p->w->place.size - 1) {
+    if (spot->job->place.rank == spot->job->place.size - 1) {
         sleep_ns(INT64_C(300) * 1000 * 1000);
         return FAIL(ST_BAD_INPUT, "told to fail");
     }
-    TRY(sum_world(p, p->s));
-    return wait_streams(p);
+    TRY(sum_world(spot, spot->queue));
+    return wait_streams(spot);
 }
 
 /* As above, and one of the other ranks does not return from its call. */
-static status is_stuck(const place *p)
+static status is_stuck(const place *spot)
 {
-    if (p->w->place.rank == 0)
+    if (spot->job->place.rank == 0)
         setenv("TESSERA_NCCL_STUCK", "1", 1);
-    return fail_last_rank(p);
+    return fail_last_rank(spot);
 }
 
 /* Sums are reproducible only if the NVLink switch makes none of them, neither within a machine nor
  * between machines. */
-static status sums_repeat(const place *p)
+static status sums_repeat(const place *spot)
 {
     const char *algorithms = getenv("NCCL_ALGO");
     if (!algorithms || strcmp(algorithms, "^NVLS,NVLSTree") != 0)
         return FAIL(ST_INTERNAL, "NCCL_ALGO is %s", algorithms ? algorithms : "not set");
-    return wait_streams(p);
+    return wait_streams(spot);
 }
 
 /* The communicator of all ranks, from which the others were split, does not close; that must only
  * give a warning. */
-static status is_not_closed(const place *p)
+static status is_not_closed(const place *spot)
 {
-    if (!p->m.group[MESH_REPLICATE].handle ||
-        p->m.group[MESH_REPLICATE].handle == mesh_comm(&p->m, MESH_WORLD)->handle)
+    if (!spot->ranks.group[MESH_REPLICATE].handle ||
+        spot->ranks.group[MESH_REPLICATE].handle == mesh_comm(&spot->ranks, MESH_WORLD)->handle)
         return FAIL(ST_INTERNAL, "nothing was split");
     setenv("TESSERA_NCCL_UNCLOSED", "1", 1);
-    TRY(sum_world(p, p->s));
-    return wait_streams(p);
+    TRY(sum_world(spot, spot->queue));
+    return wait_streams(spot);
 }
 
 /* Calls on two streams in turn, with host values between them. */
-static status many_calls(const place *p)
+static status many_calls(const place *spot)
 {
-    const comm *c = mesh_comm(&p->m, MESH_WORLD);
+    const comm *group = mesh_comm(&spot->ranks, MESH_WORLD);
     for (int i = 0; i < ROUNDS; i++) {
         int all[MOST_RANKS];
-        TRY(sum_world(p, i % 2 ? p->s : p->other));
-        TRY(wait_streams(p));
-        TRY(comm_host_all_gather(c, (comm_at){"ranks", -1}, &c->rank, all, sizeof c->rank));
-        for (int r = 0; r < c->size; r++)
-            if (all[r] != r)
-                return FAIL(ST_INTERNAL, "rank %d says that it is %d", r, all[r]);
+        TRY(sum_world(spot, i % 2 ? spot->queue : spot->other));
+        TRY(wait_streams(spot));
+        TRY(comm_host_all_gather(group, (comm_at){"ranks", -1}, &group->rank, all,
+                                 sizeof group->rank));
+        for (int peer = 0; peer < group->size; peer++)
+            if (all[peer] != peer)
+                return FAIL(ST_INTERNAL, "rank %d says that it is %d", peer, all[peer]);
     }
     return ST_OK;
 }
 
 static const struct play {
     const char *name;
-    status (*run)(const place *p);
+    status (*run)(const place *spot);
     double call_s;       /* how long a call may take */
     status others, last; /* how the other ranks must end, and how the last */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
@@ -171,46 +172,46 @@ static const struct play {
              {"is not closed", is_not_closed, 60.0, ST_OK, ST_OK},
              {"many calls", many_calls, 60.0, ST_OK, ST_OK}};
 
-static status open_place(const world *w, place *p)
+static status open_place(const world *job, place *spot)
 {
-    const int64_t size = w->place.size, replicas = size == MOST_RANKS ? 2 : 1;
-    layout l = {replicas, size / replicas, 1, 1, 1, 1, 1, size, 1};
+    const int64_t size = job->place.size, replicas = size == MOST_RANKS ? 2 : 1;
+    layout degrees = {replicas, size / replicas, 1, 1, 1, 1, 1, size, 1};
     void *values;
-    p->w = w;
-    TRY(emulated_open(0, false, &p->d));
-    TRY(world_attach(w, p->d));
-    TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &p->m));
-    TRY(p->d->backend->stream_new(p->d, &p->s));
-    TRY(p->d->backend->stream_new(p->d, &p->other));
-    TRY(p->d->backend->alloc(p->d, COUNT * sizeof(float), &values));
-    p->values = values;
+    spot->job = job;
+    TRY(emulated_open(0, false, &spot->dev));
+    TRY(world_attach(job, spot->dev));
+    TRY(mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &spot->ranks));
+    TRY(spot->dev->backend->stream_new(spot->dev, &spot->queue));
+    TRY(spot->dev->backend->stream_new(spot->dev, &spot->other));
+    TRY(spot->dev->backend->alloc(spot->dev, COUNT * sizeof(float), &values));
+    spot->values = values;
     return ST_OK;
 }
 
-static void close_place(place *p)
+static void close_place(place *spot)
 {
-    p->d->backend->stream_free(&p->s);
-    p->d->backend->stream_free(&p->other);
-    p->d->backend->release(p->d, p->values);
-    mesh_close(&p->m);
-    world_detach(p->w);
-    device_close(&p->d);
+    spot->dev->backend->stream_free(&spot->queue);
+    spot->dev->backend->stream_free(&spot->other);
+    spot->dev->backend->release(spot->dev, spot->values);
+    mesh_close(&spot->ranks);
+    world_detach(spot->job);
+    device_close(&spot->dev);
 }
 
-static status run_play(const struct play *play, const conf *c)
+static status run_play(const struct play *play, const conf *options)
 {
-    world w;
-    place p = {0};
-    TRY(world_open(c, &w));
-    status st = open_place(&w, &p);
+    world job;
+    place spot = {0};
+    TRY(world_open(options, &job));
+    status st = open_place(&job, &spot);
     if (st == ST_OK) {
-        world_is_steady(&w, c);
-        st = play->run(&p);
+        world_is_steady(&job, options);
+        st = play->run(&spot);
         status_note why = *status_last();
-        close_place(&p);
+        close_place(&spot);
         status_set(&why);
     }
-    return world_close(&w, st);
+    return world_close(&job, st);
 }
 
 static int be_rank(const char *name)
@@ -221,15 +222,15 @@ static int be_rank(const char *name)
                     (char *)"nccl", (char *)"--comm.train_timeout_seconds",
                     timeout,        NULL};
     int argc = 5;
-    conf c;
+    conf options;
     while (strcmp(play->name, name) != 0)
         play++;
     snprintf(timeout, sizeof timeout, "%g", play->call_s);
     log_init(name, LOG_ERROR, false);
-    status st = conf_load(&c, &argc, argv);
+    status st = conf_load(&options, &argc, argv);
     if (st == ST_OK) {
-        st = run_play(play, &c);
-        conf_done(&c);
+        st = run_play(play, &options);
+        conf_done(&options);
     }
     const int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
     const status expected = rank == size - 1 ? play->last : play->others;
@@ -263,25 +264,25 @@ static void fork_ranks(const char *name, int ranks)
     set_number("MASTER_PORT", harness_port(NULL));
     set_number("WORLD_SIZE", ranks);
     set_number("LOCAL_WORLD_SIZE", ranks);
-    for (int r = 0; r < ranks; r++) {
-        set_number("RANK", r);
-        set_number("LOCAL_RANK", r);
-        pid[r] = fork();
-        if (pid[r] == 0) {
+    for (int rank = 0; rank < ranks; rank++) {
+        set_number("RANK", rank);
+        set_number("LOCAL_RANK", rank);
+        pid[rank] = fork();
+        if (pid[rank] == 0) {
             execl(self, self, name, (char *)NULL);
             _exit(127);
         }
-        assert_true(pid[r] > 0);
+        assert_true(pid[rank] > 0);
     }
-    for (int r = 0; r < ranks; r++) {
+    for (int rank = 0; rank < ranks; rank++) {
         int how;
-        assert_int_equal(waitpid(pid[r], &how, 0), pid[r]);
+        assert_int_equal(waitpid(pid[rank], &how, 0), pid[rank]);
         if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
-            print_error("rank %d of \"%s\": %x\n", r, name, how);
-        pid[r] = WIFEXITED(how) && WEXITSTATUS(how) == 0 ? 0 : -1;
+            print_error("rank %d of \"%s\": %x\n", rank, name, how);
+        pid[rank] = WIFEXITED(how) && WEXITSTATUS(how) == 0 ? 0 : -1;
     }
-    for (int r = 0; r < ranks; r++)
-        assert_int_equal(pid[r], 0);
+    for (int rank = 0; rank < ranks; rank++)
+        assert_int_equal(pid[rank], 0);
 }
 
 static void test_patience__a_rank_that_waits_for_rows_is_waited_for(void **state)

@@ -7,7 +7,7 @@
 
 /* Checks the last step of a run that slots_watch has watched. ST_BAD_INPUT names the collective
  * that differs. */
-WARN_UNUSED status ledger_formula_check(const session *s, const step_report *last,
-                                        const comm_ledger *l);
+WARN_UNUSED status ledger_formula_check(const session *run, const step_report *last,
+                                        const comm_ledger *ledger);
 
 #endif

@@ -13,70 +13,70 @@ enum { STEP = 8 };
 /* It names no shape buckets, since those of the recorded stream do not fit text and empty rows. */
 static const char welcome[] = "{\"seq_len\":256,\"patch_budget\":1024}";
 
-static bool is_text(uint64_t i)
+static bool is_text(uint64_t index)
 {
-    uint64_t step = i / STEP, at = i % STEP;
+    uint64_t step = index / STEP, at = index % STEP;
     return step == 0 ? at % 2 == 1 : step == 1 || (step == 2 && at != 3);
 }
 
-static void add_row(record_writer *w, codec *c, const row *r, uint64_t number)
+static void add_row(record_writer *recording, codec *coder, const row *packed, uint64_t number)
 {
-    wire_msg *m = NULL;
-    assert_ok(wire_msg_new(&m));
-    assert_ok(codec_encode(c, r, number, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, m));
-    assert_ok(record_add(w, m));
-    wire_msg_free(&m);
+    wire_msg *message = NULL;
+    assert_ok(wire_msg_new(&message));
+    assert_ok(codec_encode(coder, packed, number, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, message));
+    assert_ok(record_add(recording, message));
+    wire_msg_free(&message);
 }
 
 /* Maps the token ids to ids of ordinary text. */
-static void fit_words(row *r, const model_dims *d)
+static void fit_words(row *packed, const model_dims *dims)
 {
     const int32_t words = 256; /* below all special tokens of prepd synth's model */
-    assert_true(d->text.vocab > words);
-    for (int64_t t = 0; t < r->n_tokens; t++) {
-        r->input_ids[t] %= words;
-        if (r->labels[t] != NO_LABEL)
-            r->labels[t] %= words;
+    assert_true(dims->text.vocab > words);
+    for (int64_t token = 0; token < packed->n_tokens; token++) {
+        packed->input_ids[token] %= words;
+        if (packed->labels[token] != NO_LABEL)
+            packed->labels[token] %= words;
     }
 }
 
 int main(int argc, char **argv)
 {
-    fixture f;
-    model_dims d;
+    fixture setup;
+    model_dims dims;
     record_reader *in;
     record_writer *out;
-    codec *c;
-    wire_msg *m = NULL;
+    codec *coder;
+    wire_msg *message = NULL;
     if (argc != 4)
         return 64;
-    assert_ok(dims_load(argv[1], &d));
-    fixture_open(&f, &d);
-    assert_ok(codec_new(&c));
-    assert_ok(wire_msg_new(&m));
+    assert_ok(dims_load(argv[1], &dims));
+    fixture_open(&setup, &dims);
+    assert_ok(codec_new(&coder));
+    assert_ok(wire_msg_new(&message));
     assert_ok(record_open(argv[2], &in));
     assert_ok(record_create(argv[3], welcome, &out));
     for (uint64_t i = 0; i < record_rows(in); i++) {
         const document text[] = {{"30", i}, {"9", i + 100}, {"70", i + 200}};
-        row r = fixture_row(&f, text, 1 + (int)(i % 3), i % 2 == 0);
-        fit_words(&r, &d);
-        if (r.n_docs == 3)
-            row_make_prefix(&r, &f.rows);
+        row packed = fixture_row(&setup, text, 1 + (int)(i % 3), i % 2 == 0);
+        fit_words(&packed, &dims);
+        if (packed.n_docs == 3)
+            row_make_prefix(&packed, &setup.rows);
         if (i / STEP > 2 && i % STEP == STEP - 1)
-            assert_ok(row_alloc(memset(&r, 0, sizeof r), &f.rows, 0));
+            assert_ok(row_alloc(memset(&packed, 0, sizeof packed), &setup.rows, 0));
         else if (!is_text(i)) {
-            assert_ok(record_read(in, i, m));
-            assert_ok(record_add(out, m));
+            assert_ok(record_read(in, i, message));
+            assert_ok(record_add(out, message));
             continue;
         }
-        r.cursor = "{}";
-        r.quarantine = "[]";
-        add_row(out, c, &r, i);
+        packed.cursor = "{}";
+        packed.quarantine = "[]";
+        add_row(out, coder, &packed, i);
     }
     assert_ok(record_finish(&out));
     record_close(&in);
-    wire_msg_free(&m);
-    codec_free(&c);
-    fixture_close(&f);
+    wire_msg_free(&message);
+    codec_free(&coder);
+    fixture_close(&setup);
     return 0;
 }

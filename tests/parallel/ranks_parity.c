@@ -40,121 +40,124 @@ typedef struct outcome {
     void **gradient; /* [params.n], each [own_n] of the accumulation type in host memory */
 } outcome;
 
-static status zero_routers(session *s)
+static status zero_routers(session *run)
 {
-    for (int64_t i = 0; i < s->params->count; i++) {
-        const param *p = &s->params->list[i];
-        if (p->group != GROUP_ROUTER)
+    for (int64_t i = 0; i < run->params->count; i++) {
+        const param *weight = &run->params->list[i];
+        if (weight->group != GROUP_ROUTER)
             continue;
-        double *zeros = calloc((size_t)p->n_local, sizeof *zeros);
+        double *zeros = calloc((size_t)weight->n_local, sizeof *zeros);
         if (!zeros)
-            return FAIL(ST_NO_MEMORY, "no memory for %s", p->name);
-        status st = params_write(p, s->stream, 0, p->n_local, zeros);
+            return FAIL(ST_NO_MEMORY, "no memory for %s", weight->name);
+        status st = params_write(weight, run->stream, 0, weight->n_local, zeros);
         free(zeros);
         TRY(st);
     }
     return ST_OK;
 }
 
-static status keep_gradients(session *s, outcome *o)
+static status keep_gradients(session *run, outcome *result)
 {
-    const backend_vtable *v = s->device->backend;
-    for (int64_t i = 0; i < s->params->count; i++) {
-        const param *p = &s->params->list[i];
-        size_t bytes = (size_t)p->own_n * st_dtype_size(v->acc);
-        o->gradient[i] = calloc(1, bytes ? bytes : 1);
-        if (!o->gradient[i])
-            return FAIL(ST_NO_MEMORY, "no memory for the gradient of %s", p->name);
-        if (p->own_grad) /* NULL: frozen, with a gradient of zero */
-            TRY(v->to_host(s->stream, o->gradient[i], p->own_grad, bytes));
+    const backend_vtable *backend = run->device->backend;
+    for (int64_t i = 0; i < run->params->count; i++) {
+        const param *weight = &run->params->list[i];
+        size_t bytes = (size_t)weight->own_n * st_dtype_size(backend->acc);
+        result->gradient[i] = calloc(1, bytes ? bytes : 1);
+        if (!result->gradient[i])
+            return FAIL(ST_NO_MEMORY, "no memory for the gradient of %s", weight->name);
+        if (weight->own_grad) /* NULL: frozen, with a gradient of zero */
+            TRY(backend->to_host(run->stream, result->gradient[i], weight->own_grad, bytes));
     }
-    return v->wait(s->stream);
+    return backend->wait(run->stream);
 }
 
-static status record_steps(session *s, outcome *o)
+static status record_steps(session *run, outcome *result)
 {
-    o->steps = s->conf->training_steps;
-    o->loss = calloc((size_t)o->steps, sizeof *o->loss);
-    o->gradient = calloc((size_t)s->params->count, sizeof *o->gradient);
-    if (!o->loss || !o->gradient)
-        return FAIL(ST_NO_MEMORY, "no memory for %lld steps", (long long)o->steps);
+    result->steps = run->conf->training_steps;
+    result->loss = calloc((size_t)result->steps, sizeof *result->loss);
+    result->gradient = calloc((size_t)run->params->count, sizeof *result->gradient);
+    if (!result->loss || !result->gradient)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld steps", (long long)result->steps);
     if (getenv("RANKS_PARITY_TIES"))
-        TRY(zero_routers(s));
-    for (int64_t step = 1; step <= o->steps; step++) {
+        TRY(zero_routers(run));
+    for (int64_t step = 1; step <= result->steps; step++) {
         slots_watch_clear();
-        TRY(step_run(s, step, &o->last));
-        o->loss[step - 1] = o->last.loss;
+        TRY(step_run(run, step, &result->last));
+        result->loss[step - 1] = result->last.loss;
         if (step == 1)
-            TRY(keep_gradients(s, o));
+            TRY(keep_gradients(run, result));
     }
     return ST_OK;
 }
 
-static status write_file(const session *s, const outcome *o, const char *path)
+static status write_file(const session *run, const outcome *result, const char *path)
 {
-    const st_dtype acc = s->device->backend->acc;
-    st_tensor *list = calloc((size_t)s->params->count + 1, sizeof *list);
+    const st_dtype acc = run->device->backend->acc;
+    st_tensor *list = calloc((size_t)run->params->count + 1, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of tensors");
-    size_t n = 0;
-    list[n++] = (st_tensor){.name = loss_name,
-                            .dtype = DT_F64,
-                            .n_dims = 1,
-                            .shape = {o->steps},
-                            .data = span_of(o->loss, (size_t)o->steps * sizeof *o->loss)};
-    for (int64_t i = 0; i < s->params->count; i++) {
-        const param *p = &s->params->list[i];
-        list[n++] =
-            (st_tensor){.name = p->name,
-                        .dtype = acc,
-                        .n_dims = 1,
-                        .shape = {p->count},
-                        .data = span_of(o->gradient[i], (size_t)p->count * st_dtype_size(acc))};
+    size_t count = 0;
+    list[count++] =
+        (st_tensor){.name = loss_name,
+                    .dtype = DT_F64,
+                    .n_dims = 1,
+                    .shape = {result->steps},
+                    .data = span_of(result->loss, (size_t)result->steps * sizeof *result->loss)};
+    for (int64_t i = 0; i < run->params->count; i++) {
+        const param *weight = &run->params->list[i];
+        list[count++] = (st_tensor){
+            .name = weight->name,
+            .dtype = acc,
+            .n_dims = 1,
+            .shape = {weight->count},
+            .data = span_of(result->gradient[i], (size_t)weight->count * st_dtype_size(acc))};
     }
-    status st = st_write(path, list, n, NULL, 0);
+    status st = st_write(path, list, count, NULL, 0);
     free(list);
     return st;
 }
 
-static double load_number(const void *array, st_dtype acc, int64_t i)
+static double load_number(const void *array, st_dtype acc, int64_t index)
 {
-    return acc == DT_F64 ? ((const double *)array)[i] : (double)((const float *)array)[i];
+    return acc == DT_F64 ? ((const double *)array)[index] : (double)((const float *)array)[index];
 }
 
 enum { SUMS = 4 };
 
 /* Writes the sums of this rank's part of a tensor to out: [0] of squared errors, [1] of the squares
  * of `want`, [2] the number of elements, [3] of squared errors of `beside` (0 if NULL). */
-static void sum_errors(const param *p, const void *got, const void *want, const void *beside,
+static void sum_errors(const param *weight, const void *got, const void *want, const void *beside,
                        st_dtype acc, double out[SUMS])
 {
     out[0] = out[1] = out[3] = 0;
-    out[2] = (double)p->own_n;
-    for (int64_t i = 0, n, stored; i < p->own_n; i += n) {
-        n = slice_run(&p->held, p->own_first + i, p->own_n - i, &stored);
-        for (int64_t j = 0; j < n; j++) {
-            double w = load_number(want, acc, stored + j), d = load_number(got, acc, i + j) - w;
-            double b = beside ? load_number(beside, acc, stored + j) - w : 0;
-            out[0] += d * d;
-            out[1] += w * w;
-            out[3] += b * b;
+    out[2] = (double)weight->own_n;
+    for (int64_t i = 0, run, stored; i < weight->own_n; i += run) {
+        run = slice_run(&weight->held, weight->own_first + i, weight->own_n - i, &stored);
+        for (int64_t j = 0; j < run; j++) {
+            double wanted = load_number(want, acc, stored + j),
+                   difference = load_number(got, acc, i + j) - wanted;
+            double off_beside = beside ? load_number(beside, acc, stored + j) - wanted : 0;
+            out[0] += difference * difference;
+            out[1] += wanted * wanted;
+            out[3] += off_beside * off_beside;
         }
     }
 }
 
-/* Sums [n][SUMS] over all ranks. Replicas have the same values, which does not change the ratios.
+/* Sums [count][SUMS] over all ranks. Replicas have the same values, which does not change the
+ * ratios.
  */
-static status sum_ranks(const session *s, double *squares, int64_t n)
+static status sum_ranks(const session *run, double *squares, int64_t count)
 {
-    const comm *all = mesh_comm(&s->mesh, MESH_WORLD);
-    int64_t bytes = SUMS * n * (int64_t)sizeof *squares;
+    const comm *all = mesh_comm(&run->mesh, MESH_WORLD);
+    int64_t bytes = SUMS * count * (int64_t)sizeof *squares;
     double *of = malloc((size_t)(bytes * all->size));
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory for %d ranks' sums", all->size);
     status st = comm_host_all_gather(all, (comm_at){"parity", -1}, squares, of, bytes);
-    for (int r = 0; r < all->size && st == ST_OK; r++)
-        for (int64_t i = 0; i < SUMS * n; i++)
-            squares[i] = (r ? squares[i] : 0) + of[r * SUMS * n + i];
+    for (int peer = 0; peer < all->size && st == ST_OK; peer++)
+        for (int64_t i = 0; i < SUMS * count; i++)
+            squares[i] = (peer ? squares[i] : 0) + of[peer * SUMS * count + i];
     free(of);
     return st;
 }
@@ -165,49 +168,51 @@ typedef struct reference {
     const char *path, *beside_path; /* beside_path NULL: there is no second file */
 } reference;
 
-static status square_all(const session *s, const outcome *o, const reference *r, double *squares)
+static status square_all(const session *run, const outcome *result, const reference *answer,
+                         double *squares)
 {
-    const st_dtype acc = s->device->backend->acc;
-    for (int64_t i = 0; i < s->params->count; i++) {
-        const param *p = &s->params->list[i];
+    const st_dtype acc = run->device->backend->acc;
+    for (int64_t i = 0; i < run->params->count; i++) {
+        const param *weight = &run->params->list[i];
         const st_tensor *want, *beside = NULL;
-        TRY(st_want(&r->file, p->name, acc, 1, r->path, &want));
-        if (r->beside_path)
-            TRY(st_want(&r->beside, p->name, acc, 1, r->beside_path, &beside));
-        sum_errors(p, o->gradient[i], want->data.data, beside ? beside->data.data : NULL, acc,
-                   squares + SUMS * i);
+        TRY(st_want(&answer->file, weight->name, acc, 1, answer->path, &want));
+        if (answer->beside_path)
+            TRY(st_want(&answer->beside, weight->name, acc, 1, answer->beside_path, &beside));
+        sum_errors(weight, result->gradient[i], want->data.data, beside ? beside->data.data : NULL,
+                   acc, squares + SUMS * i);
     }
-    return sum_ranks(s, squares, s->params->count);
+    return sum_ranks(run, squares, run->params->count);
 }
 
-static status compare_gradients(const session *s, const outcome *o, const reference *r, double most)
+static status compare_gradients(const session *run, const outcome *result, const reference *answer,
+                                double most)
 {
-    const int64_t n = s->params->count;
-    double worst = 0, all[SUMS] = {0}, *squares = calloc((size_t)n, SUMS * sizeof *squares);
+    const int64_t count = run->params->count;
+    double worst = 0, all[SUMS] = {0}, *squares = calloc((size_t)count, SUMS * sizeof *squares);
     const char *where = "none";
-    status st = squares ? square_all(s, o, r, squares)
-                        : FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)n);
-    for (int64_t i = 0; i < n && st == ST_OK; i++) {
-        const double *q = squares + SUMS * i;
-        const param *p = &s->params->list[i];
-        if (q[2] != (double)(p->count * s->mesh.layout.replicate))
-            st = FAIL(ST_BAD_INPUT, "%s: a replica stores %.0f of its %lld elements", p->name,
-                      q[2] / (double)s->mesh.layout.replicate, (long long)p->count);
-        double more = sqrt(q[0]) - 2 * sqrt(q[3]);
+    status st = squares ? square_all(run, result, answer, squares)
+                        : FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)count);
+    for (int64_t i = 0; i < count && st == ST_OK; i++) {
+        const double *sums = squares + SUMS * i;
+        const param *weight = &run->params->list[i];
+        if (sums[2] != (double)(weight->count * run->mesh.layout.replicate))
+            st = FAIL(ST_BAD_INPUT, "%s: a replica stores %.0f of its %lld elements", weight->name,
+                      sums[2] / (double)run->mesh.layout.replicate, (long long)weight->count);
+        double more = sqrt(sums[0]) - 2 * sqrt(sums[3]);
         /* A gradient of zeros must stay zeros, and an infinite reference allows no error. */
-        double off = more <= 0 && isfinite(more) ? 0 : fabs(more) / sqrt(q[1]);
+        double off = more <= 0 && isfinite(more) ? 0 : fabs(more) / sqrt(sums[1]);
         if (!(off <= worst) && !isnan(worst)) { /* a NaN is the worst, and stays so */
             worst = off;
-            where = p->name;
+            where = weight->name;
         }
         for (int k = 0; k < SUMS; k++)
-            all[k] += q[k];
+            all[k] += sums[k];
     }
     free(squares);
-    if (st == ST_OK && s->mesh.rank == 0 && r->beside_path)
+    if (st == ST_OK && run->mesh.rank == 0 && answer->beside_path)
         printf("gradients: all %.2e, of one rank %.2e; worst beyond twice that %.2e, %s\n",
                sqrt(all[0] / all[1]), sqrt(all[3] / all[1]), worst, where);
-    else if (st == ST_OK && s->mesh.rank == 0)
+    else if (st == ST_OK && run->mesh.rank == 0)
         printf("gradients: worst %.2e, %s\n", worst, where);
     if (st == ST_OK && !(worst <= most))
         st = FAIL(ST_BAD_INPUT, "the gradient of %s is off by %.3g of its norm; the limit is %.3g",
@@ -215,114 +220,116 @@ static status compare_gradients(const session *s, const outcome *o, const refere
     return st;
 }
 
-static status compare_losses(const session *s, const outcome *o, const st_file *f, const char *path,
-                             const double most[2])
+static status compare_losses(const session *run, const outcome *result, const st_file *tensors,
+                             const char *path, const double most[2])
 {
-    const st_tensor *t;
+    const st_tensor *tensor;
     double worst = 0;
-    TRY(st_want(f, loss_name, DT_F64, 1, path, &t));
-    if (t->shape[0] != o->steps)
+    TRY(st_want(tensors, loss_name, DT_F64, 1, path, &tensor));
+    if (tensor->shape[0] != result->steps)
         return FAIL_IN(ST_BAD_INPUT, path, "the file has %lld steps, this run %lld",
-                       (long long)t->shape[0], (long long)o->steps);
-    for (int64_t i = 0; i < o->steps; i++) {
-        double want = load_number(t->data.data, DT_F64, i);
-        double off = want == o->loss[i] ? 0 : fabs(o->loss[i] - want) / fabs(want);
+                       (long long)tensor->shape[0], (long long)result->steps);
+    for (int64_t i = 0; i < result->steps; i++) {
+        double want = load_number(tensor->data.data, DT_F64, i);
+        double off = want == result->loss[i] ? 0 : fabs(result->loss[i] - want) / fabs(want);
         worst = off > worst ? off : worst;
         if (!(off <= most[i > 0]))
             return FAIL(ST_BAD_INPUT,
                         "step %lld: the loss is %.9g, that of one rank %.9g: off by %.3g",
-                        (long long)(i + 1), o->loss[i], want, off);
+                        (long long)(i + 1), result->loss[i], want, off);
     }
-    if (s->mesh.rank == 0)
-        printf("losses: %.6f -> %.6f, worst %.2e\n", o->loss[0], o->loss[o->steps - 1], worst);
+    if (run->mesh.rank == 0)
+        printf("losses: %.6f -> %.6f, worst %.2e\n", result->loss[0],
+               result->loss[result->steps - 1], worst);
     return ST_OK;
 }
 
-static status compare_reference(const session *s, const outcome *o, const char *path,
+static status compare_reference(const session *run, const outcome *result, const char *path,
                                 const double most[2])
 {
-    reference r = {.path = path, .beside_path = getenv("RANKS_PARITY_BESIDE")};
+    reference answer = {.path = path, .beside_path = getenv("RANKS_PARITY_BESIDE")};
     const double coarse[2] = {most[1], most[1]};
-    TRY(st_open(path, &r.file));
-    status st = r.beside_path ? st_open(r.beside_path, &r.beside) : ST_OK;
+    TRY(st_open(path, &answer.file));
+    status st = answer.beside_path ? st_open(answer.beside_path, &answer.beside) : ST_OK;
     if (st == ST_OK) {
-        st = compare_gradients(s, o, &r, most[0]);
+        st = compare_gradients(run, result, &answer, most[0]);
         if (st == ST_OK)
-            st = compare_losses(s, o, &r.file, path, r.beside_path ? coarse : most);
-        if (r.beside_path)
-            st_close(&r.beside);
+            st =
+                compare_losses(run, result, &answer.file, path, answer.beside_path ? coarse : most);
+        if (answer.beside_path)
+            st_close(&answer.beside);
     }
-    st_close(&r.file);
+    st_close(&answer.file);
     return st;
 }
 
-static status write_losses(const session *s, const outcome *o)
+static status write_losses(const session *run, const outcome *result)
 {
     const char *path = getenv("RANKS_PARITY_LOSSES");
-    if (!path || s->mesh.rank > 0)
+    if (!path || run->mesh.rank > 0)
         return ST_OK;
-    FILE *f = fopen(path, "we");
-    if (!f)
+    FILE *file = fopen(path, "we");
+    if (!file)
         return FAIL_IN(ST_CANT_CREATE, path, "cannot be written");
-    for (int64_t i = 0; i < o->steps; i++)
-        fprintf(f, "%a\n", o->loss[i]);
-    return fclose(f) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "cannot be written");
+    for (int64_t i = 0; i < result->steps; i++)
+        fprintf(file, "%a\n", result->loss[i]);
+    return fclose(file) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "cannot be written");
 }
 
 /* Checks the ledger. This must come before any other call is made. */
-static status check_calls(const session *s, const outcome *o, const world *w)
+static status check_calls(const session *run, const outcome *result, const world *job)
 {
-    TRY(ledger_formula_check(s, &o->last, w->ledger));
-    return record_check(w->ledger, w->place.rank);
+    TRY(ledger_formula_check(run, &result->last, job->ledger));
+    return record_check(job->ledger, job->place.rank);
 }
 
 /* Checks that steps were captured where they should be: for each shape of batch, from its third
  * step on. */
-static status check_captures(const session *s, const outcome *o)
+static status check_captures(const session *run, const outcome *result)
 {
-    const bool shared = s->mesh.layout.expert * s->mesh.layout.expert_tensor > 1;
-    const bool wanted = strcmp(s->conf->cuda_graph_scope, "step") == 0 && o->steps > 2 &&
-                        s->device->backend->capture_begin && s->mesh.layout.pipeline == 1 &&
-                        (!shared || model_exchange(s->model));
-    if (wanted == (s->device->counts.captures > 0))
+    const bool shared = run->mesh.layout.expert * run->mesh.layout.expert_tensor > 1;
+    const bool wanted = strcmp(run->conf->cuda_graph_scope, "step") == 0 && result->steps > 2 &&
+                        run->device->backend->capture_begin && run->mesh.layout.pipeline == 1 &&
+                        (!shared || model_exchange(run->model));
+    if (wanted == (run->device->counts.captures > 0))
         return ST_OK;
-    return FAIL(ST_BAD_INPUT, "%lld graphs were captured", (long long)s->device->counts.captures);
+    return FAIL(ST_BAD_INPUT, "%lld graphs were captured", (long long)run->device->counts.captures);
 }
 
 /* Checks that no step allocated memory: all of it is allocated before the first step, whatever
  * experts the tokens go to. */
-static status check_allocations(const session *s, int64_t before)
+static status check_allocations(const session *run, int64_t before)
 {
-    const int64_t more = s->device->counts.allocations - before;
+    const int64_t more = run->device->counts.allocations - before;
     if (more == 0 || !getenv("RANKS_PARITY_PLANNED"))
         return ST_OK;
     return FAIL(ST_BAD_INPUT, "the steps made %lld allocations", (long long)more);
 }
 
-static status parity(conf *c, const world *w, const char *path, const double *most)
+static status parity(conf *options, const world *job, const char *path, const double *most)
 {
-    session s;
-    outcome o = {0};
-    if (c->parallelism_world_size == 0)
-        c->parallelism_world_size = w->place.size;
-    TRY(session_resume(c, w, NULL, &s));
-    const int64_t allocated = s.device->counts.allocations;
-    status st = record_steps(&s, &o);
+    session run;
+    outcome result = {0};
+    if (options->parallelism_world_size == 0)
+        options->parallelism_world_size = job->place.size;
+    TRY(session_resume(options, job, NULL, &run));
+    const int64_t allocated = run.device->counts.allocations;
+    status st = record_steps(&run, &result);
     if (st == ST_OK && most)
-        st = check_allocations(&s, allocated);
-    if (st == ST_OK && most && w->place.size > 1)
-        st = check_calls(&s, &o, w);
+        st = check_allocations(&run, allocated);
+    if (st == ST_OK && most && job->place.size > 1)
+        st = check_calls(&run, &result, job);
     if (st == ST_OK && most)
-        st = check_captures(&s, &o);
+        st = check_captures(&run, &result);
     if (st == ST_OK && most)
-        st = write_losses(&s, &o);
+        st = write_losses(&run, &result);
     if (st == ST_OK)
-        st = most ? compare_reference(&s, &o, path, most) : write_file(&s, &o, path);
-    for (int64_t i = 0; o.gradient && i < s.params->count; i++)
-        free(o.gradient[i]);
-    free(o.gradient);
-    free(o.loss);
-    session_close(&s);
+        st = most ? compare_reference(&run, &result, path, most) : write_file(&run, &result, path);
+    for (int64_t i = 0; result.gradient && i < run.params->count; i++)
+        free(result.gradient[i]);
+    free(result.gradient);
+    free(result.loss);
+    session_close(&run);
     return st;
 }
 
@@ -330,8 +337,8 @@ int main(int argc, char **argv)
 {
     const bool compares = argc > 4 && strcmp(argv[1], "compare") == 0;
     double most[2];
-    conf c;
-    world w;
+    conf options;
+    world job;
     if (!compares && (argc < 3 || strcmp(argv[1], "write") != 0)) {
         fprintf(stderr, "ranks_parity write FILE | compare FILE GRADIENT LOSS, then options\n");
         return 64;
@@ -344,17 +351,17 @@ int main(int argc, char **argv)
     argc -= used;
     argv += used;
     log_init("parity", LOG_WARN, false);
-    status st = conf_load(&c, &argc, argv);
+    status st = conf_load(&options, &argc, argv);
     if (st == ST_OK) {
-        st = world_open(&c, &w);
+        st = world_open(&options, &job);
         if (st == ST_OK) {
-            slots_watch(&w);
-            st = parity(&c, &w, path, compares ? most : NULL);
+            slots_watch(&job);
+            st = parity(&options, &job, path, compares ? most : NULL);
             if (st != ST_OK)
-                fprintf(stderr, "rank %d: %s\n", w.place.rank, status_text());
-            st = world_close(&w, st);
+                fprintf(stderr, "rank %d: %s\n", job.place.rank, status_text());
+            st = world_close(&job, st);
         }
-        conf_done(&c);
+        conf_done(&options);
     } else {
         fprintf(stderr, "%s\n", status_text());
     }

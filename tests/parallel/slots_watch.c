@@ -15,56 +15,56 @@ static struct {
     int64_t calls, come, go;
 } heard[LAYERS];
 
-/* borders [size, n]: where each rank's slots for each expert begin. */
-static void note_slots(const comm *c, int64_t layer, const int32_t *borders, int64_t n)
+/* borders [size, count]: where each rank's slots for each expert begin. */
+static void note_slots(const comm *group, int64_t layer, const int32_t *borders, int64_t count)
 {
-    const int64_t own = (n - 1) / c->size;
+    const int64_t own = (count - 1) / group->size;
     heard[layer].calls++;
-    for (int other = 0; other < c->size; other++) {
-        if (other == c->rank)
+    for (int other = 0; other < group->size; other++) {
+        if (other == group->rank)
             continue;
-        const int32_t *theirs = borders + other * n + c->rank * own;
-        const int32_t *mine = borders + c->rank * n + other * own;
+        const int32_t *theirs = borders + other * count + group->rank * own;
+        const int32_t *mine = borders + group->rank * count + other * own;
         heard[layer].come += theirs[own] - theirs[0];
         heard[layer].go += mine[own] - mine[0];
     }
 }
 
-static status listen(const comm *c, stream *s, const void *recv, int64_t count)
+static status listen(const comm *group, stream *queue, const void *recv, int64_t count)
 {
-    const int64_t layer = comm_ledger_now(c->ledger).layer;
-    const size_t bytes = (size_t)(count * c->size) * sizeof(int32_t);
+    const int64_t layer = comm_ledger_now(group->ledger).layer;
+    const size_t bytes = (size_t)(count * group->size) * sizeof(int32_t);
     if (layer < 0 || layer >= LAYERS)
         return FAIL(ST_INTERNAL, "counts of experts of layer %lld", (long long)layer);
     int32_t *host = malloc(bytes);
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory for counts of experts");
-    status st = s->dev->backend->to_host(s, host, recv, bytes);
+    status st = queue->dev->backend->to_host(queue, host, recv, bytes);
     if (st == ST_OK)
-        st = s->dev->backend->wait(s);
+        st = queue->dev->backend->wait(queue);
     if (st == ST_OK)
-        note_slots(c, layer, host, count);
+        note_slots(group, layer, host, count);
     free(host);
     return st;
 }
 
-static status all_gather(const comm *c, stream *s, const void *send, void *recv, int64_t count,
-                         st_dtype dtype)
+static status all_gather(const comm *group, stream *queue, const void *send, void *recv,
+                         int64_t count, st_dtype dtype)
 {
-    TRY(engine->all_gather(c, s, send, recv, count, dtype));
+    TRY(engine->all_gather(group, queue, send, recv, count, dtype));
     /* The counts are the only integers that ranks which share experts gather. */
-    const bool counts = dtype == DT_I32 && strcmp(c->name, mesh_group_name(MESH_EXPERT)) == 0;
-    return counts ? listen(c, s, recv, count) : ST_OK;
+    const bool counts = dtype == DT_I32 && strcmp(group->name, mesh_group_name(MESH_EXPERT)) == 0;
+    return counts ? listen(group, queue, recv, count) : ST_OK;
 }
 
-void slots_watch(world *w)
+void slots_watch(world *job)
 {
-    if (!w->engine)
+    if (!job->engine)
         return;
-    engine = w->engine;
+    engine = job->engine;
     watching = *engine;
     watching.all_gather = all_gather;
-    w->engine = &watching;
+    job->engine = &watching;
 }
 
 void slots_watch_clear(void)
@@ -75,20 +75,21 @@ void slots_watch_clear(void)
 status slots_watched(int64_t layers, int64_t micro_steps, received_slots *out, bool *out_heard)
 {
     *out_heard = false;
-    for (int64_t l = 0; l < layers && l < LAYERS; l++) {
-        out[l] = (received_slots){0};
-        if (heard[l].calls == 0)
+    for (int64_t layer = 0; layer < layers && layer < LAYERS; layer++) {
+        out[layer] = (received_slots){0};
+        if (heard[layer].calls == 0)
             continue;
-        const int64_t passes = heard[l].calls / micro_steps;
+        const int64_t passes = heard[layer].calls / micro_steps;
         *out_heard = true;
-        if (heard[l].calls % micro_steps || heard[l].come % passes || heard[l].go % passes)
+        if (heard[layer].calls % micro_steps || heard[layer].come % passes ||
+            heard[layer].go % passes)
             return FAIL(
                 ST_BAD_INPUT,
                 "layer %lld: slots were counted %lld times in %lld micro-steps: %lld came, %lld "
                 "went",
-                (long long)l, (long long)heard[l].calls, (long long)micro_steps,
-                (long long)heard[l].come, (long long)heard[l].go);
-        out[l] = (received_slots){heard[l].come / passes, heard[l].go / passes};
+                (long long)layer, (long long)heard[layer].calls, (long long)micro_steps,
+                (long long)heard[layer].come, (long long)heard[layer].go);
+        out[layer] = (received_slots){heard[layer].come / passes, heard[layer].go / passes};
     }
     return ST_OK;
 }

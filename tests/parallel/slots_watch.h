@@ -8,7 +8,7 @@
 #include "trainer/plan/received.h"
 
 /* Replaces w's engine by one that watches. Call it before any group is made. */
-void slots_watch(world *w);
+void slots_watch(world *job);
 void slots_watch_clear(void); /* call it when a step begins */
 /* Writes this rank's slots in the step to out [layers]. micro_steps is how many the step had; in
  * every layer, the ranks exchange counts once for each pass of each micro-step. *out_heard is false

@@ -6,18 +6,18 @@
 
 static int count_cpu_variants(void)
 {
-    device *d = NULL;
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
-    int n = d->ops == &ops_cpu ? 1 : 2;
-    device_close(&d);
-    return n;
+    device *dev = NULL;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
+    int count = dev->ops == &ops_cpu ? 1 : 2;
+    device_close(&dev);
+    return count;
 }
 
 static void open_cpu(int variant, int run, device **out, const ops_table **out_ops)
 {
     static const int threads[] = {1, 3};
-    device_options o = {.threads = run < 0 ? 0 : threads[run]};
-    assert_ok(device_open(BACKEND_CPU, &o, out));
+    device_options options = {.threads = run < 0 ? 0 : threads[run]};
+    assert_ok(device_open(BACKEND_CPU, &options, out));
     *out_ops = variant == 0 ? (*out)->ops : &ops_cpu;
 }
 

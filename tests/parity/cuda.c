@@ -12,9 +12,9 @@ static int count_cuda_variants(void)
 
 static bool present(void)
 {
-    device *d = NULL;
-    bool found = device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, &d) == ST_OK;
-    device_close(&d);
+    device *dev = NULL;
+    bool found = device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, &dev) == ST_OK;
+    device_close(&dev);
     return found;
 }
 

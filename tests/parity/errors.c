@@ -32,12 +32,12 @@ static found *found_of(const char *op)
     return &list[n_found++];
 }
 
-void errors_note(const parity *p, const char *what, double ours, double order)
+void errors_note(const parity *test, const char *what, double ours, double order)
 {
-    found *f = found_of(p->op);
-    f->comparisons++;
-    if (ours / order > f->share)
-        *f = (found){p->op, p->name, what, ours / order, ours, order, f->comparisons};
+    found *here = found_of(test->op);
+    here->comparisons++;
+    if (ours / order > here->share)
+        *here = (found){test->op, test->name, what, ours / order, ours, order, here->comparisons};
 }
 
 bool errors_wanted(const char *op)

@@ -13,34 +13,37 @@ static double sum_tolerance(int64_t k)
 enum { TRANS_A = 1, TRANS_B = 2, ACCUMULATE = 4, BIAS = 8, C_ACC = 16, PAD = 32, RESIDUAL = 64 };
 
 /* shape: m, n, k, flags */
-static void gemm_case(parity *p, const int64_t *shape)
+static void gemm_case(parity *test, const int64_t *shape)
 {
     int64_t m = shape[0], n = shape[1], k = shape[2], flags = shape[3];
     bool ta = flags & TRANS_A, tb = flags & TRANS_B, acc = flags & ACCUMULATE;
     int64_t pad = flags & PAD ? 3 : 0;
     int64_t lda = (ta ? m : k) + pad, ldb = (tb ? k : n) + pad, ldc = n + pad;
-    tensor a = parity_tensor(p, (ta ? k : m) * lda, 1), b = parity_tensor(p, (tb ? n : k) * ldb, 1);
-    tensor c = flags & C_ACC ? parity_tensor_acc(p, m * ldc, 1) : parity_tensor(p, m * ldc, 1);
-    tensor bias = parity_tensor(p, n, 1), residual = parity_tensor(p, m * ldc, 1);
-    double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(p, c.ref, c.n);
+    tensor a = parity_tensor(test, (ta ? k : m) * lda, 1),
+           b = parity_tensor(test, (tb ? n : k) * ldb, 1);
+    tensor c =
+        flags & C_ACC ? parity_tensor_acc(test, m * ldc, 1) : parity_tensor(test, m * ldc, 1);
+    tensor bias = parity_tensor(test, n, 1), residual = parity_tensor(test, m * ldc, 1);
+    double alpha = flags & PAD ? 0.5 : 1, *want = parity_copy(test, c.ref, c.n);
     double *order =
         /* The product is rounded, and then the sum of it and the residual. */
-        parity_copy(p, c.ref, c.n);
-    for (int64_t i = 0; i < m && !p->bench; i++)
+        parity_copy(test, c.ref, c.n);
+    for (int64_t i = 0; i < m && !test->bench; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0;
-            for (int64_t x = 0; x < k; x++)
-                sum +=
-                    a.ref[ta ? x * lda + i : i * lda + x] * b.ref[tb ? j * ldb + x : x * ldb + j];
+            for (int64_t term = 0; term < k; term++)
+                sum += a.ref[ta ? term * lda + i : i * lda + term] *
+                       b.ref[tb ? j * ldb + term : term * ldb + j];
             double product = alpha * sum + (flags & BIAS ? bias.ref[j] : 0);
             double more =
                 (acc ? c.ref[i * ldc + j] : 0) + (flags & RESIDUAL ? residual.ref[i * ldc + j] : 0);
             want[i * ldc + j] = product + more;
-            order[i * ldc + j] = parity_round(p, product) + more;
+            order[i * ldc + j] = parity_round(test, product) + more;
             if (!(flags & C_ACC))
-                order[i * ldc + j] = parity_round(p, order[i * ldc + j]);
+                order[i * ldc + j] = parity_round(test, order[i * ldc + j]);
         }
-    PARITY_RUN(p, op_gemm(p->s, &(gemm_args){.m = m,
+    PARITY_RUN(test,
+               op_gemm(test->s, &(gemm_args){.m = m,
                                              .n = n,
                                              .k = k,
                                              .trans_a = ta,
@@ -56,199 +59,201 @@ static void gemm_case(parity *p, const int64_t *shape)
                                              .lda = lda,
                                              .ldb = ldb,
                                              .ldc = ldc}));
-    parity_expect_order(p, "c", c, want, order, sum_tolerance(k));
+    parity_expect_order(test, "c", c, want, order, sum_tolerance(k));
 }
 
-static void gemm_refuses(parity *p, const int64_t *shape)
+static void gemm_refuses(parity *test, const int64_t *shape)
 {
     (void)shape;
-    tensor x = parity_tensor(p, 16, 1);
-    gemm_args a = {.m = 4,
-                   .n = 4,
-                   .k = 4,
-                   .alpha = 1,
-                   .a = x.dev,
-                   .b = x.dev,
-                   .c = x.dev,
-                   .lda = 3,
-                   .ldb = 4,
-                   .ldc = 4};
-    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "the row strides 3, 4, 4");
-    a.lda = 4;
-    a.k = INT64_C(1) << 31;
-    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "must fit 31 bits");
-    a.k = 4;
-    a.residual = a.c;
-    assert_fails(ST_BAD_INPUT, op_gemm(p->s, &a), "residual");
+    tensor x = parity_tensor(test, 16, 1);
+    gemm_args args = {.m = 4,
+                      .n = 4,
+                      .k = 4,
+                      .alpha = 1,
+                      .a = x.dev,
+                      .b = x.dev,
+                      .c = x.dev,
+                      .lda = 3,
+                      .ldb = 4,
+                      .ldc = 4};
+    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "the row strides 3, 4, 4");
+    args.lda = 4;
+    args.k = INT64_C(1) << 31;
+    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "must fit 31 bits");
+    args.k = 4;
+    args.residual = args.c;
+    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "residual");
 }
 
 /* Draws the numbers of rows per expert: they are uneven, and some are 0. */
-static int32_t *draw_offsets(parity *p, int64_t experts, int64_t rows)
+static int32_t *draw_offsets(parity *test, int64_t experts, int64_t rows)
 {
-    int32_t *offset = parity_zero_ints(p, experts + 1);
+    int32_t *offset = parity_zero_ints(test, experts + 1);
     for (int64_t i = 0; i < rows; i++) {
-        int64_t e = parity_below(p, experts);
-        offset[(e % 3 == 1 ? 0 : e) + 1]++;
+        int64_t expert = parity_below(test, experts);
+        offset[(expert % 3 == 1 ? 0 : expert) + 1]++;
     }
-    for (int64_t e = 0; e < experts; e++)
-        offset[e + 1] += offset[e];
+    for (int64_t expert = 0; expert < experts; expert++)
+        offset[expert + 1] += offset[expert];
     return offset;
 }
 
 /* shape: experts, k, n, rows, spare rows, mode */
-static void grouped_case(parity *p, const int64_t *shape)
+static void grouped_case(parity *test, const int64_t *shape)
 {
     int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
     int mode = (int)shape[5];
-    int32_t *offset = draw_offsets(p, experts, rows);
-    tensor x = parity_tensor(p, cap * k, 1), y = parity_tensor(p, cap * n, 1);
-    tensor w = parity_tensor(p, experts * k * n, 1);
-    tensor dw = parity_tensor_acc(p, experts * k * n, 1);
-    double *wx = parity_copy(p, x.ref, x.n), *wy = parity_copy(p, y.ref, y.n);
-    double *wdw = parity_copy(p, dw.ref, dw.n), *order = parity_zeros(p, dw.n);
-    for (int64_t r = 0; r < rows; r++)
+    int32_t *offset = draw_offsets(test, experts, rows);
+    tensor x = parity_tensor(test, cap * k, 1), y = parity_tensor(test, cap * n, 1);
+    tensor w = parity_tensor(test, experts * k * n, 1);
+    tensor dw = parity_tensor_acc(test, experts * k * n, 1);
+    double *wx = parity_copy(test, x.ref, x.n), *wy = parity_copy(test, y.ref, y.n);
+    double *wdw = parity_copy(test, dw.ref, dw.n), *order = parity_zeros(test, dw.n);
+    for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < k && mode == GROUPED_DGRAD; i++)
-            wx[r * k + i] = 0;
-    for (int64_t r = 0; r < rows; r++)
+            wx[row * k + i] = 0;
+    for (int64_t row = 0; row < rows; row++)
         for (int64_t j = 0; j < n && mode == GROUPED_FWD; j++)
-            wy[r * n + j] = 0;
-    for (int64_t e = 0; e < experts && !p->bench; e++)
-        for (int64_t r = offset[e]; r < offset[e + 1]; r++)
+            wy[row * n + j] = 0;
+    for (int64_t expert = 0; expert < experts && !test->bench; expert++)
+        for (int64_t row = offset[expert]; row < offset[expert + 1]; row++)
             for (int64_t i = 0; i < k; i++)
                 for (int64_t j = 0; j < n; j++) {
-                    int64_t at = (e * k + i) * n + j;
+                    int64_t at = (expert * k + i) * n + j;
                     if (mode == GROUPED_FWD)
-                        wy[r * n + j] += x.ref[r * k + i] * w.ref[at];
+                        wy[row * n + j] += x.ref[row * k + i] * w.ref[at];
                     else if (mode == GROUPED_DGRAD)
-                        wx[r * k + i] += y.ref[r * n + j] * w.ref[at];
+                        wx[row * k + i] += y.ref[row * n + j] * w.ref[at];
                     else
-                        wdw[at] += x.ref[r * k + i] * y.ref[r * n + j];
+                        wdw[at] += x.ref[row * k + i] * y.ref[row * n + j];
                 }
-    PARITY_RUN(p, op_grouped_gemm(
-                      p->s, &(grouped_gemm_args){.mode = mode,
-                                                 .experts = experts,
-                                                 .k = k,
-                                                 .n = n,
-                                                 .rows_cap = cap,
-                                                 .offset = parity_ints(p, offset, experts + 1),
-                                                 .x = x.dev,
-                                                 .w = mode == GROUPED_WGRAD ? NULL : w.dev,
-                                                 .y = y.dev,
-                                                 .dw = mode == GROUPED_WGRAD ? dw.dev : NULL}));
+    PARITY_RUN(test, op_grouped_gemm(test->s, &(grouped_gemm_args){
+                                                  .mode = mode,
+                                                  .experts = experts,
+                                                  .k = k,
+                                                  .n = n,
+                                                  .rows_cap = cap,
+                                                  .offset = parity_ints(test, offset, experts + 1),
+                                                  .x = x.dev,
+                                                  .w = mode == GROUPED_WGRAD ? NULL : w.dev,
+                                                  .y = y.dev,
+                                                  .dw = mode == GROUPED_WGRAD ? dw.dev : NULL}));
     double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
-    parity_expect(p, "x", x, wx, tolerance);
-    parity_expect(p, "y", y, wy, tolerance);
+    parity_expect(test, "x", x, wx, tolerance);
+    parity_expect(test, "y", y, wy, tolerance);
     for (int64_t i = 0; i < dw.n; i++) /* a bf16 gradient, summed in float */
-        order[i] = dw.ref[i] + parity_round(p, wdw[i] - dw.ref[i]);
-    parity_expect_order(p, "dw", dw, wdw, order, tolerance);
+        order[i] = dw.ref[i] + parity_round(test, wdw[i] - dw.ref[i]);
+    parity_expect_order(test, "dw", dw, wdw, order, tolerance);
 }
 
 /* Computes gated [rows, n / 2], once from the exact products (want) and once as the published model
  * does (order): gate and up rounded, SiLU rounded, and its product with up rounded. Both start as
  * what gated holds already. */
-static void gated_loops(parity *p, const int64_t *shape, const int32_t *offset, const double *x,
+static void gated_loops(parity *test, const int64_t *shape, const int32_t *offset, const double *x,
                         const double *w, double *want, double *order)
 {
     const int64_t k = shape[1], n = shape[2], half = n / 2;
-    double *y = parity_zeros(p, n);
-    for (int64_t e = 0; e < shape[0]; e++)
-        for (int64_t r = offset[e]; r < offset[e + 1]; r++) {
+    double *y = parity_zeros(test, n);
+    for (int64_t expert = 0; expert < shape[0]; expert++)
+        for (int64_t row = offset[expert]; row < offset[expert + 1]; row++) {
             memset(y, 0, (size_t)n * sizeof *y);
             for (int64_t i = 0; i < k; i++)
                 for (int64_t j = 0; j < n; j++)
-                    y[j] += x[r * k + i] * w[(e * k + i) * n + j];
+                    y[j] += x[row * k + i] * w[(expert * k + i) * n + j];
             for (int64_t j = 0; j < half; j++) {
-                double g = parity_round(p, y[j]), u = parity_round(p, y[j + half]);
-                want[r * half + j] = y[j] / (1 + exp(-y[j])) * y[j + half];
-                order[r * half + j] = parity_round(p, parity_round(p, g / (1 + exp(-g))) * u);
+                double g = parity_round(test, y[j]), u = parity_round(test, y[j + half]);
+                want[row * half + j] = y[j] / (1 + exp(-y[j])) * y[j + half];
+                order[row * half + j] =
+                    parity_round(test, parity_round(test, g / (1 + exp(-g))) * u);
             }
         }
 }
 
 /* shape: experts, k, n, rows, spare rows, whether y is wanted. y must have the bits of the plain
  * product, and gated those that swiglu_fwd makes from that y. */
-static void gated_case(parity *p, const int64_t *shape)
+static void gated_case(parity *test, const int64_t *shape)
 {
     int64_t experts = shape[0], k = shape[1], n = shape[2], rows = shape[3], cap = rows + shape[4];
-    int32_t *borders = draw_offsets(p, experts, rows);
-    int32_t *offset = parity_ints(p, borders, experts + 1);
-    tensor x = parity_tensor(p, cap * k, 1), w = parity_tensor(p, experts * k * n, 1);
-    tensor y = parity_tensor(p, cap * n, 1), gated = parity_tensor(p, cap * n / 2, 1);
-    tensor wy = parity_upload(p, y.ref, y.n), wgated = parity_upload(p, gated.ref, gated.n);
-    grouped_gemm_args a = {.mode = GROUPED_FWD,
-                           .experts = experts,
-                           .k = k,
-                           .n = n,
-                           .rows_cap = cap,
-                           .offset = offset,
-                           .x = x.dev,
-                           .w = w.dev,
-                           .y = wy.dev};
-    assert_ok(op_grouped_gemm(p->s, &a));
-    assert_ok(op_swiglu_fwd(p->s, &(swiglu_fwd_args){.rows = cap,
-                                                     .width = n / 2,
-                                                     .n_valid = offset + experts,
-                                                     .x = wy.dev,
-                                                     .y = wgated.dev}));
-    a.y = y.dev;
-    a.gated = gated.dev;
-    a.y_dropped = !shape[5];
-    PARITY_RUN(p, op_grouped_gemm(p->s, &a));
-    double *want = parity_copy(p, gated.ref, gated.n), *order = parity_copy(p, gated.ref, gated.n);
-    gated_loops(p, shape, borders, x.ref, w.ref, want, order);
-    parity_expect_order(p, "gated", gated, want, order, 4 * sum_tolerance(k));
-    parity_expect(p, "gated", gated, parity_fetch(p, wgated), 0);
+    int32_t *borders = draw_offsets(test, experts, rows);
+    int32_t *offset = parity_ints(test, borders, experts + 1);
+    tensor x = parity_tensor(test, cap * k, 1), w = parity_tensor(test, experts * k * n, 1);
+    tensor y = parity_tensor(test, cap * n, 1), gated = parity_tensor(test, cap * n / 2, 1);
+    tensor wy = parity_upload(test, y.ref, y.n), wgated = parity_upload(test, gated.ref, gated.n);
+    grouped_gemm_args args = {.mode = GROUPED_FWD,
+                              .experts = experts,
+                              .k = k,
+                              .n = n,
+                              .rows_cap = cap,
+                              .offset = offset,
+                              .x = x.dev,
+                              .w = w.dev,
+                              .y = wy.dev};
+    assert_ok(op_grouped_gemm(test->s, &args));
+    assert_ok(op_swiglu_fwd(test->s, &(swiglu_fwd_args){.rows = cap,
+                                                        .width = n / 2,
+                                                        .n_valid = offset + experts,
+                                                        .x = wy.dev,
+                                                        .y = wgated.dev}));
+    args.y = y.dev;
+    args.gated = gated.dev;
+    args.y_dropped = !shape[5];
+    PARITY_RUN(test, op_grouped_gemm(test->s, &args));
+    double *want = parity_copy(test, gated.ref, gated.n),
+           *order = parity_copy(test, gated.ref, gated.n);
+    gated_loops(test, shape, borders, x.ref, w.ref, want, order);
+    parity_expect_order(test, "gated", gated, want, order, 4 * sum_tolerance(k));
+    parity_expect(test, "gated", gated, parity_fetch(test, wgated), 0);
     if (shape[5])
-        parity_expect(p, "y", y, parity_fetch(p, wy), 0);
+        parity_expect(test, "y", y, parity_fetch(test, wy), 0);
 }
 
-static void gated_refuses(parity *p, const int64_t *shape)
+static void gated_refuses(parity *test, const int64_t *shape)
 {
     (void)shape;
     int32_t offset[] = {0, 1};
-    tensor x = parity_tensor(p, 64, 1);
-    grouped_gemm_args a = {.mode = GROUPED_FWD,
-                           .experts = 1,
-                           .k = 4,
-                           .n = 3,
-                           .rows_cap = 1,
-                           .offset = parity_ints(p, offset, 2),
-                           .x = x.dev,
-                           .w = x.dev,
-                           .y = x.dev,
-                           .gated = x.dev};
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "even N");
-    a.n = 4;
-    a.mode = GROUPED_DGRAD;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "must be the forward one");
+    tensor x = parity_tensor(test, 64, 1);
+    grouped_gemm_args args = {.mode = GROUPED_FWD,
+                              .experts = 1,
+                              .k = 4,
+                              .n = 3,
+                              .rows_cap = 1,
+                              .offset = parity_ints(test, offset, 2),
+                              .x = x.dev,
+                              .w = x.dev,
+                              .y = x.dev,
+                              .gated = x.dev};
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "even N");
+    args.n = 4;
+    args.mode = GROUPED_DGRAD;
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "must be the forward one");
 }
 
 /* Invalid offsets are refused where the host reads them. A device that reads them itself must stay
  * inside x and y, which builds with sanitizers watch. */
-static void grouped_refuses(parity *p, const int64_t *shape)
+static void grouped_refuses(parity *test, const int64_t *shape)
 {
     (void)shape;
-    tensor x = parity_tensor(p, 16, 1);
+    tensor x = parity_tensor(test, 16, 1);
     int32_t past[] = {0, 2, 5}, back[] = {0, 3, 2};
-    grouped_gemm_args a = {.mode = GROUPED_FWD,
-                           .experts = 2,
-                           .k = 4,
-                           .n = 4,
-                           .rows_cap = 4,
-                           .offset = past,
-                           .x = x.dev,
-                           .w = parity_tensor(p, 32, 1).dev,
-                           .y = parity_tensor(p, 16, 1).dev};
-    if (strcmp(p->s->dev->backend->name, "cpu") != 0) {
-        a.offset = parity_ints(p, past, 3);
-        assert_ok(op_grouped_gemm(p->s, &a));
-        a.offset = parity_ints(p, back, 3);
-        assert_ok(op_grouped_gemm(p->s, &a));
+    grouped_gemm_args args = {.mode = GROUPED_FWD,
+                              .experts = 2,
+                              .k = 4,
+                              .n = 4,
+                              .rows_cap = 4,
+                              .offset = past,
+                              .x = x.dev,
+                              .w = parity_tensor(test, 32, 1).dev,
+                              .y = parity_tensor(test, 16, 1).dev};
+    if (strcmp(test->s->dev->backend->name, "cpu") != 0) {
+        args.offset = parity_ints(test, past, 3);
+        assert_ok(op_grouped_gemm(test->s, &args));
+        args.offset = parity_ints(test, back, 3);
+        assert_ok(op_grouped_gemm(test->s, &args));
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has the rows [2, 5)");
-    a.offset = back;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(p->s, &a), "expert 1 has the rows [3, 2)");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "expert 1 has the rows [2, 5)");
+    args.offset = back;
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "expert 1 has the rows [3, 2)");
 }
 
 const parity_case parity_gemm[] = {

@@ -16,32 +16,33 @@ static const parity_case *const families[] = {
 enum { N_FAMILIES = sizeof families / sizeof families[0], CASES_MAX = 512 };
 
 /* Runs one case once, and returns the hash of everything it compared. */
-static uint64_t run_case(const parity_case *c, int variant, int run, parity *p)
+static uint64_t run_case(const parity_case *one, int variant, int run, parity *test)
 {
-    device *d = NULL;
+    device *dev = NULL;
     const ops_table *ops = NULL;
-    parity_here.open(variant, run, &d, &ops);
-    *p = (parity){.op = c->op, .name = c->name, .bench = p->bench, .bits_only = p->bits_only};
-    assert_ok(d->backend->stream_new(d, &p->s));
-    p->s->ops = ops;
-    p->key = rng_key_make(harness_seed(), c->op);
-    p->bits = 0xcbf29ce484222325u;
-    c->run(p, c->shape);
-    parity_done(p);
-    d->backend->stream_free(&p->s);
-    device_close(&d);
-    return p->bits;
+    parity_here.open(variant, run, &dev, &ops);
+    *test = (parity){
+        .op = one->op, .name = one->name, .bench = test->bench, .bits_only = test->bits_only};
+    assert_ok(dev->backend->stream_new(dev, &test->s));
+    test->s->ops = ops;
+    test->key = rng_key_make(harness_seed(), one->op);
+    test->bits = 0xcbf29ce484222325u;
+    one->run(test, one->shape);
+    parity_done(test);
+    dev->backend->stream_free(&test->s);
+    device_close(&dev);
+    return test->bits;
 }
 
 static void test_case(void **state)
 {
-    const parity_case *c = *state;
-    for (int v = 0; v < parity_here.variants(); v++) {
-        parity p = {0}, again = {.bits_only = true};
-        uint64_t first = run_case(c, v, 0, &p);
+    const parity_case *one = *state;
+    for (int variant = 0; variant < parity_here.variants(); variant++) {
+        parity test = {0}, again = {.bits_only = true};
+        uint64_t first = run_case(one, variant, 0, &test);
         for (int run = 1; run < parity_here.runs; run++)
-            if (run_case(c, v, run, &again) != first)
-                fail_msg("%s/%s: the bits differ with %s", c->op, c->name, parity_here.other);
+            if (run_case(one, variant, run, &again) != first)
+                fail_msg("%s/%s: the bits differ with %s", one->op, one->name, parity_here.other);
     }
 }
 
@@ -52,26 +53,26 @@ static bool is_here(const char *op)
 
 static const parity_case *find_case(const char *op)
 {
-    for (int f = 0; f < N_FAMILIES; f++)
-        for (const parity_case *c = families[f]; c->op; c++)
-            if (strcmp(c->op, op) == 0)
-                return c;
+    for (int family = 0; family < N_FAMILIES; family++)
+        for (const parity_case *one = families[family]; one->op; one++)
+            if (strcmp(one->op, op) == 0)
+                return one;
     return NULL;
 }
 
 static void test_coverage(void **state)
 {
     (void)state;
-    device *d = NULL;
+    device *dev = NULL;
     const ops_table *ops = NULL;
-    parity_here.open(0, 0, &d, &ops);
+    parity_here.open(0, 0, &dev, &ops);
 #define OP(name)                                                                                   \
     if (!find_case(#name))                                                                         \
         fail_msg("op " #name " of ops.def has no parity case");                                    \
     if (is_here(#name) && !ops->name)                                                              \
         fail_msg("the table has no op " #name);
 #include "trainer/ops/ops.def"
-    device_close(&d);
+    device_close(&dev);
 }
 
 /* The last test: where this target rounds to bf16, each op whose roundings the published model
@@ -79,11 +80,11 @@ static void test_coverage(void **state)
 static void test_orders(void **state)
 {
     const char *only = *state;
-    device *d = NULL;
+    device *dev = NULL;
     const ops_table *ops = NULL;
-    parity_here.open(0, 0, &d, &ops);
-    bool rounds = d->backend->act == DT_BF16;
-    device_close(&d);
+    parity_here.open(0, 0, &dev, &ops);
+    bool rounds = dev->backend->act == DT_BF16;
+    device_close(&dev);
 #define OP(name)                                                                                   \
     if (rounds && is_here(#name) && errors_wanted(#name) && (!only || strcmp(only, #name) == 0) && \
         errors_compared(#name) == 0)                                                               \
@@ -94,14 +95,14 @@ static void test_orders(void **state)
 
 static int bench(const char *only)
 {
-    for (int f = 0; f < N_FAMILIES; f++)
-        for (const parity_case *c = families[f]; c->op; c++) {
-            if (strncmp(c->name, "real", 4) != 0 || (only && strcmp(only, c->op) != 0) ||
-                !is_here(c->op))
+    for (int family = 0; family < N_FAMILIES; family++)
+        for (const parity_case *one = families[family]; one->op; one++) {
+            if (strncmp(one->name, "real", 4) != 0 || (only && strcmp(only, one->op) != 0) ||
+                !is_here(one->op))
                 continue;
-            parity p = {.bench = true};
-            run_case(c, 0, -1, &p);
-            printf("%-18s %-18s %10.0f ns\n", c->op, c->name, p.best_ns);
+            parity test = {.bench = true};
+            run_case(one, 0, -1, &test);
+            printf("%-18s %-18s %10.0f ns\n", one->op, one->name, test.best_ns);
         }
     return 0;
 }
@@ -117,23 +118,23 @@ int main(int argc, char **argv)
     }
     static struct CMUnitTest tests[CASES_MAX];
     static char names[CASES_MAX][64];
-    size_t n = 0;
-    tests[n++] = (struct CMUnitTest){.name = "coverage", .test_func = test_coverage};
-    for (int f = 0; f < N_FAMILIES; f++)
-        for (const parity_case *c = families[f]; c->op; c++) {
-            bool left_out = parity_here.small && strncmp(c->name, "real", 4) == 0;
-            if (!is_here(c->op) || left_out || (only && strcmp(only, c->op) != 0))
+    size_t count = 0;
+    tests[count++] = (struct CMUnitTest){.name = "coverage", .test_func = test_coverage};
+    for (int family = 0; family < N_FAMILIES; family++)
+        for (const parity_case *one = families[family]; one->op; one++) {
+            bool left_out = parity_here.small && strncmp(one->name, "real", 4) == 0;
+            if (!is_here(one->op) || left_out || (only && strcmp(only, one->op) != 0))
                 continue;
-            if (n == CASES_MAX - 1) {
+            if (count == CASES_MAX - 1) {
                 fprintf(stderr, "there are more cases than CASES_MAX\n");
                 return 1;
             }
-            snprintf(names[n], sizeof names[n], "%s/%s", c->op, c->name);
-            tests[n] = (struct CMUnitTest){
-                .name = names[n], .test_func = test_case, .initial_state = (void *)c};
-            n++;
+            snprintf(names[count], sizeof names[count], "%s/%s", one->op, one->name);
+            tests[count] = (struct CMUnitTest){
+                .name = names[count], .test_func = test_case, .initial_state = (void *)one};
+            count++;
         }
-    tests[n++] = (struct CMUnitTest){
+    tests[count++] = (struct CMUnitTest){
         .name = "orders", .test_func = test_orders, .initial_state = (void *)only};
-    return _cmocka_run_group_tests("parity", tests, n, NULL, NULL);
+    return _cmocka_run_group_tests("parity", tests, count, NULL, NULL);
 }

@@ -11,18 +11,18 @@ typedef struct norm {
 } norm;
 
 /* y [rows, n], mean and rstd [rows] (NULL: not wanted) */
-static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
+static void norm_loop(const norm *work, double *y, double *mean, double *rstd)
 {
-    for (int64_t i = 0; i < o->rows; i++) {
-        const double *x = o->x + i * o->n;
+    for (int64_t i = 0; i < work->rows; i++) {
+        const double *x = work->x + i * work->n;
         double mu = 0, square = 0;
-        for (int64_t j = 0; j < o->n && o->layer; j++)
-            mu += x[j] / (double)o->n;
-        for (int64_t j = 0; j < o->n; j++)
-            square += (x[j] - mu) * (x[j] - mu) / (double)o->n;
-        double r = 1 / sqrt(square + o->eps);
-        for (int64_t j = 0; j < o->n; j++)
-            y[i * o->n + j] = o->w[j] * (x[j] - mu) * r + (o->layer ? o->b[j] : 0);
+        for (int64_t j = 0; j < work->n && work->layer; j++)
+            mu += x[j] / (double)work->n;
+        for (int64_t j = 0; j < work->n; j++)
+            square += (x[j] - mu) * (x[j] - mu) / (double)work->n;
+        double r = 1 / sqrt(square + work->eps);
+        for (int64_t j = 0; j < work->n; j++)
+            y[i * work->n + j] = work->w[j] * (x[j] - mu) * r + (work->layer ? work->b[j] : 0);
         if (rstd)
             rstd[i] = r;
         if (mean)
@@ -32,113 +32,122 @@ static void norm_loop(const norm *o, double *y, double *mean, double *rstd)
 
 /* RMSNorm as the published model rounds it: once after the normalisation, and again after the
  * weight. */
-static void rms_order(const parity *p, const norm *o, const double *rstd, double *y)
+static void rms_order(const parity *test, const norm *work, const double *rstd, double *y)
 {
-    for (int64_t i = 0; i < o->rows * o->n; i++)
-        y[i] = parity_round(p, o->w[i % o->n] * parity_round(p, o->x[i] * rstd[i / o->n]));
+    for (int64_t i = 0; i < work->rows * work->n; i++)
+        y[i] = parity_round(test, work->w[i % work->n] *
+                                      parity_round(test, work->x[i] * rstd[i / work->n]));
 }
 
 /* An example in which the two roundings of the published model and our single one differ. */
-static void order_golden(parity *p, const int64_t *shape)
+static void order_golden(parity *test, const int64_t *shape)
 {
     (void)shape;
     static const double twice[] = {0.5859375, -0.953125, 0.265625, 0.4765625};
     static const double once[] = {0.58203125, -0.953125, 0.265625, 0.478515625};
     double xs[] = {1, -2, 0.5, 3}, ws[] = {1.1, 0.9, 1, 0.3}, y[4], rstd;
-    tensor x = parity_upload(p, xs, 4), w = parity_upload(p, ws, 4), out = parity_tensor(p, 4, 1);
+    tensor x = parity_upload(test, xs, 4), w = parity_upload(test, ws, 4),
+           out = parity_tensor(test, 4, 1);
     if (x.dtype != DT_BF16)
         return;
-    norm o = {1, 4, 1e-6, false, x.ref, w.ref, NULL, NULL};
-    norm_loop(&o, y, NULL, &rstd);
-    rms_order(p, &o, &rstd, y);
+    norm work = {1, 4, 1e-6, false, x.ref, w.ref, NULL, NULL};
+    norm_loop(&work, y, NULL, &rstd);
+    rms_order(test, &work, &rstd, y);
     assert_memory_equal(y, twice, sizeof twice);
-    PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){1, 4, o.eps, x.dev, w.dev, out.dev,
-                                                           parity_tensor_acc(p, 1, 1).dev}));
-    assert_memory_equal(parity_fetch(p, out), once, sizeof once);
+    PARITY_RUN(test,
+               op_rmsnorm_fwd(test->s, &(rmsnorm_fwd_args){1, 4, work.eps, x.dev, w.dev, out.dev,
+                                                           parity_tensor_acc(test, 1, 1).dev}));
+    assert_memory_equal(parity_fetch(test, out), once, sizeof once);
 }
 
 enum { WIDEST = 5144 };
 
 static double norm_loss(const void *of)
 {
-    const norm *o = of;
+    const norm *work = of;
     double sum = 0, y[WIDEST];
-    for (int64_t i = 0; i < o->rows; i++) {
-        norm row = *o;
+    for (int64_t i = 0; i < work->rows; i++) {
+        norm row = *work;
         row.rows = 1;
-        row.x = o->x + i * o->n;
+        row.x = work->x + i * work->n;
         norm_loop(&row, y, NULL, NULL);
-        for (int64_t j = 0; j < o->n; j++)
-            sum += y[j] * o->up[i * o->n + j];
+        for (int64_t j = 0; j < work->n; j++)
+            sum += y[j] * work->up[i * work->n + j];
     }
     return sum;
 }
 
 enum { LAYER = 1, ACCUMULATE = 2, IN_PLACE = 4, ZEROS = 8, HUGE_ROWS = 16 };
 
-static norm draw_norm(parity *p, const int64_t *shape, tensor *x, tensor *w, tensor *b)
+static norm draw_norm(parity *test, const int64_t *shape, tensor *x, tensor *w, tensor *b)
 {
     int64_t rows = shape[0], n = shape[1];
     double scale = shape[2] & ZEROS ? 0 : shape[2] & HUGE_ROWS ? 1e15 : 2;
-    *x = parity_tensor(p, rows * n, scale);
-    *w = parity_tensor(p, n, 1);
-    *b = parity_tensor(p, n, 1);
+    *x = parity_tensor(test, rows * n, scale);
+    *w = parity_tensor(test, n, 1);
+    *b = parity_tensor(test, n, 1);
     return (norm){rows, n, 1e-6, shape[2] & LAYER, x->ref, w->ref, b->ref, NULL};
 }
 
 /* shape: rows, n, flags */
-static void fwd_case(parity *p, const int64_t *shape)
+static void fwd_case(parity *test, const int64_t *shape)
 {
     tensor x, w, b;
-    norm o = draw_norm(p, shape, &x, &w, &b);
-    tensor y = parity_tensor(p, o.rows * o.n, 1), mean = parity_tensor_acc(p, o.rows, 1);
-    tensor rstd = parity_tensor_acc(p, o.rows, 1);
-    double *wy = parity_zeros(p, y.n), *wmean = parity_zeros(p, o.rows);
-    double *wrstd = parity_zeros(p, o.rows);
-    norm_loop(&o, wy, wmean, wrstd);
+    norm work = draw_norm(test, shape, &x, &w, &b);
+    tensor y = parity_tensor(test, work.rows * work.n, 1),
+           mean = parity_tensor_acc(test, work.rows, 1);
+    tensor rstd = parity_tensor_acc(test, work.rows, 1);
+    double *wy = parity_zeros(test, y.n), *wmean = parity_zeros(test, work.rows);
+    double *wrstd = parity_zeros(test, work.rows);
+    norm_loop(&work, wy, wmean, wrstd);
     if (shape[2] & IN_PLACE)
         y.dev = x.dev;
-    if (o.layer) {
-        PARITY_RUN(p,
-                   op_layernorm_fwd(p->s, &(layernorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
-                                                                b.dev, y.dev, mean.dev, rstd.dev}));
+    if (work.layer) {
+        PARITY_RUN(test, op_layernorm_fwd(test->s, &(layernorm_fwd_args){
+                                                       work.rows, work.n, work.eps, x.dev, w.dev,
+                                                       b.dev, y.dev, mean.dev, rstd.dev}));
         /* The mean is of n numbers up to 2, and is itself near 0. */
-        parity_expect(p, "mean", mean, wmean, 64);
+        parity_expect(test, "mean", mean, wmean, 64);
     } else {
-        PARITY_RUN(p, op_rmsnorm_fwd(p->s, &(rmsnorm_fwd_args){o.rows, o.n, o.eps, x.dev, w.dev,
-                                                               y.dev, rstd.dev}));
+        PARITY_RUN(test,
+                   op_rmsnorm_fwd(test->s, &(rmsnorm_fwd_args){work.rows, work.n, work.eps, x.dev,
+                                                               w.dev, y.dev, rstd.dev}));
     }
-    double *order = parity_zeros(p, y.n);
-    rms_order(p, &o, wrstd, order);
-    parity_expect_order(p, "y", y, wy, o.layer ? NULL : order, 16);
-    parity_expect(p, "rstd", rstd, wrstd, 16);
+    double *order = parity_zeros(test, y.n);
+    rms_order(test, &work, wrstd, order);
+    parity_expect_order(test, "y", y, wy, work.layer ? NULL : order, 16);
+    parity_expect(test, "rstd", rstd, wrstd, 16);
 }
 
-static void bwd_case(parity *p, const int64_t *shape)
+static void bwd_case(parity *test, const int64_t *shape)
 {
     tensor x, w, b;
-    norm o = draw_norm(p, shape, &x, &w, &b);
+    norm work = draw_norm(test, shape, &x, &w, &b);
     bool acc = shape[2] & ACCUMULATE;
-    tensor dy = parity_tensor(p, o.rows * o.n, 1), dx = parity_tensor(p, o.rows * o.n, 1);
-    tensor dw = parity_tensor_acc(p, o.n, 1), db = parity_tensor_acc(p, o.n, 1);
-    double *y = parity_zeros(p, x.n), *mean = parity_zeros(p, o.rows);
-    double *rstd = parity_zeros(p, o.rows);
-    norm_loop(&o, y, mean, rstd);
-    tensor tmean = parity_upload_acc(p, mean, o.rows), trstd = parity_upload_acc(p, rstd, o.rows);
-    o.up = parity_copy(p, dy.ref, dy.n);
+    tensor dy = parity_tensor(test, work.rows * work.n, 1),
+           dx = parity_tensor(test, work.rows * work.n, 1);
+    tensor dw = parity_tensor_acc(test, work.n, 1), db = parity_tensor_acc(test, work.n, 1);
+    double *y = parity_zeros(test, x.n), *mean = parity_zeros(test, work.rows);
+    double *rstd = parity_zeros(test, work.rows);
+    norm_loop(&work, y, mean, rstd);
+    tensor tmean = parity_upload_acc(test, mean, work.rows),
+           trstd = parity_upload_acc(test, rstd, work.rows);
+    work.up = parity_copy(test, dy.ref, dy.n);
     if (shape[2] & IN_PLACE)
         dx = dy;
-    if (o.layer)
-        PARITY_RUN(p, op_layernorm_bwd(p->s, &(layernorm_bwd_args){o.rows, o.n, x.dev, w.dev,
+    if (work.layer)
+        PARITY_RUN(test,
+                   op_layernorm_bwd(test->s, &(layernorm_bwd_args){work.rows, work.n, x.dev, w.dev,
                                                                    tmean.dev, trstd.dev, dy.dev,
                                                                    dx.dev, dw.dev, db.dev, acc}));
     else
-        PARITY_RUN(p, op_rmsnorm_bwd(p->s, &(rmsnorm_bwd_args){o.rows, o.n, x.dev, w.dev, trstd.dev,
-                                                               dy.dev, dx.dev, dw.dev, acc}));
-    parity_gradient(p, "dx", dx, acc ? dx.ref : NULL, x.ref, norm_loss, &o, 64);
-    parity_gradient(p, "dw", dw, dw.ref, w.ref, norm_loss, &o, 64);
-    if (o.layer)
-        parity_gradient(p, "db", db, db.ref, b.ref, norm_loss, &o, 64);
+        PARITY_RUN(test, op_rmsnorm_bwd(test->s, &(rmsnorm_bwd_args){work.rows, work.n, x.dev,
+                                                                     w.dev, trstd.dev, dy.dev,
+                                                                     dx.dev, dw.dev, acc}));
+    parity_gradient(test, "dx", dx, acc ? dx.ref : NULL, x.ref, norm_loss, &work, 64);
+    parity_gradient(test, "dw", dw, dw.ref, w.ref, norm_loss, &work, 64);
+    if (work.layer)
+        parity_gradient(test, "db", db, db.ref, b.ref, norm_loss, &work, 64);
 }
 
 const parity_case parity_norm[] = {

@@ -46,7 +46,7 @@ typedef struct parity {
 
 typedef struct parity_case {
     const char *op, *name;
-    void (*run)(parity *p, const int64_t *shape);
+    void (*run)(parity *test, const int64_t *shape);
     int64_t shape[PARITY_SHAPE];
 } parity_case;
 
@@ -85,41 +85,42 @@ typedef struct tensor {
 
 /* Random numbers in (-scale, scale), uniform, in the device's type of activations or of
  * accumulation. Freed with the case. */
-tensor parity_tensor(parity *p, int64_t n, double scale);
-tensor parity_tensor_acc(parity *p, int64_t n, double scale);
+tensor parity_tensor(parity *test, int64_t n, double scale);
+tensor parity_tensor_acc(parity *test, int64_t n, double scale);
 /* The given numbers, rounded to the device's type. */
-tensor parity_upload(parity *p, const double *values, int64_t n);
-tensor parity_upload_acc(parity *p, const double *values, int64_t n);
-int32_t *parity_ints(parity *p, const int32_t *values, int64_t n);
-void *parity_bytes(parity *p, const void *values, size_t bytes);
+tensor parity_upload(parity *test, const double *values, int64_t n);
+tensor parity_upload_acc(parity *test, const double *values, int64_t n);
+int32_t *parity_ints(parity *test, const int32_t *values, int64_t n);
+void *parity_bytes(parity *test, const void *values, size_t bytes);
 /* Arrays on the host: a copy of init, or zeros. */
-double *parity_copy(parity *p, const double *init, int64_t n);
-double *parity_zeros(parity *p, int64_t n);
-int32_t *parity_zero_ints(parity *p, int64_t n);
-double parity_uniform(parity *p, double low, double high);
-int64_t parity_below(parity *p, int64_t n); /* 0 .. n-1 */
+double *parity_copy(parity *test, const double *init, int64_t n);
+double *parity_zeros(parity *test, int64_t n);
+int32_t *parity_zero_ints(parity *test, int64_t n);
+double parity_uniform(parity *test, double low, double high);
+int64_t parity_below(parity *test, int64_t n); /* 0 .. n-1 */
 
-/* The device's address of element i. */
-void *parity_at(tensor t, int64_t i);
+/* The device's address of element index. */
+void *parity_at(tensor token, int64_t index);
 
 /* The numbers that the device holds now, as doubles. Freed with the case. */
-double *parity_fetch(parity *p, tensor t);
+double *parity_fetch(parity *test, tensor token);
 
 /* x rounded to the device's type of activations, for writing down an order of roundings. */
-double parity_round(const parity *p, double x);
+double parity_round(const parity *test, double x);
 
-void parity_expect(parity *p, const char *what, tensor t, const double *want, double tolerance);
+void parity_expect(parity *test, const char *what, tensor token, const double *want,
+                   double tolerance);
 /* `order` holds the numbers that the published model's order of bf16 roundings gives, which may
  * round more than once; for an array in the type of accumulation, the bf16 numbers that the
  * published model has there. */
-void parity_expect_order(parity *p, const char *what, tensor t, const double *want,
+void parity_expect_order(parity *test, const char *what, tensor token, const double *want,
                          const double *order, double tolerance);
-void parity_expect_ints(parity *p, const char *what, const int32_t *dev, const int32_t *want,
+void parity_expect_ints(parity *test, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
 
 /* Notes (in errors.c) that an output of p's op is off by `ours` where the published order of
  * roundings is off by `order`. */
-void errors_note(const parity *p, const char *what, double ours, double order);
+void errors_note(const parity *test, const char *what, double ours, double order);
 /* Whether the published model determines an order of roundings for the op. */
 bool errors_wanted(const char *op);
 int64_t errors_compared(const char *op); /* how many outputs of the op were compared */
@@ -128,10 +129,10 @@ void errors_print(void);
 /* Checks that t is base + d loss / d x (base NULL: 0), for all elements of x or a sample of them.
  * `loss` reads x. */
 typedef double (*parity_loss_fn)(const void *of);
-void parity_gradient(parity *p, const char *what, tensor t, const double *base, double *x,
+void parity_gradient(parity *test, const char *what, tensor token, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
 
-void parity_done(parity *p); /* frees everything that a case made */
+void parity_done(parity *test); /* frees everything that a case made */
 
 /* Runs an op that must succeed. Under --bench it runs the op repeatedly for some milliseconds. */
 #define PARITY_RUN(p, call)                                                                        \

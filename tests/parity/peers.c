@@ -16,110 +16,113 @@ typedef struct routed {
     int32_t *offset;
 } routed;
 
-static int64_t draw_count(parity *p, const routed *o, int64_t expert, int how)
+static int64_t draw_count(parity *test, const routed *routes, int64_t expert, int how)
 {
-    const int64_t own = o->experts / o->ranks;
+    const int64_t own = routes->experts / routes->ranks;
     switch (how) {
     case TO_LAST:
-        return expert / own == o->ranks - 1 ? parity_below(p, 9) : 0;
+        return expert / own == routes->ranks - 1 ? parity_below(test, 9) : 0;
     case TO_NOBODY:
         return 0;
     case EVERY_OTHER:
-        return expert % 2 ? parity_below(p, 9) : 0;
+        return expert % 2 ? parity_below(test, 9) : 0;
     default:
-        return parity_below(p, 6);
+        return parity_below(test, 6);
     }
 }
 
 /* shape: ranks, experts, rows of a round, how */
-static routed draw_routed(parity *p, const int64_t *shape)
+static routed draw_routed(parity *test, const int64_t *shape)
 {
-    routed o = {.ranks = shape[0], .experts = shape[1], .rows = shape[2], .slots = 1};
-    o.offset = parity_zero_ints(p, o.ranks * (o.experts + 1));
-    for (int64_t r = 0; r < o.ranks; r++) {
-        int32_t *at = o.offset + r * (o.experts + 1);
-        for (int64_t e = 0; e < o.experts; e++)
-            at[e + 1] = at[e] + (int32_t)draw_count(p, &o, e, (int)shape[3]);
-        o.slots = at[o.experts] + 2 > o.slots ? at[o.experts] + 2 : o.slots;
+    routed routes = {.ranks = shape[0], .experts = shape[1], .rows = shape[2], .slots = 1};
+    routes.offset = parity_zero_ints(test, routes.ranks * (routes.experts + 1));
+    for (int64_t rank = 0; rank < routes.ranks; rank++) {
+        int32_t *at = routes.offset + rank * (routes.experts + 1);
+        for (int64_t expert = 0; expert < routes.experts; expert++)
+            at[expert + 1] = at[expert] + (int32_t)draw_count(test, &routes, expert, (int)shape[3]);
+        routes.slots =
+            at[routes.experts] + 2 > routes.slots ? at[routes.experts] + 2 : routes.slots;
     }
-    return o;
+    return routes;
 }
 
 /* Draws a permutation of the ranks. */
-static void draw_turns(parity *p, int64_t n, int32_t *out)
+static void draw_turns(parity *test, int64_t n, int32_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        int64_t j = parity_below(p, i + 1);
+        int64_t j = parity_below(test, i + 1);
         out[i] = out[j];
         out[j] = (int32_t)i;
     }
 }
 
 /* Makes windows of `bytes` each within one block. */
-static void *const *bases(parity *p, void *block, int64_t ranks, size_t bytes)
+static void *const *bases(parity *test, void *block, int64_t ranks, size_t bytes)
 {
     void *base[RANKS_MOST];
-    for (int64_t r = 0; r < ranks; r++)
-        base[r] = (char *)block + (size_t)r * bytes;
-    return parity_bytes(p, base, (size_t)ranks * sizeof *base);
+    for (int64_t rank = 0; rank < ranks; rank++)
+        base[rank] = (char *)block + (size_t)rank * bytes;
+    return parity_bytes(test, base, (size_t)ranks * sizeof *base);
 }
 
 /* shape: ranks, values */
-static void tell_case(parity *p, const int64_t *shape)
+static void tell_case(parity *test, const int64_t *shape)
 {
     const int64_t ranks = shape[0], n = shape[1], lead = LEAD / (int64_t)sizeof(int32_t);
     const int64_t all = lead + ranks * n;
-    int32_t *was = parity_zero_ints(p, ranks * all), turn[RANKS_MOST];
+    int32_t *was = parity_zero_ints(test, ranks * all), turn[RANKS_MOST];
     for (int64_t i = 0; i < ranks * all; i++)
-        was[i] = (int32_t)parity_below(p, 1000);
-    int32_t *dev = parity_ints(p, was, ranks * all);
-    void *const *base = bases(p, dev, ranks, (size_t)all * sizeof *dev);
-    draw_turns(p, ranks, turn);
+        was[i] = (int32_t)parity_below(test, 1000);
+    int32_t *dev = parity_ints(test, was, ranks * all);
+    void *const *base = bases(test, dev, ranks, (size_t)all * sizeof *dev);
+    draw_turns(test, ranks, turn);
     for (int64_t i = 0; i < ranks - 1; i++) { /* the last rank tells nothing */
-        int32_t *values = parity_zero_ints(p, n);
+        int32_t *values = parity_zero_ints(test, n);
         for (int64_t k = 0; k < n; k++)
-            values[k] = (int32_t)parity_below(p, 1000);
-        PARITY_RUN(p, op_peers_tell(p->s, &(peers_tell_args){{base, turn[i], (int32_t)ranks},
-                                                             LEAD,
-                                                             n,
-                                                             parity_ints(p, values, n)}));
-        for (int64_t r = 0; r < ranks; r++)
+            values[k] = (int32_t)parity_below(test, 1000);
+        PARITY_RUN(test, op_peers_tell(test->s, &(peers_tell_args){{base, turn[i], (int32_t)ranks},
+                                                                   LEAD,
+                                                                   n,
+                                                                   parity_ints(test, values, n)}));
+        for (int64_t rank = 0; rank < ranks; rank++)
             for (int64_t k = 0; k < n; k++)
-                was[r * all + lead + turn[i] * n + k] = values[k];
+                was[rank * all + lead + turn[i] * n + k] = values[k];
     }
-    parity_expect_ints(p, "windows", dev, was, ranks * all);
+    parity_expect_ints(test, "windows", dev, was, ranks * all);
 }
 
 /* Meetings of ranks. A window holds arrived [P], then met. shape: ranks */
-static void meet_case(parity *p, const int64_t *shape)
+static void meet_case(parity *test, const int64_t *shape)
 {
     const int64_t ranks = shape[0], each = ranks + 1;
-    int32_t *want = parity_zero_ints(p, ranks * each), turn[RANKS_MOST];
-    int32_t *dev = parity_ints(p, want, ranks * each);
-    int32_t *rounds = parity_ints(p, (int32_t[]){2}, 1), *stop = parity_ints(p, (int32_t[]){1}, 1);
-    void *const *base = bases(p, dev, ranks, (size_t)each * sizeof *dev);
+    int32_t *want = parity_zero_ints(test, ranks * each), turn[RANKS_MOST];
+    int32_t *dev = parity_ints(test, want, ranks * each);
+    int32_t *rounds = parity_ints(test, (int32_t[]){2}, 1),
+            *stop = parity_ints(test, (int32_t[]){1}, 1);
+    void *const *base = bases(test, dev, ranks, (size_t)each * sizeof *dev);
     for (int32_t round = 0; round < 3; round++) {
-        peers_meet_args a = {.met = (size_t)ranks * sizeof *dev, .round = round, .rounds = rounds};
-        for (a.phase = MEET_ARRIVE; a.phase <= MEET_WAIT; a.phase++) {
-            draw_turns(p, ranks, turn);
+        peers_meet_args args = {
+            .met = (size_t)ranks * sizeof *dev, .round = round, .rounds = rounds};
+        for (args.phase = MEET_ARRIVE; args.phase <= MEET_WAIT; args.phase++) {
+            draw_turns(test, ranks, turn);
             for (int64_t i = 0; i < ranks; i++) {
-                a.peers = (peer_set){base, turn[i], (int32_t)ranks};
-                PARITY_RUN(p, op_peers_meet(p->s, &a));
+                args.peers = (peer_set){base, turn[i], (int32_t)ranks};
+                PARITY_RUN(test, op_peers_meet(test->s, &args));
             }
         }
     }
     for (int64_t i = 0; i < ranks * each; i++)
         want[i] = 2; /* two meetings sufficed */
-    parity_expect_ints(p, "met", dev, want, ranks * each);
+    parity_expect_ints(test, "met", dev, want, ranks * each);
     /* After `stop` is set, a rank that is alone does not wait for the others. */
-    assert_ok(op_peers_meet(p->s, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
-                                                     .met = (size_t)ranks * sizeof *dev,
-                                                     .phase = MEET_ARRIVE | MEET_WAIT,
-                                                     .stop = stop}));
-    for (int64_t r = 0; r < ranks; r++)
-        want[r * each] = 3;
+    assert_ok(op_peers_meet(test->s, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
+                                                        .met = (size_t)ranks * sizeof *dev,
+                                                        .phase = MEET_ARRIVE | MEET_WAIT,
+                                                        .stop = stop}));
+    for (int64_t rank = 0; rank < ranks; rank++)
+        want[rank * each] = 3;
     want[ranks] = 3;
-    parity_expect_ints(p, "met without the others", dev, want, ranks * each);
+    parity_expect_ints(test, "met without the others", dev, want, ranks * each);
 }
 
 /* A row of an owner's order. */
@@ -129,24 +132,25 @@ typedef struct row_of {
 
 /* Writes the row of every slot to where [P, slots], and the borders of rows to order [P, E/P + 1].
  * Returns the number of rounds. */
-static int32_t order_loop(const routed *o, row_of *where, int32_t *order)
+static int32_t order_loop(const routed *routes, row_of *where, int32_t *order)
 {
-    const int64_t own = o->experts / o->ranks;
+    const int64_t own = routes->experts / routes->ranks;
     int64_t most = 0;
-    for (int64_t owner = 0; owner < o->ranks; owner++) {
+    for (int64_t owner = 0; owner < routes->ranks; owner++) {
         int64_t row = 0;
-        for (int64_t x = 0; x < own; x++) {
-            order[owner * (own + 1) + x] = (int32_t)row;
-            for (int64_t from = 0; from < o->ranks; from++) {
-                const int32_t *at = o->offset + from * (o->experts + 1) + owner * own + x;
+        for (int64_t local = 0; local < own; local++) {
+            order[owner * (own + 1) + local] = (int32_t)row;
+            for (int64_t from = 0; from < routes->ranks; from++) {
+                const int32_t *at =
+                    routes->offset + from * (routes->experts + 1) + owner * own + local;
                 for (int64_t slot = at[0]; slot < at[1]; slot++)
-                    where[from * o->slots + slot] = (row_of){owner, row++};
+                    where[from * routes->slots + slot] = (row_of){owner, row++};
             }
         }
         order[owner * (own + 1) + own] = (int32_t)row;
         most = row > most ? row : most;
     }
-    return (int32_t)((most + o->rows - 1) / o->rows);
+    return (int32_t)((most + routes->rows - 1) / routes->rows);
 }
 
 /* The plan of one rank, on the device. */
@@ -155,66 +159,68 @@ typedef struct planned {
     int64_t *moved;
 } planned;
 
-static planned plan_rank(parity *p, const routed *o, int64_t rank, const int32_t *borders)
+static planned plan_rank(parity *test, const routed *routes, int64_t rank, const int32_t *borders)
 {
     static const int64_t before[2] = {100, 1000};
-    planned a = {.place = parity_ints(p, o->offset, o->experts),
-                 .order = parity_ints(p, o->offset, o->experts / o->ranks + 1),
-                 .rounds = parity_ints(p, o->offset, 1),
-                 .moved = parity_bytes(p, before, sizeof before)};
-    PARITY_RUN(p, op_exchange_plan(p->s, &(exchange_plan_args){o->ranks, o->experts, o->rows,
-                                                               (int32_t)rank, borders, a.place,
-                                                               a.order, a.rounds, a.moved}));
-    return a;
+    planned plan = {.place = parity_ints(test, routes->offset, routes->experts),
+                    .order = parity_ints(test, routes->offset, routes->experts / routes->ranks + 1),
+                    .rounds = parity_ints(test, routes->offset, 1),
+                    .moved = parity_bytes(test, before, sizeof before)};
+    PARITY_RUN(test, op_exchange_plan(test->s, &(exchange_plan_args){
+                                                   routes->ranks, routes->experts, routes->rows,
+                                                   (int32_t)rank, borders, plan.place, plan.order,
+                                                   plan.rounds, plan.moved}));
+    return plan;
 }
 
 /* Compares 64-bit numbers; the machine is little-endian. */
-static void expect_moved(parity *p, const int64_t *dev, int64_t come, int64_t go)
+static void expect_moved(parity *test, const int64_t *dev, int64_t come, int64_t go)
 {
     const int64_t want[2] = {100 + come, 1000 + go};
     int32_t words[4];
     memcpy(words, want, sizeof words);
-    parity_expect_ints(p, "moved", (const int32_t *)(const void *)dev, words, 4);
+    parity_expect_ints(test, "moved", (const int32_t *)(const void *)dev, words, 4);
 }
 
 /* shape: as draw_routed */
-static void plan_case(parity *p, const int64_t *shape)
+static void plan_case(parity *test, const int64_t *shape)
 {
-    const routed o = draw_routed(p, shape);
-    const int64_t own = o.experts / o.ranks, n = o.experts + 1;
-    row_of *where = calloc((size_t)(o.ranks * o.slots), sizeof *where);
-    int32_t *order = parity_zero_ints(p, o.ranks * (own + 1)), *place, come = 0, go = 0;
-    int32_t *borders = parity_ints(p, o.offset, o.ranks * n), rounds;
+    const routed routes = draw_routed(test, shape);
+    const int64_t own = routes.experts / routes.ranks, n = routes.experts + 1;
+    row_of *where = calloc((size_t)(routes.ranks * routes.slots), sizeof *where);
+    int32_t *order = parity_zero_ints(test, routes.ranks * (own + 1)), *place, come = 0, go = 0;
+    int32_t *borders = parity_ints(test, routes.offset, routes.ranks * n), rounds;
     assert_non_null(where);
-    rounds = order_loop(&o, where, order);
-    for (int64_t rank = 0; rank < o.ranks && !p->bench; rank++) {
-        const planned got = plan_rank(p, &o, rank, borders);
-        place = parity_zero_ints(p, o.experts);
+    rounds = order_loop(&routes, where, order);
+    for (int64_t rank = 0; rank < routes.ranks && !test->bench; rank++) {
+        const planned got = plan_rank(test, &routes, rank, borders);
+        place = parity_zero_ints(test, routes.experts);
         come = go = 0;
-        for (int64_t e = 0; e < o.experts; e++) {
-            int64_t owner = e / own, x = e % own;
-            place[e] = order[owner * (own + 1) + x];
-            for (int64_t from = 0; from < o.ranks; from++) {
-                int32_t slots = o.offset[from * n + e + 1] - o.offset[from * n + e];
-                place[e] += from < rank ? slots : 0;
+        for (int64_t expert = 0; expert < routes.experts; expert++) {
+            int64_t owner = expert / own, local = expert % own;
+            place[expert] = order[owner * (own + 1) + local];
+            for (int64_t from = 0; from < routes.ranks; from++) {
+                int32_t slots =
+                    routes.offset[from * n + expert + 1] - routes.offset[from * n + expert];
+                place[expert] += from < rank ? slots : 0;
                 come += from != rank && owner == rank ? slots : 0;
                 go += from == rank && owner != rank ? slots : 0;
             }
         }
-        parity_expect_ints(p, "place", got.place, place, o.experts);
-        parity_expect_ints(p, "order", got.order, order + rank * (own + 1), own + 1);
-        parity_expect_ints(p, "rounds", got.rounds, &rounds, 1);
-        expect_moved(p, got.moved, come, go);
+        parity_expect_ints(test, "place", got.place, place, routes.experts);
+        parity_expect_ints(test, "order", got.order, order + rank * (own + 1), own + 1);
+        parity_expect_ints(test, "rounds", got.rounds, &rounds, 1);
+        expect_moved(test, got.moved, come, go);
     }
-    if (p->bench)
-        plan_rank(p, &o, 0, borders);
+    if (test->bench)
+        plan_rank(test, &routes, 0, borders);
     free(where);
 }
 
 /* One round of all ranks: rows go to the owners of their experts and come back doubled, as from an
  * expert that doubles. */
 typedef struct played {
-    const routed *o;
+    const routed *routes;
     const row_of *where;
     const planned *plan;
     tensor mine, window; /* [P, slots, width]; windows of LEAD bytes and [R, width] */
@@ -223,108 +229,114 @@ typedef struct played {
     int64_t width, lead; /* in elements */
 } played;
 
-static void move_rank(parity *p, const played *g, int64_t rank, int32_t round, bool back,
+static void move_rank(parity *test, const played *game, int64_t rank, int32_t round, bool back,
                       int32_t *round_offset)
 {
-    const routed *o = g->o;
-    const planned *a = &g->plan[rank];
-    PARITY_RUN(p, op_exchange_rows(
-                      p->s, &(exchange_rows_args){
-                                .peers = {g->base, (int32_t)rank, (int32_t)o->ranks},
-                                .at = (size_t)g->lead * st_dtype_size(p->s->dev->backend->act),
-                                .back = back,
-                                .round = round,
-                                .slots = o->slots,
-                                .width = g->width,
-                                .experts = o->experts,
-                                .rows = o->rows,
-                                .offset = parity_ints(p, o->offset + rank * (o->experts + 1),
-                                                      o->experts + 1),
-                                .place = a->place,
-                                .order = a->order,
-                                .rounds = a->rounds,
-                                .mine = parity_at(g->mine, rank * o->slots * g->width),
-                                .round_offset = round_offset}));
+    const routed *routes = game->routes;
+    const planned *plan = &game->plan[rank];
+    PARITY_RUN(
+        test,
+        op_exchange_rows(
+            test->s, &(exchange_rows_args){
+                         .peers = {game->base, (int32_t)rank, (int32_t)routes->ranks},
+                         .at = (size_t)game->lead * st_dtype_size(test->s->dev->backend->act),
+                         .back = back,
+                         .round = round,
+                         .slots = routes->slots,
+                         .width = game->width,
+                         .experts = routes->experts,
+                         .rows = routes->rows,
+                         .offset = parity_ints(test, routes->offset + rank * (routes->experts + 1),
+                                               routes->experts + 1),
+                         .place = plan->place,
+                         .order = plan->order,
+                         .rounds = plan->rounds,
+                         .mine = parity_at(game->mine, rank * routes->slots * game->width),
+                         .round_offset = round_offset}));
 }
 
 /* The specification: copies every slot of the round to its owner, or back. */
-static void move_loop(const played *g, int32_t round, bool back)
+static void move_loop(const played *game, int32_t round, bool back)
 {
-    const routed *o = g->o;
-    const int64_t window = g->lead + o->rows * g->width;
-    for (int64_t from = 0; from < o->ranks; from++)
-        for (int64_t slot = 0; slot < o->offset[from * (o->experts + 1) + o->experts]; slot++) {
-            const row_of *w = g->where + from * o->slots + slot;
-            int64_t row = w->row - round * o->rows;
-            if (row < 0 || row >= o->rows)
+    const routed *routes = game->routes;
+    const int64_t window = game->lead + routes->rows * game->width;
+    for (int64_t from = 0; from < routes->ranks; from++)
+        for (int64_t slot = 0;
+             slot < routes->offset[from * (routes->experts + 1) + routes->experts]; slot++) {
+            const row_of *where = game->where + from * routes->slots + slot;
+            int64_t row = where->row - round * routes->rows;
+            if (row < 0 || row >= routes->rows)
                 continue;
-            double *there = g->window_want + w->owner * window + g->lead + row * g->width;
-            double *here = g->mine_want + (from * o->slots + slot) * g->width;
-            memcpy(back ? here : there, back ? there : here, (size_t)g->width * sizeof *here);
+            double *there =
+                game->window_want + where->owner * window + game->lead + row * game->width;
+            double *here = game->mine_want + (from * routes->slots + slot) * game->width;
+            memcpy(back ? here : there, back ? there : here, (size_t)game->width * sizeof *here);
         }
 }
 
-static void check_round(parity *p, const played *g, const int32_t *order, int32_t round)
+static void check_round(parity *test, const played *game, const int32_t *order, int32_t round)
 {
-    const routed *o = g->o;
-    const int64_t own = o->experts / o->ranks;
-    int32_t turn[RANKS_MOST], *want = parity_zero_ints(p, own + 1);
-    draw_turns(p, o->ranks, turn);
-    for (int64_t i = 0; i < o->ranks; i++) {
-        int32_t *got = parity_ints(p, order, own + 1);
-        move_rank(p, g, turn[i], round, false, got);
-        for (int64_t x = 0; x <= own; x++) {
-            int64_t row = order[turn[i] * (own + 1) + x] - round * o->rows;
-            want[x] = (int32_t)(row < 0 ? 0 : row > o->rows ? o->rows : row);
+    const routed *routes = game->routes;
+    const int64_t own = routes->experts / routes->ranks;
+    int32_t turn[RANKS_MOST], *want = parity_zero_ints(test, own + 1);
+    draw_turns(test, routes->ranks, turn);
+    for (int64_t i = 0; i < routes->ranks; i++) {
+        int32_t *got = parity_ints(test, order, own + 1);
+        move_rank(test, game, turn[i], round, false, got);
+        for (int64_t local = 0; local <= own; local++) {
+            int64_t row = order[turn[i] * (own + 1) + local] - round * routes->rows;
+            want[local] = (int32_t)(row < 0 ? 0 : row > routes->rows ? routes->rows : row);
         }
-        parity_expect_ints(p, "rows of the round", got, want, own + 1);
+        parity_expect_ints(test, "rows of the round", got, want, own + 1);
     }
-    move_loop(g, round, false);
-    parity_expect(p, "windows", g->window, g->window_want, 0);
+    move_loop(game, round, false);
+    parity_expect(test, "windows", game->window, game->window_want, 0);
 }
 
 /* Doubles the rows at their owners, which then send them back. In a round that is not needed it
  * does nothing. */
-static void answer_round(parity *p, const played *g, int32_t round)
+static void answer_round(parity *test, const played *game, int32_t round)
 {
-    const int64_t n = g->window.n;
+    const int64_t n = game->window.n;
     int32_t turn[RANKS_MOST];
-    assert_ok(op_scale(p->s, &(scale_args){.n = n, .factor = 2, .y = g->window.dev}));
+    assert_ok(op_scale(test->s, &(scale_args){.n = n, .factor = 2, .y = game->window.dev}));
     for (int64_t i = 0; i < n; i++)
-        g->window_want[i] *= 2;
-    draw_turns(p, g->o->ranks, turn);
-    for (int64_t i = 0; i < g->o->ranks; i++)
-        move_rank(p, g, turn[i], round, true, NULL);
-    move_loop(g, round, true);
-    parity_expect(p, "slots", g->mine, g->mine_want, 0);
+        game->window_want[i] *= 2;
+    draw_turns(test, game->routes->ranks, turn);
+    for (int64_t i = 0; i < game->routes->ranks; i++)
+        move_rank(test, game, turn[i], round, true, NULL);
+    move_loop(game, round, true);
+    parity_expect(test, "slots", game->mine, game->mine_want, 0);
 }
 
 /* shape: as draw_routed, and the width of a row */
-static void rows_case(parity *p, const int64_t *shape)
+static void rows_case(parity *test, const int64_t *shape)
 {
-    const routed o = draw_routed(p, shape);
-    const int64_t own = o.experts / o.ranks, act = (int64_t)st_dtype_size(p->s->dev->backend->act);
-    row_of *where = calloc((size_t)(o.ranks * o.slots), sizeof *where);
+    const routed routes = draw_routed(test, shape);
+    const int64_t own = routes.experts / routes.ranks,
+                  act = (int64_t)st_dtype_size(test->s->dev->backend->act);
+    row_of *where = calloc((size_t)(routes.ranks * routes.slots), sizeof *where);
     planned plan[RANKS_MOST];
-    played g = {.o = &o, .where = where, .plan = plan, .width = shape[4], .lead = LEAD / act};
-    const int64_t window = g.lead + o.rows * g.width;
-    int32_t *order = parity_zero_ints(p, o.ranks * (own + 1));
-    int32_t *borders = parity_ints(p, o.offset, o.ranks * (o.experts + 1));
+    played game = {
+        .routes = &routes, .where = where, .plan = plan, .width = shape[4], .lead = LEAD / act};
+    const int64_t window = game.lead + routes.rows * game.width;
+    int32_t *order = parity_zero_ints(test, routes.ranks * (own + 1));
+    int32_t *borders = parity_ints(test, routes.offset, routes.ranks * (routes.experts + 1));
     assert_non_null(where);
-    const int32_t rounds = order_loop(&o, where, order);
-    for (int64_t r = 0; r < o.ranks; r++)
-        plan[r] = plan_rank(p, &o, r, borders);
-    g.mine = parity_tensor(p, o.ranks * o.slots * g.width, 1);
-    g.window = parity_tensor(p, o.ranks * window, 1);
-    g.mine_want = parity_copy(p, g.mine.ref, g.mine.n);
-    g.window_want = parity_copy(p, g.window.ref, g.window.n);
-    g.base = bases(p, g.window.dev, o.ranks, (size_t)(window * act));
-    for (int32_t round = 0; round < rounds + 2 && !p->bench; round++) {
-        check_round(p, &g, order, round);
-        answer_round(p, &g, round);
+    const int32_t rounds = order_loop(&routes, where, order);
+    for (int64_t rank = 0; rank < routes.ranks; rank++)
+        plan[rank] = plan_rank(test, &routes, rank, borders);
+    game.mine = parity_tensor(test, routes.ranks * routes.slots * game.width, 1);
+    game.window = parity_tensor(test, routes.ranks * window, 1);
+    game.mine_want = parity_copy(test, game.mine.ref, game.mine.n);
+    game.window_want = parity_copy(test, game.window.ref, game.window.n);
+    game.base = bases(test, game.window.dev, routes.ranks, (size_t)(window * act));
+    for (int32_t round = 0; round < rounds + 2 && !test->bench; round++) {
+        check_round(test, &game, order, round);
+        answer_round(test, &game, round);
     }
-    if (p->bench)
-        move_rank(p, &g, 0, 0, false, NULL);
+    if (test->bench)
+        move_rank(test, &game, 0, 0, false, NULL);
     free(where);
 }
 

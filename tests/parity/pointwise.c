@@ -3,40 +3,40 @@
  * column sums as in gemm.c. */
 #include "tests/parity/parity.h"
 
-static void add_case(parity *p, const int64_t *shape)
+static void add_case(parity *test, const int64_t *shape)
 {
     int64_t n = shape[0];
     const bool acc = shape[2];
     tensor (*make)(parity *, int64_t, double) = acc ? parity_tensor_acc : parity_tensor;
-    tensor a = make(p, n, 1), b = make(p, n, 1), y = make(p, n, 1);
-    double *want = parity_zeros(p, n);
+    tensor a = make(test, n, 1), b = make(test, n, 1), y = make(test, n, 1);
+    double *want = parity_zeros(test, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = a.ref[i] + (shape[1] ? b.ref[i] : y.ref[i]);
-    PARITY_RUN(p, op_add(p->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev, acc}));
-    parity_expect(p, "y", y, want, 1);
+    PARITY_RUN(test, op_add(test->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev, acc}));
+    parity_expect(test, "y", y, want, 1);
 }
 
-static void scale_case(parity *p, const int64_t *shape)
+static void scale_case(parity *test, const int64_t *shape)
 {
-    tensor y = parity_tensor(p, shape[0], 1);
-    double *want = parity_zeros(p, shape[0]);
+    tensor y = parity_tensor(test, shape[0], 1);
+    double *want = parity_zeros(test, shape[0]);
     for (int64_t i = 0; i < shape[0]; i++)
         want[i] = 0.75 * y.ref[i];
-    PARITY_RUN(p, op_scale(p->s, &(scale_args){shape[0], 0.75, y.dev}));
+    PARITY_RUN(test, op_scale(test->s, &(scale_args){shape[0], 0.75, y.dev}));
     /* A timed op runs repeatedly and keeps scaling. */
-    if (!p->bench)
-        parity_expect(p, "y", y, want, 1);
+    if (!test->bench)
+        parity_expect(test, "y", y, want, 1);
 }
 
-static void bias_case(parity *p, const int64_t *shape)
+static void bias_case(parity *test, const int64_t *shape)
 {
     int64_t rows = shape[0], n = shape[1];
-    tensor dy = parity_tensor(p, rows * n, 1), db = parity_tensor_acc(p, n, 1);
-    double *want = parity_copy(p, db.ref, n);
+    tensor dy = parity_tensor(test, rows * n, 1), db = parity_tensor_acc(test, n, 1);
+    double *want = parity_copy(test, db.ref, n);
     for (int64_t i = 0; i < rows * n; i++)
         want[i % n] += dy.ref[i];
-    PARITY_RUN(p, op_bias_grad(p->s, &(bias_grad_args){rows, n, dy.dev, db.dev}));
-    parity_expect(p, "db", db, want, 8 * sqrt((double)rows) + 8);
+    PARITY_RUN(test, op_bias_grad(test->s, &(bias_grad_args){rows, n, dy.dev, db.dev}));
+    parity_expect(test, "db", db, want, 8 * sqrt((double)rows) + 8);
 }
 
 typedef struct activation {
@@ -63,125 +63,128 @@ static double gelu_slope(int kind, double x)
 {
     if (kind == GELU_ERF)
         return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * M_PI);
-    double k0 = sqrt(2 / M_PI), k1 = 0.044715, t = tanh(k0 * (x + k1 * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k0 * (1 + 3 * k1 * x * x);
+    double k0 = sqrt(2 / M_PI), k1 = 0.044715, value = tanh(k0 * (x + k1 * x * x * x));
+    return 0.5 * (1 + value) + 0.5 * x * (1 - value * value) * k0 * (1 + 3 * k1 * x * x);
 }
 
-static double activation_at(const activation *o, int64_t i)
+static double activation_at(const activation *work, int64_t index)
 {
-    if (o->width == 0)
-        return compute_gelu(o->kind, o->x[i]);
-    int64_t row = i / o->width, j = i % o->width;
-    double g = o->x[row * 2 * o->width + j], u = o->x[row * 2 * o->width + o->width + j];
+    if (work->width == 0)
+        return compute_gelu(work->kind, work->x[index]);
+    int64_t row = index / work->width, j = index % work->width;
+    double g = work->x[row * 2 * work->width + j],
+           u = work->x[row * 2 * work->width + work->width + j];
     return g * compute_sigmoid(g) * u;
 }
 
 static double activation_loss(const void *of)
 {
-    const activation *o = of;
+    const activation *work = of;
     double sum = 0;
-    for (int64_t i = 0; i < o->rows * (o->width ? o->width : 1); i++)
-        sum += o->up[i] * activation_at(o, i);
+    for (int64_t i = 0; i < work->rows * (work->width ? work->width : 1); i++)
+        sum += work->up[i] * activation_at(work, i);
     return sum;
 }
 
 /* shape: rows, width, valid rows or -1 for all, in place, scale of x */
-static void swiglu_case(parity *p, const int64_t *shape)
+static void swiglu_case(parity *test, const int64_t *shape)
 {
     int64_t rows = shape[0], n = shape[1], valid = shape[2] < 0 ? rows : shape[2];
-    bool bwd = strcmp(p->op, "swiglu_bwd") == 0;
+    bool bwd = strcmp(test->op, "swiglu_bwd") == 0;
     int32_t valid32 = (int32_t)valid;
-    int32_t *n_valid = shape[2] < 0 ? NULL : parity_ints(p, &valid32, 1);
-    tensor x = parity_tensor(p, rows * 2 * n, shape[4] ? (double)shape[4] : 4);
-    tensor y = parity_tensor(p, rows * n, 1), dx = parity_tensor(p, x.n, 1);
-    activation o = {x.ref, parity_copy(p, y.ref, y.n), rows, n, 0};
+    int32_t *n_valid = shape[2] < 0 ? NULL : parity_ints(test, &valid32, 1);
+    tensor x = parity_tensor(test, rows * 2 * n, shape[4] ? (double)shape[4] : 4);
+    tensor y = parity_tensor(test, rows * n, 1), dx = parity_tensor(test, x.n, 1);
+    activation work = {x.ref, parity_copy(test, y.ref, y.n), rows, n, 0};
     if (bwd) {
         if (shape[3])
             dx = x;
-        double *want = parity_copy(p, dx.ref, dx.n);
-        PARITY_RUN(p,
-                   op_swiglu_bwd(p->s, &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
+        double *want = parity_copy(test, dx.ref, dx.n);
+        PARITY_RUN(test, op_swiglu_bwd(test->s,
+                                       &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
         for (int64_t i = 0; i < valid * n; i++) { /* by the derivative's formula */
             int64_t at = i / n * 2 * n + i % n;
             double g = x.ref[at], u = x.ref[at + n], sg = compute_sigmoid(g);
             want[at] = y.ref[i] * u * sg * (1 + g * (1 - sg));
             want[at + n] = y.ref[i] * g * sg;
         }
-        parity_expect(p, "dx", dx, want, 8);
+        parity_expect(test, "dx", dx, want, 8);
         if (valid == rows && !shape[4] && x.n <= 5000) /* and by central differences */
-            parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 8);
+            parity_gradient(test, "dx", dx, NULL, x.ref, activation_loss, &work, 8);
         return;
     }
-    double *want = parity_copy(p, y.ref, y.n), *order = parity_copy(p, y.ref, y.n);
+    double *want = parity_copy(test, y.ref, y.n), *order = parity_copy(test, y.ref, y.n);
     /* The published model rounds SiLU, and then its product with up. */
     for (int64_t i = 0; i < valid * n; i++) {
         double g = x.ref[i / n * 2 * n + i % n], u = x.ref[i / n * 2 * n + n + i % n];
-        want[i] = activation_at(&o, i);
-        order[i] = parity_round(p, parity_round(p, g * compute_sigmoid(g)) * u);
+        want[i] = activation_at(&work, i);
+        order[i] = parity_round(test, parity_round(test, g * compute_sigmoid(g)) * u);
     }
-    PARITY_RUN(p, op_swiglu_fwd(p->s, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
-    parity_expect_order(p, "y", y, want, order, 8);
+    PARITY_RUN(test, op_swiglu_fwd(test->s, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
+    parity_expect_order(test, "y", y, want, order, 8);
 }
 
 /* shape: n, kind, in place, scale of x */
-static void gelu_case(parity *p, const int64_t *shape)
+static void gelu_case(parity *test, const int64_t *shape)
 {
     int64_t n = shape[0];
     int kind = (int)shape[1];
     double scale = shape[3] ? (double)shape[3] : 4;
-    tensor x = parity_tensor(p, n, scale), y = parity_tensor(p, n, 1), dy = parity_tensor(p, n, 1);
-    activation o = {x.ref, dy.ref, n, 0, kind};
-    if (strcmp(p->op, "gelu_bwd") == 0) {
-        tensor dx = shape[2] ? dy : parity_tensor(p, n, 1);
-        PARITY_RUN(p, op_gelu_bwd(p->s, &(gelu_bwd_args){kind, n, x.dev, dy.dev, dx.dev}));
-        double *up = parity_copy(p, dy.ref, n), *want = parity_zeros(p, n);
+    tensor x = parity_tensor(test, n, scale), y = parity_tensor(test, n, 1),
+           dy = parity_tensor(test, n, 1);
+    activation work = {x.ref, dy.ref, n, 0, kind};
+    if (strcmp(test->op, "gelu_bwd") == 0) {
+        tensor dx = shape[2] ? dy : parity_tensor(test, n, 1);
+        PARITY_RUN(test, op_gelu_bwd(test->s, &(gelu_bwd_args){kind, n, x.dev, dy.dev, dx.dev}));
+        double *up = parity_copy(test, dy.ref, n), *want = parity_zeros(test, n);
         for (int64_t i = 0; i < n; i++)
             want[i] = up[i] * gelu_slope(kind, x.ref[i]);
-        parity_expect(p, "dx", dx, want, 16);
+        parity_expect(test, "dx", dx, want, 16);
         if (n <= 5000) /* the formula itself is checked against differences */
-            parity_gradient(p, "dx", dx, NULL, x.ref, activation_loss, &o, 16);
+            parity_gradient(test, "dx", dx, NULL, x.ref, activation_loss, &work, 16);
         return;
     }
-    double *want = parity_zeros(p, n);
+    double *want = parity_zeros(test, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = compute_gelu(kind, x.ref[i]);
-    PARITY_RUN(p, op_gelu_fwd(p->s, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
-    parity_expect(p, "y", y, want, 8);
+    PARITY_RUN(test, op_gelu_fwd(test->s, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
+    parity_expect(test, "y", y, want, 8);
 }
 
-static void gelu_golden(parity *p, const int64_t *shape)
+static void gelu_golden(parity *test, const int64_t *shape)
 {
     static const double x[] = {-3, -1, -0.5, 0.5, 1, 3};
     static const double want[2][6] = {
         {-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 2.996362608},
         {-0.004049694, -0.158655254, -0.154268769, 0.345731231, 0.841344746, 2.995950306}};
-    tensor in = parity_upload(p, x, 6), y = parity_tensor(p, 6, 1);
-    PARITY_RUN(p, op_gelu_fwd(p->s, &(gelu_fwd_args){(int)shape[0], 6, in.dev, y.dev}));
-    double *got = parity_fetch(p, y);
+    tensor in = parity_upload(test, x, 6), y = parity_tensor(test, 6, 1);
+    PARITY_RUN(test, op_gelu_fwd(test->s, &(gelu_fwd_args){(int)shape[0], 6, in.dev, y.dev}));
+    double *got = parity_fetch(test, y);
     for (int i = 0; i < 6; i++) {
-        double w = want[shape[0]][i], rounding = fabs(parity_round(p, w) - w);
+        double w = want[shape[0]][i], rounding = fabs(parity_round(test, w) - w);
         assert_true(fabs(got[i] - w) < 2.5e-7 * fmax(1, fabs(w)) + rounding);
     }
 }
 
 /* shape: patches, video */
-static void patch_case(parity *p, const int64_t *shape)
+static void patch_case(parity *test, const int64_t *shape)
 {
     int64_t n = shape[0], bytes = shape[1] ? 1536 : 768;
-    uint8_t *pixels = (uint8_t *)parity_zero_ints(p, n * bytes / 4);
+    uint8_t *pixels = (uint8_t *)parity_zero_ints(test, n * bytes / 4);
     for (int64_t i = 0; i < n * bytes; i++)
-        pixels[i] = (uint8_t)parity_below(p, 256);
-    tensor out = parity_tensor(p, n * 1536, 1);
-    double *want = parity_zeros(p, out.n);
+        pixels[i] = (uint8_t)parity_below(test, 256);
+    tensor out = parity_tensor(test, n * 1536, 1);
+    double *want = parity_zeros(test, out.n);
     for (int64_t i = 0; i < out.n; i++) {
-        int64_t patch = i / 1536, c = i % 1536 / 512, frame = i % 512 / 256, at = i % 256;
-        int64_t from = shape[1] ? (c * 2 + frame) * 256 + at : c * 256 + at;
+        int64_t patch = i / 1536, channel = i % 1536 / 512, frame = i % 512 / 256, at = i % 256;
+        int64_t from = shape[1] ? (channel * 2 + frame) * 256 + at : channel * 256 + at;
         want[i] = (pixels[patch * bytes + from] - 127.5) / 127.5;
     }
-    PARITY_RUN(p, op_patch_input(p->s, &(patch_input_args){
-                                           n, shape[1],
-                                           parity_bytes(p, pixels, (size_t)(n * bytes)), out.dev}));
-    parity_expect(p, "out", out, want, 1);
+    PARITY_RUN(test, op_patch_input(test->s,
+                                    &(patch_input_args){
+                                        n, shape[1],
+                                        parity_bytes(test, pixels, (size_t)(n * bytes)), out.dev}));
+    parity_expect(test, "out", out, want, 1);
 }
 
 const parity_case parity_pointwise[] = {

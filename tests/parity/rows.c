@@ -2,47 +2,50 @@
 #include "tests/parity/parity.h"
 
 /* Draws indices into `rows`, a fifth of them -1. distinct: each row at most once (n <= rows). */
-static int32_t *draw_index(parity *p, int64_t n, int64_t rows, bool distinct)
+static int32_t *draw_index(parity *test, int64_t n, int64_t rows, bool distinct)
 {
-    int32_t *index = parity_zero_ints(p, n);
+    int32_t *index = parity_zero_ints(test, n);
     rng_key key = rng_key_make((uint64_t)n, "parity/rows");
     for (int64_t i = 0; i < n; i++) {
         int64_t at = distinct ? (int64_t)rng_permute(key, (uint64_t)rows, (uint64_t)i)
-                              : parity_below(p, rows);
-        index[i] = parity_below(p, 5) == 0 ? -1 : (int32_t)at;
+                              : parity_below(test, rows);
+        index[i] = parity_below(test, 5) == 0 ? -1 : (int32_t)at;
     }
     return index;
 }
 
 /* shape: n, width, rows of x, keep */
-static void gather_case(parity *p, const int64_t *shape)
+static void gather_case(parity *test, const int64_t *shape)
 {
-    int64_t n = shape[0], w = shape[1];
-    int32_t *index = draw_index(p, n, shape[2], false);
-    tensor x = parity_tensor(p, shape[2] * w, 1), y = parity_tensor(p, n * w, 1);
-    double *want = parity_copy(p, y.ref, y.n);
-    for (int64_t i = 0; i < n * w; i++)
-        want[i] = index[i / w] >= 0 ? x.ref[index[i / w] * w + i % w] : shape[3] ? want[i] : 0;
-    PARITY_RUN(p, op_rows_gather(p->s, &(rows_gather_args){n, w, parity_ints(p, index, n), x.dev,
-                                                           y.dev, shape[3]}));
-    parity_expect(p, "y", y, want, 0);
+    int64_t n = shape[0], width = shape[1];
+    int32_t *index = draw_index(test, n, shape[2], false);
+    tensor x = parity_tensor(test, shape[2] * width, 1), y = parity_tensor(test, n * width, 1);
+    double *want = parity_copy(test, y.ref, y.n);
+    for (int64_t i = 0; i < n * width; i++)
+        want[i] = index[i / width] >= 0 ? x.ref[index[i / width] * width + i % width]
+                  : shape[3]            ? want[i]
+                                        : 0;
+    PARITY_RUN(test,
+               op_rows_gather(test->s, &(rows_gather_args){n, width, parity_ints(test, index, n),
+                                                           x.dev, y.dev, shape[3]}));
+    parity_expect(test, "y", y, want, 0);
 }
 
 /* shape: n, width, rows of y, distinct, y in act */
-static void scatter_case(parity *p, const int64_t *shape)
+static void scatter_case(parity *test, const int64_t *shape)
 {
-    int64_t n = shape[0], w = shape[1];
-    int32_t *index = draw_index(p, n, shape[2], shape[3]);
-    tensor x = parity_tensor(p, n * w, 1);
-    tensor y = (shape[4] ? parity_tensor : parity_tensor_acc)(p, shape[2] * w, 1);
-    double *want = parity_copy(p, y.ref, y.n);
-    for (int64_t i = 0; i < n * w; i++)
-        if (index[i / w] >= 0)
-            want[index[i / w] * w + i % w] += x.ref[i];
-    PARITY_RUN(p,
-               op_rows_scatter(p->s, &(rows_scatter_args){n, w, shape[2], parity_ints(p, index, n),
-                                                          x.dev, y.dev, !shape[4], shape[3]}));
-    parity_expect(p, "y", y, want, 16);
+    int64_t n = shape[0], width = shape[1];
+    int32_t *index = draw_index(test, n, shape[2], shape[3]);
+    tensor x = parity_tensor(test, n * width, 1);
+    tensor y = (shape[4] ? parity_tensor : parity_tensor_acc)(test, shape[2] * width, 1);
+    double *want = parity_copy(test, y.ref, y.n);
+    for (int64_t i = 0; i < n * width; i++)
+        if (index[i / width] >= 0)
+            want[index[i / width] * width + i % width] += x.ref[i];
+    PARITY_RUN(test, op_rows_scatter(test->s, &(rows_scatter_args){
+                                                  n, width, shape[2], parity_ints(test, index, n),
+                                                  x.dev, y.dev, !shape[4], shape[3]}));
+    parity_expect(test, "y", y, want, 16);
 }
 
 static void expect_bad_index(status got, const char *words)
@@ -53,62 +56,65 @@ static void expect_bad_index(status got, const char *words)
         assert_fails(ST_BAD_DEVICE, got, ".cu");
 }
 
-static void rows_refuse(parity *p, const int64_t *shape)
+static void rows_refuse(parity *test, const int64_t *shape)
 {
     (void)shape;
     if (parity_here.bad_index == PARITY_DIES)
         return;
-    tensor x = parity_tensor(p, 64, 1), weight = parity_tensor_acc(p, 4, 1);
-    tensor y = parity_tensor_acc(p, 64, 1);
-    int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(p, index, 4);
+    tensor x = parity_tensor(test, 64, 1), weight = parity_tensor_acc(test, 4, 1);
+    tensor y = parity_tensor_acc(test, 64, 1);
+    int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(test, index, 4);
     expect_bad_index(
-        op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
+        op_rows_scatter(test->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
         "index 3 is 4, but there are only 4 rows");
     expect_bad_index(
-        op_rows_scatter(p->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
+        op_rows_scatter(test->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
         "index 3 is 4, but there are only 4 rows");
-    rows_weighted_args w = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
-    expect_bad_index(op_rows_weighted(p->s, &w), "but there are only 4 rows");
-    rows_weighted_bwd_args b = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
-    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "but there are only 4 rows");
+    rows_weighted_args args = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
+    expect_bad_index(op_rows_weighted(test->s, &args), "but there are only 4 rows");
+    rows_weighted_bwd_args back = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
+    expect_bad_index(op_rows_weighted_bwd(test->s, &back), "but there are only 4 rows");
     index[3] = -1;
-    w.index = b.index = parity_ints(p, index, 4);
-    expect_bad_index(op_rows_weighted(p->s, &w), "index 3 is -1");
-    expect_bad_index(op_rows_weighted_bwd(p->s, &b), "index 3 is -1");
+    args.index = back.index = parity_ints(test, index, 4);
+    expect_bad_index(op_rows_weighted(test->s, &args), "index 3 is -1");
+    expect_bad_index(op_rows_weighted_bwd(test->s, &back), "index 3 is -1");
 }
 
 /* shape: n, width, rows of the table */
-static void weighted_case(parity *p, const int64_t *shape)
+static void weighted_case(parity *test, const int64_t *shape)
 {
-    int64_t n = shape[0], w = shape[1], rows = shape[2];
-    bool bwd = strcmp(p->op, "rows_weighted_bwd") == 0;
-    int32_t *index = parity_zero_ints(p, 4 * n);
+    int64_t n = shape[0], width = shape[1], rows = shape[2];
+    bool bwd = strcmp(test->op, "rows_weighted_bwd") == 0;
+    int32_t *index = parity_zero_ints(test, 4 * n);
     for (int64_t i = 0; i < 4 * n; i++) /* at a border some corners coincide */
-        index[i] = i % 8 == 1 ? index[i - 1] : (int32_t)parity_below(p, rows);
-    tensor weight = parity_tensor_acc(p, 4 * n, 1);
-    tensor table = (bwd ? parity_tensor_acc : parity_tensor)(p, rows * w, 1);
-    tensor y = parity_tensor(p, n * w, 1);
-    double *wy = parity_copy(p, y.ref, y.n), *wtable = parity_copy(p, table.ref, table.n);
-    double *order = parity_zeros(p, y.n); /* the sum of four is rounded, then its sum with y */
-    for (int64_t c = 0; c < 4 * n; c++)
-        for (int64_t j = 0; j < w; j++) {
+        index[i] = i % 8 == 1 ? index[i - 1] : (int32_t)parity_below(test, rows);
+    tensor weight = parity_tensor_acc(test, 4 * n, 1);
+    tensor table = (bwd ? parity_tensor_acc : parity_tensor)(test, rows * width, 1);
+    tensor y = parity_tensor(test, n * width, 1);
+    double *wy = parity_copy(test, y.ref, y.n), *wtable = parity_copy(test, table.ref, table.n);
+    double *order = parity_zeros(test, y.n); /* the sum of four is rounded, then its sum with y */
+    for (int64_t column = 0; column < 4 * n; column++)
+        for (int64_t j = 0; j < width; j++) {
             if (bwd)
-                wtable[index[c] * w + j] += weight.ref[c] * y.ref[c / 4 * w + j];
+                wtable[index[column] * width + j] +=
+                    weight.ref[column] * y.ref[column / 4 * width + j];
             else
-                wy[c / 4 * w + j] += weight.ref[c] * table.ref[index[c] * w + j];
+                wy[column / 4 * width + j] +=
+                    weight.ref[column] * table.ref[index[column] * width + j];
         }
-    int32_t *at = parity_ints(p, index, 4 * n);
+    int32_t *at = parity_ints(test, index, 4 * n);
     if (bwd)
-        PARITY_RUN(p,
-                   op_rows_weighted_bwd(p->s, &(rows_weighted_bwd_args){n, w, rows, at, weight.dev,
-                                                                        y.dev, table.dev}));
+        PARITY_RUN(test, op_rows_weighted_bwd(test->s, &(rows_weighted_bwd_args){n, width, rows, at,
+                                                                                 weight.dev, y.dev,
+                                                                                 table.dev}));
     else
-        PARITY_RUN(p, op_rows_weighted(p->s, &(rows_weighted_args){n, w, rows, at, weight.dev,
+        PARITY_RUN(test,
+                   op_rows_weighted(test->s, &(rows_weighted_args){n, width, rows, at, weight.dev,
                                                                    table.dev, y.dev}));
     for (int64_t i = 0; i < y.n; i++)
-        order[i] = parity_round(p, y.ref[i] + parity_round(p, wy[i] - y.ref[i]));
-    parity_expect_order(p, "y", y, wy, bwd ? NULL : order, 16);
-    parity_expect(p, "table", table, wtable, 16);
+        order[i] = parity_round(test, y.ref[i] + parity_round(test, wy[i] - y.ref[i]));
+    parity_expect_order(test, "y", y, wy, bwd ? NULL : order, 16);
+    parity_expect(test, "table", table, wtable, 16);
 }
 
 const parity_case parity_rows[] = {

@@ -1,4 +1,6 @@
-/* broken_kernels.cu: kernels for test_simt.c. Some are right, and some have planted faults. */
+/* broken_kernels.cu: kernels for test_simt.c. Some are right, and some have planted faults.
+ * Letters: x what a kernel reads or changes; y what it writes; n how many; a, b the factors of a
+ * product; c its sums. */
 #include "tests/simt/broken_kernels.h"
 #include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/mma.cuh"
@@ -97,33 +99,33 @@ static __global__ void product_kernel(const bf16 *x, float *y, bool wait)
     copy_wait<0>();
 }
 
-extern "C" status fault_run(stream *s, int fault, void *x, void *y, int64_t n)
+extern "C" status fault_run(stream *queue, int fault, void *x, void *y, int64_t n)
 {
     const size_t tile = THREADS * sizeof(int);
     switch (fault) {
     case FAULT_NONE:
-        return LAUNCH(s, reverse_kernel, grid_of(n / THREADS), THREADS, tile, (int *)x, true);
+        return LAUNCH(queue, reverse_kernel, grid_of(n / THREADS), THREADS, tile, (int *)x, true);
     case FAULT_NO_BARRIER:
-        return LAUNCH(s, reverse_kernel, grid_of(n / THREADS), THREADS, tile, (int *)x, false);
+        return LAUNCH(queue, reverse_kernel, grid_of(n / THREADS), THREADS, tile, (int *)x, false);
     case FAULT_SPLIT_BARRIER:
-        return LAUNCH(s, split_barrier_kernel, 1, THREADS, 0, (int *)x);
+        return LAUNCH(queue, split_barrier_kernel, 1, THREADS, 0, (int *)x);
     case FAULT_EARLY_RETURN:
-        return LAUNCH(s, early_return_kernel, 1, THREADS, 0, (int *)x);
+        return LAUNCH(queue, early_return_kernel, 1, THREADS, 0, (int *)x);
     case FAULT_MISSING_LANE:
-        return LAUNCH(s, missing_lane_kernel, 1, THREADS, 0, (float *)x);
+        return LAUNCH(queue, missing_lane_kernel, 1, THREADS, 0, (float *)x);
     case FAULT_OUTSIDE_MASK:
-        return LAUNCH(s, outside_mask_kernel, 1, THREADS, 0, (float *)x);
+        return LAUNCH(queue, outside_mask_kernel, 1, THREADS, 0, (float *)x);
     case FAULT_BEYOND_SHARED:
-        return LAUNCH(s, beyond_shared_kernel, 1, THREADS, tile, (int *)x);
+        return LAUNCH(queue, beyond_shared_kernel, 1, THREADS, tile, (int *)x);
     case FAULT_TOO_MANY_THREADS:
-        return LAUNCH(s, sums_kernel, 1, 2048, 0, (float *)x);
+        return LAUNCH(queue, sums_kernel, 1, 2048, 0, (float *)x);
     case FAULT_NONE_SUMS:
-        return LAUNCH(s, sums_kernel, 1, THREADS, 0, (float *)x);
+        return LAUNCH(queue, sums_kernel, 1, THREADS, 0, (float *)x);
     case FAULT_NONE_PRODUCT:
     case FAULT_NO_WAIT:
-        return LAUNCH(s, product_kernel, 1, LANES, (16 * 16 + 16 * 8) * sizeof(bf16),
+        return LAUNCH(queue, product_kernel, 1, LANES, (16 * 16 + 16 * 8) * sizeof(bf16),
                       (const bf16 *)x, (float *)y, fault == FAULT_NONE_PRODUCT);
     default:
-        return LAUNCH(s, bf16_kernel, 1, THREADS, 0, n, (const float *)x, (unsigned short *)y);
+        return LAUNCH(queue, bf16_kernel, 1, THREADS, 0, n, (const float *)x, (unsigned short *)y);
     }
 }

@@ -1,4 +1,5 @@
-/* broken_kernels.h: runs the kernels of broken_kernels.cu. */
+/* broken_kernels.h: runs the kernels of broken_kernels.cu. Letters: x what a kernel reads or
+ * changes; y what it writes; n how many. */
 #ifndef TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
 #define TESSERA_TESTS_SIMT_BROKEN_KERNELS_H
 
@@ -23,7 +24,7 @@ enum {
     FAULT_NO_WAIT       /* the same product, but without waiting for its copies */
 };
 
-WARN_UNUSED status fault_run(stream *s, int fault, void *x, void *y, int64_t n);
+WARN_UNUSED status fault_run(stream *queue, int fault, void *x, void *y, int64_t n);
 
 #ifdef __cplusplus
 }

@@ -17,59 +17,60 @@ typedef struct simt_stream {
     void *scratch;
 } simt_stream;
 
-static status simt_open(const device_options *o, device **out)
+static status simt_open(const device_options *options, device **out)
 {
-    if (o->index != 0)
-        return FAIL(ST_UNAVAILABLE, "there is no device %d: the harness is device 0", o->index);
-    device *d = (device *)calloc(1, sizeof *d);
-    if (!d)
+    if (options->index != 0)
+        return FAIL(ST_UNAVAILABLE, "there is no device %d: the harness is device 0",
+                    options->index);
+    device *dev = (device *)calloc(1, sizeof *dev);
+    if (!dev)
         return FAIL(ST_NO_MEMORY, "out of memory for a device");
-    d->backend = backend_simt();
-    d->ops = &ops_cuda;
-    snprintf(d->description, sizeof d->description, "SIMT harness");
-    *out = d;
+    dev->backend = backend_simt();
+    dev->ops = &ops_cuda;
+    snprintf(dev->description, sizeof dev->description, "SIMT harness");
+    *out = dev;
     return ST_OK;
 }
 
-static void simt_close(device *d)
+static void simt_close(device *dev)
 {
-    free(d);
+    free(dev);
 }
 
-static status simt_stream_new(device *d, stream **out)
+static status simt_stream_new(device *dev, stream **out)
 {
-    simt_stream *s = (simt_stream *)calloc(1, sizeof *s);
-    if (!s)
+    simt_stream *own = (simt_stream *)calloc(1, sizeof *own);
+    if (!own)
         return FAIL(ST_NO_MEMORY, "out of memory for a stream");
-    s->base.dev = d;
-    s->base.ops = d->ops;
-    *out = &s->base;
+    own->base.dev = dev;
+    own->base.ops = dev->ops;
+    *out = &own->base;
     return ST_OK;
 }
 
 static void simt_stream_free(stream **held)
 {
-    simt_stream *s = (simt_stream *)*held;
-    if (!s)
+    simt_stream *own = (simt_stream *)*held;
+    if (!own)
         return;
-    free(s->scratch);
-    free(s);
+    free(own->scratch);
+    free(own);
     *held = NULL;
 }
 
 const backend_vtable *backend_simt(void)
 {
-    static backend_vtable v;
-    v = backend_cpu;
-    v.name = "simt";
-    v.act = DT_BF16;
-    v.acc = DT_F32;
-    v.open = simt_open;
-    v.close = simt_close;
-    v.stream_new = simt_stream_new;
-    v.stream_free = simt_stream_free;
-    v.fixed_shapes = true;
-    return &v;
+    static backend_vtable backend;
+    backend = backend_cpu;
+    backend.name = "simt";
+    backend.act = DT_BF16;
+    backend.acc = DT_F32;
+    backend.open = simt_open;
+    backend.close = simt_close;
+    backend.stream_new = simt_stream_new;
+    backend.stream_free = simt_stream_free;
+    backend.fixed_shapes = true;
+    return &backend;
 }
 
 const cuda_facts *cuda_facts_of(const stream *)
@@ -82,13 +83,13 @@ const cuda_facts *cuda_facts_of(const stream *)
  * written are noticed. */
 status cuda_scratch(stream *base, size_t bytes, void **out)
 {
-    simt_stream *s = (simt_stream *)base;
-    free(s->scratch);
-    s->scratch = NULL;
-    if (bytes && posix_memalign(&s->scratch, SCRATCH_ALIGN, bytes) != 0)
+    simt_stream *own = (simt_stream *)base;
+    free(own->scratch);
+    own->scratch = NULL;
+    if (bytes && posix_memalign(&own->scratch, SCRATCH_ALIGN, bytes) != 0)
         return FAIL(ST_NO_MEMORY, "out of memory: %zu bytes of scratch", bytes);
     if (bytes)
-        memset(s->scratch, 0xff, bytes);
-    *out = s->scratch;
+        memset(own->scratch, 0xff, bytes);
+    *out = own->scratch;
     return ST_OK;
 }

@@ -101,14 +101,14 @@ __asm__(".text\n"
 
 enum { KEPT = 6 };
 
-static bool prepare_stack(fiber *f)
+static bool prepare_stack(fiber *self)
 {
     /* The stack is made to look as if `enter` had been called: a return address above its own
      * frame. */
-    void **top = (void **)((char *)f->bottom + f->size);
+    void **top = (void **)((char *)self->bottom + self->size);
     top[-1] = NULL;
     *(void (**)(void))(top - 2) = enter_body;
-    f->sp = top - 2 - KEPT;
+    self->sp = top - 2 - KEPT;
     return true;
 }
 
@@ -119,13 +119,13 @@ static void swap_fibers(fiber *from, fiber *to)
 
 #else
 
-static bool prepare_stack(fiber *f)
+static bool prepare_stack(fiber *self)
 {
-    if (getcontext(&f->context) != 0)
+    if (getcontext(&self->context) != 0)
         return false;
-    f->context.uc_stack.ss_sp = (void *)f->bottom;
-    f->context.uc_stack.ss_size = f->size;
-    makecontext(&f->context, enter_body, 0);
+    self->context.uc_stack.ss_sp = (void *)self->bottom;
+    self->context.uc_stack.ss_size = self->size;
+    makecontext(&self->context, enter_body, 0);
     return true;
 }
 
@@ -138,32 +138,32 @@ static void swap_fibers(fiber *from, fiber *to)
 
 fiber *fiber_new(void (*body)(void))
 {
-    fiber *f = calloc(1, sizeof *f);
+    fiber *self = calloc(1, sizeof *self);
     void *stack =
         mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!f || stack == MAP_FAILED || mprotect(stack, GUARD, PROT_NONE) != 0)
+    if (!self || stack == MAP_FAILED || mprotect(stack, GUARD, PROT_NONE) != 0)
         goto failed;
-    f->stack = stack;
-    f->bottom = (char *)stack + GUARD;
-    f->size = STACK;
-    f->body = body;
-    if (!prepare_stack(f))
+    self->stack = stack;
+    self->bottom = (char *)stack + GUARD;
+    self->size = STACK;
+    self->body = body;
+    if (!prepare_stack(self))
         goto failed;
-    return f;
+    return self;
 failed:
     fprintf(stderr, "simt: out of memory for a fiber\n");
     abort();
 }
 
-void fiber_free(fiber *f)
+void fiber_free(fiber *self)
 {
-    if (!f)
+    if (!self)
         return;
 #ifdef ASAN
-    __asan_unpoison_memory_region(f->bottom, f->size); /* frames on it never returned */
+    __asan_unpoison_memory_region(self->bottom, self->size); /* frames on it never returned */
 #endif
-    munmap(f->stack, GUARD + STACK);
-    free(f);
+    munmap(self->stack, GUARD + STACK);
+    free(self);
 }
 
 void fiber_switch(fiber *from, fiber *to)

@@ -10,7 +10,7 @@ typedef struct fiber fiber;
  * memory runs out. */
 fiber *fiber_new(void (*body)(void));
 /* Frees a fiber, even in the middle of its body, but not from inside it. */
-void fiber_free(fiber *f);
+void fiber_free(fiber *self);
 
 /* Switches from one fiber to the other, and returns when some fiber switches back. NULL: the
  * process's own stack. */

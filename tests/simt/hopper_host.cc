@@ -1,4 +1,5 @@
-/* hopper_host.cc: the implementation of hopper_host.h. */
+/* hopper_host.cc: the implementation of hopper_host.h. Letters: a, b the factors of a product; d
+ * its sums; k the summed axis. */
 #include "tests/simt/hopper_host.h"
 
 #include <stdarg.h>
@@ -47,7 +48,7 @@ struct landing {
     const CUtensorMap *map;
     int block;
     size_t to, barrier; /* offsets from the block's base */
-    int32_t c[3];
+    int32_t corner[3];
 };
 
 /* The contents of an mbarrier. `bytes` are those expected that have not arrived yet, plus BIAS,
@@ -83,10 +84,10 @@ __attribute__((format(printf, 1, 2), noreturn)) static void die(const char *fmt,
     exit(1);
 }
 
-static uint32_t roll_dice(uint32_t n)
+static uint32_t roll_dice(uint32_t below)
 {
     dice = dice * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(dice >> 33) % n;
+    return (uint32_t)(dice >> 33) % below;
 }
 
 static void yield(void)
@@ -94,22 +95,22 @@ static void yield(void)
     fiber_switch(now->own, NULL);
 }
 
-static void meet_threads(meeting *m, int of)
+static void meet_threads(meeting *here, int of)
 {
-    int64_t turn = m->turn;
-    if (++m->here == of) {
-        m->here = 0;
-        m->turn++;
+    int64_t turn = here->turn;
+    if (++here->here == of) {
+        here->here = 0;
+        here->turn++;
         progress++;
         return;
     }
-    while (m->turn == turn)
+    while (here->turn == turn)
         yield();
 }
 
-static host_warp *warp_of(const host_thread *t)
+static host_warp *warp_of(const host_thread *thread)
 {
-    return &warps[(size_t)(t->block * block_threads + t->number) / 32];
+    return &warps[(size_t)(thread->block * block_threads + thread->number) / 32];
 }
 
 /* ---- what simt.h needs ---- */
@@ -124,11 +125,11 @@ extern "C" uint64_t simt_warp(int kind, unsigned mask, uint64_t value, unsigned 
 {
     if (mask != 0xffffffffu)
         die("line %d: a warp operation names only some lanes", line);
-    host_warp *w = warp_of(now);
+    host_warp *warp = warp_of(now);
     int lane = now->number % 32, from = lane;
-    uint64_t *deposit = w->value[w->met.turn % 2];
+    uint64_t *deposit = warp->value[warp->met.turn % 2];
     deposit[lane] = value;
-    meet_threads(&w->met, 32);
+    meet_threads(&warp->met, 32);
     if (kind == SIMT_XOR)
         from = lane ^ (int)operand;
     else if (kind == SIMT_UP)
@@ -152,12 +153,13 @@ unsigned char *hopper_shared(void)
     return blocks[(size_t)now->block].shared;
 }
 
-static size_t find_offset(const void *p)
+static size_t find_offset(const void *address)
 {
     const unsigned char *base = hopper_shared();
-    if ((const unsigned char *)p < base || (const unsigned char *)p >= base + shared_bytes)
+    if ((const unsigned char *)address < base ||
+        (const unsigned char *)address >= base + shared_bytes)
         die("an address outside the block's shared memory");
-    return (size_t)((const unsigned char *)p - base);
+    return (size_t)((const unsigned char *)address - base);
 }
 
 uint32_t hopper_address(const void *shared)
@@ -167,33 +169,33 @@ uint32_t hopper_address(const void *shared)
 
 static mbarrier_bits load_barrier(int block, size_t at)
 {
-    mbarrier_bits m;
-    memcpy(&m, blocks[(size_t)block].shared + at, sizeof m);
-    return m;
+    mbarrier_bits bits;
+    memcpy(&bits, blocks[(size_t)block].shared + at, sizeof bits);
+    return bits;
 }
 
 /* Counts arrivals, and adds to the expected bytes. */
 static void change(int block, size_t at, int arrivals, int64_t bytes)
 {
-    mbarrier_bits m = load_barrier(block, at);
-    if ((int)m.pending < arrivals)
+    mbarrier_bits bits = load_barrier(block, at);
+    if ((int)bits.pending < arrivals)
         die("block %d, barrier at %zu: one arrival more than it counts", block, at);
-    m.pending = m.pending - (unsigned)arrivals;
-    m.bytes = (uint64_t)((int64_t)m.bytes + bytes);
-    if (m.pending == 0 && (int64_t)m.bytes == BIAS) {
-        m.phase ^= 1;
-        m.pending = m.count;
+    bits.pending = bits.pending - (unsigned)arrivals;
+    bits.bytes = (uint64_t)((int64_t)bits.bytes + bytes);
+    if (bits.pending == 0 && (int64_t)bits.bytes == BIAS) {
+        bits.phase ^= 1;
+        bits.pending = bits.count;
     }
-    memcpy(blocks[(size_t)block].shared + at, &m, sizeof m);
+    memcpy(blocks[(size_t)block].shared + at, &bits, sizeof bits);
     progress++;
 }
 
 void barrier_init(uint64_t *b, uint32_t count)
 {
-    mbarrier_bits m = {};
-    m.count = m.pending = count;
-    m.bytes = (uint64_t)BIAS;
-    memcpy(b, &m, sizeof m);
+    mbarrier_bits bits = {};
+    bits.count = bits.pending = count;
+    bits.bytes = (uint64_t)BIAS;
+    memcpy(b, &bits, sizeof bits);
 }
 
 void barrier_init_fence(void)
@@ -237,18 +239,22 @@ static uint32_t swizzle(uint32_t address)
     return address ^ ((address & 0x380) >> 3);
 }
 
-static void land(const landing &l)
+static void land(const landing &copy)
 {
-    const CUtensorMap *m = l.map;
-    unsigned char *base = blocks[(size_t)l.block].shared;
-    for (int r = 0; r < m->box_rows; r++)
-        for (int c = 0; c < 64; c++) {
-            int64_t x = l.c[0] + c, y = l.c[1] + r, z = l.c[2];
-            bool inside = x >= 0 && x < m->width && y >= 0 && y < m->rows && z >= 0 && z < m->depth;
-            uint16_t v = inside ? m->base[(z * m->rows + y) * m->width + x] : 0;
-            memcpy(base + swizzle((uint32_t)(l.to + (size_t)(r * 128 + c * 2))), &v, sizeof v);
+    const CUtensorMap *map = copy.map;
+    unsigned char *base = blocks[(size_t)copy.block].shared;
+    for (int row = 0; row < map->box_rows; row++)
+        for (int column = 0; column < 64; column++) {
+            int64_t across = copy.corner[0] + column, down = copy.corner[1] + row,
+                    plane = copy.corner[2];
+            bool inside = across >= 0 && across < map->width && down >= 0 && down < map->rows &&
+                          plane >= 0 && plane < map->depth;
+            uint16_t value =
+                inside ? map->base[(plane * map->rows + down) * map->width + across] : 0;
+            memcpy(base + swizzle((uint32_t)(copy.to + (size_t)(row * 128 + column * 2))), &value,
+                   sizeof value);
         }
-    change(l.block, l.barrier, 0, -(int64_t)m->box_rows * 128);
+    change(copy.block, copy.barrier, 0, -(int64_t)map->box_rows * 128);
 }
 
 void tma_prefetch(const CUtensorMap *)
@@ -297,26 +303,26 @@ static float read_matrix(uint64_t descriptor, bool transposed, int mn, int k)
                       ? start + (uint32_t)(mn / 64) * leading + (uint32_t)(k / 8) * stride +
                             (uint32_t)(k % 8 * 128 + mn % 64 * 2)
                       : start + (uint32_t)(mn / 8) * stride + (uint32_t)(mn % 8 * 128 + k * 2);
-    uint16_t v;
-    memcpy(&v, hopper_shared() + swizzle(at - ADDRESS0), sizeof v);
-    return __uint_as_float((uint32_t)v << 16);
+    uint16_t value;
+    memcpy(&value, hopper_shared() + swizzle(at - ADDRESS0), sizeof value);
+    return __uint_as_float((uint32_t)value << 16);
 }
 
-static void multiply(const product &p)
+static void multiply(const product &work)
 {
-    int t = now->number % 128, row = t / 32 * 16 + t % 32 / 4;
+    int thread = now->number % 128, row = thread / 32 * 16 + thread % 32 / 4;
     float a[2][16];
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 16; k++)
-            a[i][k] = read_matrix(p.a, p.trans_a, row + 8 * i, k);
+            a[i][k] = read_matrix(work.a, work.trans_a, row + 8 * i, k);
     for (int block = 0; block < 32; block++)
-        for (int c = 0; c < 2; c++) {
+        for (int column = 0; column < 2; column++) {
             float b[16];
             for (int k = 0; k < 16; k++)
-                b[k] = read_matrix(p.b, p.trans_b, block * 8 + t % 4 * 2 + c, k);
+                b[k] = read_matrix(work.b, work.trans_b, block * 8 + thread % 4 * 2 + column, k);
             for (int i = 0; i < 2; i++) {
-                float *d = &p.d[block * 4 + i * 2 + c];
-                float sum = p.add ? *d : 0;
+                float *d = &work.d[block * 4 + i * 2 + column];
+                float sum = work.add ? *d : 0;
                 for (int k = 0; k < 16; k++)
                     sum += a[i][k] * b[k];
                 *d = sum;
@@ -341,22 +347,22 @@ void wgmma_commit(void)
 void hopper_wait_products(int under_way)
 {
     yield(); /* as late as possible */
-    size_t n = 0;
-    while (n < now->products.size() && now->products[n].group < now->committed - under_way)
-        multiply(now->products[n++]);
-    now->products.erase(now->products.begin(), now->products.begin() + (long)n);
+    size_t count = 0;
+    while (count < now->products.size() && now->products[count].group < now->committed - under_way)
+        multiply(now->products[count++]);
+    now->products.erase(now->products.begin(), now->products.begin() + (long)count);
     /* ".sync.aligned": after one lane has waited, all lanes have. */
     meet_threads(&warp_of(now)->met, 32);
 }
 
-void global_add4(float *p, float v0, float v1, float v2, float v3)
+void global_add4(float *to, float v0, float v1, float v2, float v3)
 {
-    if ((uintptr_t)p % 16 != 0)
+    if ((uintptr_t)to % 16 != 0)
         die("16 bytes are added at an address that is not a multiple of 16");
-    p[0] += v0;
-    p[1] += v1;
-    p[2] += v2;
-    p[3] += v3;
+    to[0] += v0;
+    to[1] += v1;
+    to[2] += v2;
+    to[3] += v3;
 }
 
 /* ---- the run ---- */
@@ -372,12 +378,12 @@ static void thread_body(void)
         yield();
 }
 
-static void resume_thread(host_thread *t, int first_block)
+static void resume_thread(host_thread *thread, int first_block)
 {
-    now = t;
-    threadIdx = simt_dim{(unsigned)t->number, 0, 0};
-    blockIdx = simt_dim{(unsigned)(first_block + t->block), 0, 0};
-    fiber_switch(NULL, t->own);
+    now = thread;
+    threadIdx = simt_dim{(unsigned)thread->number, 0, 0};
+    blockIdx = simt_dim{(unsigned)(first_block + thread->block), 0, 0};
+    fiber_switch(NULL, thread->own);
 }
 
 static void run_cluster(int first_block, uint64_t order)
@@ -423,9 +429,9 @@ void hopper_run(int grid, int cluster, int n_threads, size_t shared, uint64_t or
         warps.assign((size_t)(cluster * n_threads / 32), host_warp{});
         threads.assign((size_t)(cluster * n_threads), host_thread{});
         cluster_meeting = meeting{};
-        for (auto &b : blocks) {
-            b.shared = (unsigned char *)aligned_alloc(1024, (shared + 1023) / 1024 * 1024);
-            memset(b.shared, 0xff, shared);
+        for (auto &block : blocks) {
+            block.shared = (unsigned char *)aligned_alloc(1024, (shared + 1023) / 1024 * 1024);
+            memset(block.shared, 0xff, shared);
         }
         for (size_t i = 0; i < threads.size(); i++) {
             threads[i].own = fiber_new(thread_body);
@@ -433,9 +439,9 @@ void hopper_run(int grid, int cluster, int n_threads, size_t shared, uint64_t or
             threads[i].number = (int)i % n_threads;
         }
         run_cluster(first, order);
-        for (auto &t : threads)
-            fiber_free(t.own);
-        for (auto &b : blocks)
-            free(b.shared);
+        for (auto &thread : threads)
+            fiber_free(thread.own);
+        for (auto &block : blocks)
+            free(block.shared);
     }
 }

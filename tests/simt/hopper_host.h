@@ -8,7 +8,8 @@
  * wrong numbers; a wait that never ends is reported, and so is an arrival too many. The layouts are
  * those of the PTX ISA 9.7.15.5.1, written down independently of the kernel.
  *
- * Include it before the kernel. The program then links tests/simt/fiber.c and not simt.c. */
+ * Include it before the kernel. The program then links tests/simt/fiber.c and not simt.c. Letters:
+ * a, b the factors of a product; d its sums; N a number of registers or of products. */
 #ifndef TESSERA_TESTS_SIMT_HOPPER_HOST_H
 #define TESSERA_TESTS_SIMT_HOPPER_HOST_H
 
@@ -50,7 +51,7 @@ void wgmma_fence(void);
 void wgmma_commit(void);
 void hopper_wait_products(int under_way);
 void hopper_product(float *d, uint64_t a, uint64_t b, bool add, bool trans_a, bool trans_b);
-void global_add4(float *p, float v0, float v1, float v2, float v3);
+void global_add4(float *to, float v0, float v1, float v2, float v3);
 
 template <int N> static inline void registers_give(void)
 {

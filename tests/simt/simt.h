@@ -9,7 +9,8 @@
  * A launch fails, with the text of simt_error, where the hardware would hang or the result would be
  * undefined: threads of a block at different barriers; a barrier after some thread has left the
  * kernel; a warp operation whose mask names a lane that does not come; a shuffle from a lane
- * outside the mask. Only one thread of the process may use the harness. */
+ * outside the mask. Only one thread of the process may use the harness. Letters: x, y, z the axes
+ * of a grid. */
 #ifndef TESSERA_TESTS_SIMT_H
 #define TESSERA_TESTS_SIMT_H
 

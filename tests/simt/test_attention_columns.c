@@ -7,49 +7,49 @@
 #include "tests/simt/simt.h"
 #include "trainer/ops/cuda/attention_pack.h"
 
-static void check_columns(stream *s, int64_t rows, int64_t heads, int64_t head, int64_t width)
+static void check_columns(stream *queue, int64_t rows, int64_t heads, int64_t head, int64_t width)
 {
     const int64_t stride = (width + 3) / 4 * 4;
-    device *d = s->dev;
+    device *dev = queue->dev;
     void *from, *to;
-    assert_ok(d->backend->alloc(d, (size_t)(rows * heads) * sizeof(float), &from));
-    assert_ok(d->backend->alloc(d, (size_t)(rows * stride) * sizeof(float), &to));
+    assert_ok(dev->backend->alloc(dev, (size_t)(rows * heads) * sizeof(float), &from));
+    assert_ok(dev->backend->alloc(dev, (size_t)(rows * stride) * sizeof(float), &to));
     for (int64_t i = 0; i < rows * heads; i++)
         ((float *)from)[i] = (float)(i + 1);
     for (int64_t i = 0; i < rows * stride; i++)
         ((float *)to)[i] = -1;
-    const attention_columns_args a = {.rows = rows,
-                                      .width = width,
-                                      .from_stride = heads,
-                                      .to_stride = stride,
-                                      .from = (const float *)from + head,
-                                      .to = to};
-    assert_ok(cuda_attention_columns(s, &a));
-    for (int64_t r = 0; r < rows; r++)
+    const attention_columns_args args = {.rows = rows,
+                                         .width = width,
+                                         .from_stride = heads,
+                                         .to_stride = stride,
+                                         .from = (const float *)from + head,
+                                         .to = to};
+    assert_ok(cuda_attention_columns(queue, &args));
+    for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < stride; i++) {
-            float want = i < width ? (float)(r * heads + head + i + 1) : -1;
-            assert_true(((float *)to)[r * stride + i] == want);
+            float want = i < width ? (float)(row * heads + head + i + 1) : -1;
+            assert_true(((float *)to)[row * stride + i] == want);
         }
-    d->backend->release(d, from);
-    d->backend->release(d, to);
+    dev->backend->release(dev, from);
+    dev->backend->release(dev, to);
 }
 
 static void test_columns__every_head(void **state)
 {
     (void)state;
-    device *d;
-    stream *s;
-    assert_ok(backend_simt()->open(&(device_options){0}, &d));
-    assert_ok(d->backend->stream_new(d, &s));
+    device *dev;
+    stream *queue;
+    assert_ok(backend_simt()->open(&(device_options){0}, &dev));
+    assert_ok(dev->backend->stream_new(dev, &queue));
     simt_schedule(SIMT_FORWARD, 1);
     for (int64_t head = 0; head < 16; head++)
-        check_columns(s, 301, 16, head, 1);
+        check_columns(queue, 301, 16, head, 1);
     for (int64_t head = 0; head < 6; head += 2)
-        check_columns(s, 301, 6, head, 2);
-    check_columns(s, 1, 300, 1, 299);
-    check_columns(s, 0, 4, 0, 2);
-    d->backend->stream_free(&s);
-    d->backend->close(d);
+        check_columns(queue, 301, 6, head, 2);
+    check_columns(queue, 1, 300, 1, 299);
+    check_columns(queue, 0, 4, 0, 2);
+    dev->backend->stream_free(&queue);
+    dev->backend->close(dev);
 }
 
 int main(void)

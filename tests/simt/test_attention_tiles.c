@@ -12,36 +12,38 @@
 enum { TOKENS = 512, TILE = 64, DOCS_MAX = 16, WIDTH = 16 };
 
 typedef struct bench {
-    device *d;
-    stream *s;
+    device *dev;
+    stream *queue;
     void *array[9]; /* q k v o do dq dk dv; lse and work */
     int32_t *cu, *prefix;
 } bench;
 
-static void open_bench(bench *b)
+static void open_bench(bench *setup)
 {
     void *cu, *prefix;
-    assert_ok(backend_simt()->open(&(device_options){0}, &b->d));
-    assert_ok(b->d->backend->stream_new(b->d, &b->s));
+    assert_ok(backend_simt()->open(&(device_options){0}, &setup->dev));
+    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->queue));
     for (int i = 0; i < 9; i++) {
-        assert_ok(b->d->backend->alloc(b->d, TOKENS * WIDTH * sizeof(float), &b->array[i]));
-        assert_ok(b->d->backend->zero(b->s, b->array[i], TOKENS * WIDTH * sizeof(float)));
+        assert_ok(setup->dev->backend->alloc(setup->dev, TOKENS * WIDTH * sizeof(float),
+                                             &setup->array[i]));
+        assert_ok(setup->dev->backend->zero(setup->queue, setup->array[i],
+                                            TOKENS * WIDTH * sizeof(float)));
     }
-    assert_ok(b->d->backend->alloc(b->d, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
-    b->cu = cu;
-    assert_ok(b->d->backend->alloc(b->d, DOCS_MAX * sizeof(int32_t), &prefix));
-    b->prefix = prefix;
+    assert_ok(setup->dev->backend->alloc(setup->dev, (DOCS_MAX + 1) * sizeof(int32_t), &cu));
+    setup->cu = cu;
+    assert_ok(setup->dev->backend->alloc(setup->dev, DOCS_MAX * sizeof(int32_t), &prefix));
+    setup->prefix = prefix;
     simt_schedule(SIMT_FORWARD, 1);
 }
 
-static void close_bench(bench *b)
+static void close_bench(bench *setup)
 {
     for (int i = 0; i < 9; i++)
-        b->d->backend->release(b->d, b->array[i]);
-    b->d->backend->release(b->d, b->cu);
-    b->d->backend->release(b->d, b->prefix);
-    b->d->backend->stream_free(&b->s);
-    b->d->backend->close(b->d);
+        setup->dev->backend->release(setup->dev, setup->array[i]);
+    setup->dev->backend->release(setup->dev, setup->cu);
+    setup->dev->backend->release(setup->dev, setup->prefix);
+    setup->dev->backend->stream_free(&setup->queue);
+    setup->dev->backend->close(setup->dev);
 }
 
 /* The numbers of products in forward and backward, over documents of one length. */
@@ -49,46 +51,46 @@ typedef struct products {
     int64_t forward, backward;
 } products;
 
-static products run_segments(const bench *b, int docs, const int32_t *prefix)
+static products run_segments(const bench *setup, int docs, const int32_t *prefix)
 {
-    float *lse = b->array[8];
-    const attention_fwd_args f = {.tokens = TOKENS,
-                                  .heads = 1,
-                                  .kv_heads = 1,
-                                  .head_dim = WIDTH,
-                                  .segments = docs,
-                                  .causal = true,
-                                  .scale = 0.25,
-                                  .cu = b->cu,
-                                  .prefix = prefix,
-                                  .q = b->array[0],
-                                  .k = b->array[1],
-                                  .v = b->array[2],
-                                  .o = b->array[3],
-                                  .lse = lse,
-                                  .q_stride = WIDTH,
-                                  .k_stride = WIDTH,
-                                  .v_stride = WIDTH,
-                                  .o_stride = WIDTH};
-    attention_bwd_args a = attention_bwd_of(&f);
-    a.do_ = b->array[4];
-    a.dq = b->array[5];
-    a.dk = b->array[6];
-    a.dv = b->array[7];
-    a.work = lse + TOKENS;
+    float *lse = setup->array[8];
+    const attention_fwd_args args = {.tokens = TOKENS,
+                                     .heads = 1,
+                                     .kv_heads = 1,
+                                     .head_dim = WIDTH,
+                                     .segments = docs,
+                                     .causal = true,
+                                     .scale = 0.25,
+                                     .cu = setup->cu,
+                                     .prefix = prefix,
+                                     .q = setup->array[0],
+                                     .k = setup->array[1],
+                                     .v = setup->array[2],
+                                     .o = setup->array[3],
+                                     .lse = lse,
+                                     .q_stride = WIDTH,
+                                     .k_stride = WIDTH,
+                                     .v_stride = WIDTH,
+                                     .o_stride = WIDTH};
+    attention_bwd_args back = attention_bwd_of(&args);
+    back.do_ = setup->array[4];
+    back.dq = setup->array[5];
+    back.dk = setup->array[6];
+    back.dv = setup->array[7];
+    back.work = lse + TOKENS;
     const int64_t before = simt_products;
-    assert_ok(op_attention_fwd(b->s, &f));
+    assert_ok(op_attention_fwd(setup->queue, &args));
     const int64_t between = simt_products;
-    assert_ok(op_attention_bwd(b->s, &a));
+    assert_ok(op_attention_bwd(setup->queue, &back));
     return (products){between - before, simt_products - between};
 }
 
-static products run_attention(const bench *b, int length)
+static products run_attention(const bench *setup, int length)
 {
     const int docs = (TOKENS + length - 1) / length;
     for (int i = 0; i <= docs; i++)
-        b->cu[i] = i * length < TOKENS ? i * length : TOKENS;
-    return run_segments(b, docs, NULL);
+        setup->cu[i] = i * length < TOKENS ? i * length : TOKENS;
+    return run_segments(setup, docs, NULL);
 }
 
 static int64_t tiles(int64_t tokens)
@@ -112,13 +114,13 @@ static void test_attention__visits_only_tiles_of_its_documents(void **state)
 {
     (void)state;
     const int lengths[] = {TOKENS, 200, 100, TILE, 37};
-    bench b;
-    open_bench(&b);
-    const products whole = run_attention(&b, TOKENS);
+    bench setup;
+    open_bench(&setup);
+    const products whole = run_attention(&setup, TOKENS);
     const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2;
     const int64_t one = whole.forward / (2 * row); /* a pair of tiles needs two products */
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        const products got = run_attention(&b, lengths[i]);
+        const products got = run_attention(&setup, lengths[i]);
         int64_t queries, keys;
         pairs(lengths[i], &queries, &keys);
         print_message("documents of %d: %lld pairs of tiles forward, of %lld in a whole row\n",
@@ -127,21 +129,21 @@ static void test_attention__visits_only_tiles_of_its_documents(void **state)
         assert_int_equal(got.backward, (3 * queries + 4 * keys) * one);
         assert_true(queries <= tiles(TOKENS) * (tiles(lengths[i]) + 1));
     }
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 enum { PREFIX = 100, BRANCH = 37 };
 
-/* The end of the branch, or of the prefix, that token t is in; and where it begins. */
-static int branch_end(int t)
+/* The end of the branch, or of the prefix, that token token is in; and where it begins. */
+static int branch_end(int token)
 {
-    const int end = t < PREFIX ? PREFIX : PREFIX + ((t - PREFIX) / BRANCH + 1) * BRANCH;
+    const int end = token < PREFIX ? PREFIX : PREFIX + ((token - PREFIX) / BRANCH + 1) * BRANCH;
     return end < TOKENS ? end : TOKENS;
 }
 
-static int branch_begin(int t)
+static int branch_begin(int token)
 {
-    return t < PREFIX ? 0 : PREFIX + (t - PREFIX) / BRANCH * BRANCH;
+    return token < PREFIX ? 0 : PREFIX + (token - PREFIX) / BRANCH * BRANCH;
 }
 
 /* The pairs of tiles of a row that is a prefix of 100 tokens with branches of 37. */
@@ -161,17 +163,17 @@ static void tree_pairs(int64_t *out_queries, int64_t *out_keys)
 static void test_attention__passes_over_other_branches(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b);
-    const products whole = run_attention(&b, TOKENS);
+    bench setup;
+    open_bench(&setup);
+    const products whole = run_attention(&setup, TOKENS);
     const int64_t row = tiles(TOKENS) * (tiles(TOKENS) + 1) / 2, one = whole.forward / (2 * row);
     int docs = 0;
     for (int at = 0; at < TOKENS; at = branch_end(at)) {
-        b.cu[docs] = at;
-        b.prefix[docs++] = at == 0 ? -1 : 0;
+        setup.cu[docs] = at;
+        setup.prefix[docs++] = at == 0 ? -1 : 0;
     }
-    b.cu[docs] = TOKENS;
-    const products got = run_segments(&b, docs, b.prefix);
+    setup.cu[docs] = TOKENS;
+    const products got = run_segments(&setup, docs, setup.prefix);
     int64_t queries, keys;
     tree_pairs(&queries, &keys);
     print_message("%d branches: %lld pairs of tiles forward, of %lld in a whole row\n", docs - 1,
@@ -179,7 +181,7 @@ static void test_attention__passes_over_other_branches(void **state)
     assert_int_equal(got.forward, 2 * queries * one);
     assert_int_equal(got.backward, (3 * queries + 4 * keys) * one);
     assert_true(queries < row);
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 int main(void)

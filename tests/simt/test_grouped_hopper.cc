@@ -1,6 +1,7 @@
 /* test_grouped_hopper.cc: the grouped product's kernel for Hopper, run on the host instruction by
  * instruction (hopper_host.h) and compared with plain loops: every mode, ragged and empty groups,
- * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads. */
+ * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads.
+ * Letters: x, w, y the input, the weights and the output; k, n the sizes of a product; T a type. */
 #include "tests/simt/hopper_host.h"
 
 #include <math.h>
@@ -21,22 +22,25 @@ struct problem {
 };
 
 struct call {
-    CUtensorMap a, b;
-    grouped_work w;
+    CUtensorMap first, second;
+    grouped_work work;
     const int32_t *offset;
     grouped_out out;
 };
 
 static void kernel(void *context)
 {
-    const call *c = (const call *)context;
-    switch (c->w.mode) {
+    const call *launch = (const call *)context;
+    switch (launch->work.mode) {
     case GROUPED_FWD:
-        return grouped_block<GROUPED_FWD>(c->w, hopper_shared(), &c->a, &c->b, c->offset, c->out);
+        return grouped_block<GROUPED_FWD>(launch->work, hopper_shared(), &launch->first,
+                                          &launch->second, launch->offset, launch->out);
     case GROUPED_DGRAD:
-        return grouped_block<GROUPED_DGRAD>(c->w, hopper_shared(), &c->a, &c->b, c->offset, c->out);
+        return grouped_block<GROUPED_DGRAD>(launch->work, hopper_shared(), &launch->first,
+                                            &launch->second, launch->offset, launch->out);
     default:
-        return grouped_block<GROUPED_WGRAD>(c->w, hopper_shared(), &c->a, &c->b, c->offset, c->out);
+        return grouped_block<GROUPED_WGRAD>(launch->work, hopper_shared(), &launch->first,
+                                            &launch->second, launch->offset, launch->out);
     }
 }
 
@@ -59,105 +63,108 @@ struct arrays {
     int64_t rows_cap;
 };
 
-static arrays make_arrays(const problem &p, uint64_t seed)
+static arrays make_arrays(const problem &task, uint64_t seed)
 {
     const uint16_t nan = 0x7fff;
-    arrays a;
-    size_t experts = p.rows.size(), k = (size_t)p.k, n = (size_t)p.n;
-    a.offset.assign(experts + 1, 0);
-    for (size_t e = 0; e < experts; e++)
-        a.offset[e + 1] = a.offset[e] + p.rows[e];
-    a.rows_cap = a.offset[experts] + p.spare;
-    a.x.assign((size_t)a.rows_cap * k, nan);
-    a.y.assign((size_t)a.rows_cap * n, nan);
-    a.gated.assign((size_t)a.rows_cap * n / 2, nan);
-    a.w.resize(experts * k * n);
-    a.dw.resize(experts * k * n);
-    for (size_t i = 0; i < (size_t)a.offset[experts] * k; i++)
-        a.x[i] = draw_bf16(&seed);
-    for (size_t i = 0; i < (size_t)a.offset[experts] * n; i++)
-        a.y[i] = draw_bf16(&seed);
-    for (auto &v : a.w)
-        v = draw_bf16(&seed);
-    for (auto &v : a.dw)
-        v = widen_bits(draw_bf16(&seed));
-    return a;
+    arrays data;
+    size_t experts = task.rows.size(), k = (size_t)task.k, n = (size_t)task.n;
+    data.offset.assign(experts + 1, 0);
+    for (size_t expert = 0; expert < experts; expert++)
+        data.offset[expert + 1] = data.offset[expert] + task.rows[expert];
+    data.rows_cap = data.offset[experts] + task.spare;
+    data.x.assign((size_t)data.rows_cap * k, nan);
+    data.y.assign((size_t)data.rows_cap * n, nan);
+    data.gated.assign((size_t)data.rows_cap * n / 2, nan);
+    data.w.resize(experts * k * n);
+    data.dw.resize(experts * k * n);
+    for (size_t i = 0; i < (size_t)data.offset[experts] * k; i++)
+        data.x[i] = draw_bf16(&seed);
+    for (size_t i = 0; i < (size_t)data.offset[experts] * n; i++)
+        data.y[i] = draw_bf16(&seed);
+    for (auto &value : data.w)
+        value = draw_bf16(&seed);
+    for (auto &value : data.dw)
+        value = widen_bits(draw_bf16(&seed));
+    return data;
 }
 
 /* The specification, as plain loops. Elements that it does not write stay as they are. */
-static arrays reference(const problem &p, const arrays &from)
+static arrays reference(const problem &task, const arrays &from)
 {
-    arrays a = from;
-    size_t k = (size_t)p.k, n = (size_t)p.n;
-    for (size_t e = 0; e < p.rows.size(); e++)
+    arrays data = from;
+    size_t k = (size_t)task.k, n = (size_t)task.n;
+    for (size_t expert = 0; expert < task.rows.size(); expert++)
         for (size_t i = 0; i < k; i++)
-            for (size_t j = 0; j < n && p.mode == GROUPED_WGRAD; j++)
-                for (size_t r = (size_t)a.offset[e]; r < (size_t)a.offset[e + 1]; r++)
-                    a.dw[(e * k + i) * n + j] +=
-                        widen_bits(a.x[r * k + i]) * widen_bits(a.y[r * n + j]);
-    for (size_t e = 0; e < p.rows.size() && p.mode != GROUPED_WGRAD; e++)
-        for (size_t r = (size_t)a.offset[e]; r < (size_t)a.offset[e + 1]; r++) {
-            bool fwd = p.mode == GROUPED_FWD;
+            for (size_t j = 0; j < n && task.mode == GROUPED_WGRAD; j++)
+                for (size_t row = (size_t)data.offset[expert];
+                     row < (size_t)data.offset[expert + 1]; row++)
+                    data.dw[(expert * k + i) * n + j] +=
+                        widen_bits(data.x[row * k + i]) * widen_bits(data.y[row * n + j]);
+    for (size_t expert = 0; expert < task.rows.size() && task.mode != GROUPED_WGRAD; expert++)
+        for (size_t row = (size_t)data.offset[expert]; row < (size_t)data.offset[expert + 1];
+             row++) {
+            bool fwd = task.mode == GROUPED_FWD;
             size_t width = fwd ? n : k, reduced = fwd ? k : n;
-            for (size_t o = 0; o < width; o++) {
+            for (size_t out = 0; out < width; out++) {
                 float sum = 0;
                 for (size_t i = 0; i < reduced; i++)
-                    sum += widen_bits(fwd ? from.x[r * k + i] : from.y[r * n + i]) *
-                           widen_bits(a.w[(e * k + (fwd ? i : o)) * n + (fwd ? o : i)]);
-                (fwd ? a.y : a.x)[r * width + o] = __float2bfloat16_rn(sum).bits;
+                    sum += widen_bits(fwd ? from.x[row * k + i] : from.y[row * n + i]) *
+                           widen_bits(data.w[(expert * k + (fwd ? i : out)) * n + (fwd ? out : i)]);
+                (fwd ? data.y : data.x)[row * width + out] = __float2bfloat16_rn(sum).bits;
             }
-            for (size_t o = 0; o < n / 2 && p.gated; o++)
-                a.gated[r * n / 2 + o] =
-                    __float2bfloat16_rn(
-                        swiglu(widen_bits(a.y[r * n + o]), widen_bits(a.y[r * n + n / 2 + o])))
+            for (size_t out = 0; out < n / 2 && task.gated; out++)
+                data.gated[row * n / 2 + out] =
+                    __float2bfloat16_rn(swiglu(widen_bits(data.y[row * n + out]),
+                                               widen_bits(data.y[row * n + n / 2 + out])))
                         .bits;
         }
-    if (p.dropped)
-        a.y = from.y;
-    return a;
+    if (task.dropped)
+        data.y = from.y;
+    return data;
 }
 
-static CUtensorMap map_of(const std::vector<uint16_t> &v, int64_t width, int64_t rows,
-                          int64_t depth, const grouped_operand &o)
+static CUtensorMap map_of(const std::vector<uint16_t> &value, int64_t width, int64_t rows,
+                          int64_t depth, const grouped_operand &operand)
 {
-    return CUtensorMap{v.data(), width, rows, depth, o.box_bytes / 128};
+    return CUtensorMap{value.data(), width, rows, depth, operand.box_bytes / 128};
 }
 
-static void run_problem(const problem &p, arrays *a, uint64_t order)
+static void run_problem(const problem &task, arrays *data, uint64_t order)
 {
     grouped_gemm_args args = {};
-    args.mode = p.mode;
-    args.experts = (int64_t)p.rows.size();
-    args.k = p.k;
-    args.n = p.n;
-    args.rows_cap = a->rows_cap;
-    args.gated = p.gated ? a->gated.data() : NULL;
-    call c = {};
-    c.w = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
-    c.offset = a->offset.data();
-    const grouped_operand oa = grouped_a(p.mode), ob = grouped_b(p.mode);
-    bool wgrad = p.mode == GROUPED_WGRAD;
-    c.a = p.mode == GROUPED_DGRAD ? map_of(a->y, p.n, a->rows_cap, 1, oa)
-                                  : map_of(a->x, p.k, a->rows_cap, 1, oa);
-    c.b = wgrad ? map_of(a->y, p.n, a->rows_cap, 1, ob) : map_of(a->w, p.n, p.k, args.experts, ob);
-    c.out.y = wgrad                   ? (void *)a->dw.data()
-              : p.mode == GROUPED_FWD ? (void *)a->y.data()
-                                      : (void *)a->x.data();
-    c.out.y = p.dropped ? NULL : c.out.y;
-    c.out.gated = args.gated;
-    hopper_run(p.clusters * GROUPED_BLOCKS, GROUPED_BLOCKS, GROUPED_THREADS,
-               (size_t)grouped_shared_bytes(c.w.experts), order, kernel, &c);
+    args.mode = task.mode;
+    args.experts = (int64_t)task.rows.size();
+    args.k = task.k;
+    args.n = task.n;
+    args.rows_cap = data->rows_cap;
+    args.gated = task.gated ? data->gated.data() : NULL;
+    call launch = {};
+    launch.work = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
+    launch.offset = data->offset.data();
+    const grouped_operand oa = grouped_a(task.mode), ob = grouped_b(task.mode);
+    bool wgrad = task.mode == GROUPED_WGRAD;
+    launch.first = task.mode == GROUPED_DGRAD ? map_of(data->y, task.n, data->rows_cap, 1, oa)
+                                              : map_of(data->x, task.k, data->rows_cap, 1, oa);
+    launch.second = wgrad ? map_of(data->y, task.n, data->rows_cap, 1, ob)
+                          : map_of(data->w, task.n, task.k, args.experts, ob);
+    launch.out.y = wgrad                      ? (void *)data->dw.data()
+                   : task.mode == GROUPED_FWD ? (void *)data->y.data()
+                                              : (void *)data->x.data();
+    launch.out.y = task.dropped ? NULL : launch.out.y;
+    launch.out.gated = args.gated;
+    hopper_run(task.clusters * GROUPED_BLOCKS, GROUPED_BLOCKS, GROUPED_THREADS,
+               (size_t)grouped_shared_bytes(launch.work.experts), order, kernel, &launch);
 }
 
 template <class T>
-static int compare_arrays(const char *name, const problem &p, uint64_t order,
+static int compare_arrays(const char *name, const problem &task, uint64_t order,
                           const std::vector<T> &got, const std::vector<T> &want, int64_t width)
 {
     for (size_t i = 0; i < got.size(); i++)
         if (memcmp(&got[i], &want[i], sizeof(T)) != 0) {
             fprintf(stderr,
                     "%s: order %llu, mode %d, k %d, n %d: row %lld, column %lld is %g, wanted %g\n",
-                    name, (unsigned long long)order, p.mode, p.k, p.n,
+                    name, (unsigned long long)order, task.mode, task.k, task.n,
                     (long long)((int64_t)i / width), (long long)((int64_t)i % width),
                     sizeof(T) == 2 ? (double)widen_bits((uint16_t)got[i]) : (double)got[i],
                     sizeof(T) == 2 ? (double)widen_bits((uint16_t)want[i]) : (double)want[i]);
@@ -166,14 +173,14 @@ static int compare_arrays(const char *name, const problem &p, uint64_t order,
     return 0;
 }
 
-static int check_problem(const char *name, const problem &p, uint64_t order)
+static int check_problem(const char *name, const problem &task, uint64_t order)
 {
-    arrays a = make_arrays(p, 17), want = reference(p, a);
-    run_problem(p, &a, order);
-    int bad = compare_arrays(name, p, order, a.x, want.x, p.k) +
-              compare_arrays(name, p, order, a.y, want.y, p.n) +
-              compare_arrays(name, p, order, a.gated, want.gated, p.n / 2) +
-              compare_arrays(name, p, order, a.dw, want.dw, p.n);
+    arrays data = make_arrays(task, 17), want = reference(task, data);
+    run_problem(task, &data, order);
+    int bad = compare_arrays(name, task, order, data.x, want.x, task.k) +
+              compare_arrays(name, task, order, data.y, want.y, task.n) +
+              compare_arrays(name, task, order, data.gated, want.gated, task.n / 2) +
+              compare_arrays(name, task, order, data.dw, want.dw, task.n);
     if (bad == 0)
         printf("ok %s, order %llu\n", name, (unsigned long long)order);
     return bad;
@@ -191,37 +198,39 @@ static int check_cover(const char *name, int mode, int64_t k, int64_t n,
     args.k = k;
     args.n = n;
     std::vector<int32_t> first(rows.size() + 1), begin(rows.size() + 1);
-    for (size_t e = 0; e < rows.size(); e++) {
-        first[e + 1] = first[e] + grouped_units(mode, rows[e]);
-        begin[e + 1] = begin[e] + rows[e];
+    for (size_t expert = 0; expert < rows.size(); expert++) {
+        first[expert + 1] = first[expert] + grouped_units(mode, rows[expert]);
+        begin[expert + 1] = begin[expert] + rows[expert];
     }
     args.rows_cap = begin[rows.size()];
-    grouped_work w = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, blocks);
-    int32_t across = grouped_ceil(w.out_n, w.tile_n);
+    grouped_work work = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, blocks);
+    int32_t across = grouped_ceil(work.out_n, work.tile_n);
     /* How often each tile is stored: rows of the output, expert by expert, times columns of tiles.
      */
-    int64_t height = mode == GROUPED_WGRAD ? w.out_m * args.experts : args.rows_cap;
+    int64_t height = mode == GROUPED_WGRAD ? work.out_m * args.experts : args.rows_cap;
     std::vector<uint8_t> stored((size_t)(height * across));
     int bad = 0;
-    for (int64_t at = 0; at < grouped_tiles(&w, first[rows.size()]); at++) {
-        grouped_tile t[2];
+    for (int64_t at = 0; at < grouped_tiles(&work, first[rows.size()]); at++) {
+        grouped_tile tile[2];
         for (int rank = 0; rank < blocks; rank++) {
-            t[rank] = grouped_tile_at(&w, first.data(), begin.data(), at, rank);
-            const grouped_tile &x = t[rank];
-            int64_t top = mode == GROUPED_WGRAD ? (int64_t)x.expert * w.out_m + x.m : x.m;
-            int64_t end = mode == GROUPED_WGRAD ? (int64_t)(x.expert + 1) * w.out_m
-                                                : (int64_t)begin[x.expert + 1];
-            bad += x.valid > 0 && (top + x.valid > end || x.row < begin[x.expert]);
-            for (int32_t r = 0; r < x.valid; r++)
-                stored[(size_t)((top + r) * across + x.n / w.tile_n)]++;
+            tile[rank] = grouped_tile_at(&work, first.data(), begin.data(), at, rank);
+            const grouped_tile &placed = tile[rank];
+            int64_t top =
+                mode == GROUPED_WGRAD ? (int64_t)placed.expert * work.out_m + placed.m : placed.m;
+            int64_t end = mode == GROUPED_WGRAD ? (int64_t)(placed.expert + 1) * work.out_m
+                                                : (int64_t)begin[placed.expert + 1];
+            bad +=
+                placed.valid > 0 && (top + placed.valid > end || placed.row < begin[placed.expert]);
+            for (int32_t line = 0; line < placed.valid; line++)
+                stored[(size_t)((top + line) * across + placed.n / work.tile_n)]++;
         }
         if (blocks == 2)
-            bad += t[0].steps != t[1].steps || t[0].shared != t[1].shared || t[0].n != t[1].n ||
-                   (t[0].shared && t[0].expert != t[1].expert);
+            bad += tile[0].steps != tile[1].steps || tile[0].shared != tile[1].shared ||
+                   tile[0].n != tile[1].n || (tile[0].shared && tile[0].expert != tile[1].expert);
     }
     for (size_t i = 0; i < stored.size(); i++) {
         int64_t row = (int64_t)i / across;
-        bool wanted = mode != GROUPED_WGRAD || rows[(size_t)(row / w.out_m)] > 0;
+        bool wanted = mode != GROUPED_WGRAD || rows[(size_t)(row / work.out_m)] > 0;
         bad += stored[i] != wanted;
     }
     if (bad)
@@ -233,9 +242,9 @@ static int check_covers(void)
 {
     std::vector<int32_t> uneven(128), one(128), even(128, 384), none(128), last(128);
     uint64_t seed = 5;
-    for (size_t e = 0; e < uneven.size(); e++) {
+    for (size_t expert = 0; expert < uneven.size(); expert++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
-        uneven[e] = e % 7 == 3 ? 0 : (int32_t)(seed >> 33) % 900;
+        uneven[expert] = expert % 7 == 3 ? 0 : (int32_t)(seed >> 33) % 900;
     }
     one[77] = 40000;
     last[127] = 1;

@@ -1,6 +1,7 @@
 /* test_paced.c: what paced.cu promises about time, by the harness's clock: nothing is written
  * before the wait is over, writing is never more than a chunk ahead of the pace, and it does not
- * end early. tests/parity/paced.c checks that the bytes are right. */
+ * end early. tests/parity/paced.c checks that the bytes are right. Letters: x what a kernel reads;
+ * y what it writes. */
 #include "tests/harness.h"
 
 #include <stdlib.h>
@@ -21,57 +22,57 @@ typedef struct watched {
 
 static int64_t written(const unsigned char *y)
 {
-    int64_t n = 0;
+    int64_t count = 0;
     for (int64_t i = 0; i < BYTES; i += 64)
-        n += y[i] != 0;
-    return 64 * n;
+        count += y[i] != 0;
+    return 64 * count;
 }
 
 static void watch_copy(void *of, int64_t ns)
 {
-    watched *w = of;
-    if (w->looks++ == 0)
-        w->start = ns;
-    w->last = ns;
-    int64_t there = written(w->y), on = ns - w->start - WAIT_NS;
+    watched *seen = of;
+    if (seen->looks++ == 0)
+        seen->start = ns;
+    seen->last = ns;
+    int64_t there = written(seen->y), on = ns - seen->start - WAIT_NS;
     int64_t allowed = on < 0 ? 0 : (on * CHUNKS / SPAN_NS + 1) * CHUNK;
-    if (there - allowed > w->early)
-        w->early = there - allowed;
+    if (there - allowed > seen->early)
+        seen->early = there - allowed;
 }
 
-static void open_simt(device **d, stream **s)
+static void open_simt(device **dev, stream **queue)
 {
-    assert_ok(backend_simt()->open(&(device_options){0}, d));
-    assert_ok((*d)->backend->stream_new(*d, s));
+    assert_ok(backend_simt()->open(&(device_options){0}, dev));
+    assert_ok((*dev)->backend->stream_new(*dev, queue));
     simt_schedule(SIMT_FORWARD, 1);
 }
 
 static void test_paced__keeps_the_pace(void **state)
 {
     (void)state;
-    device *d;
-    stream *s;
+    device *dev;
+    stream *queue;
     void *x, *y;
-    open_simt(&d, &s);
-    assert_ok(d->backend->alloc(d, BYTES, &x));
-    assert_ok(d->backend->alloc(d, BYTES, &y));
+    open_simt(&dev, &queue);
+    assert_ok(dev->backend->alloc(dev, BYTES, &x));
+    assert_ok(dev->backend->alloc(dev, BYTES, &y));
     memset(x, 7, BYTES);
-    watched w = {.y = y};
-    simt_on_clock(watch_copy, &w);
-    const paced_copy_args a = {
+    watched seen = {.y = y};
+    simt_on_clock(watch_copy, &seen);
+    const paced_copy_args args = {
         .pace = {WAIT_NS, SPAN_NS, 1}, .n = 1, .run = {{y, x, BYTES, BYTES}}};
-    assert_ok(op_paced_copy(s, &a));
+    assert_ok(op_paced_copy(queue, &args));
     simt_on_clock(NULL, NULL);
     assert_memory_equal(x, y, BYTES);
-    assert_true(w.looks > CHUNKS);
-    assert_int_equal(w.early, 0);
+    assert_true(seen.looks > CHUNKS);
+    assert_int_equal(seen.early, 0);
     /* The first thread's first reading is the start; the other 511 threads read the clock after
      * it. */
-    assert_true(w.last - w.start >= WAIT_NS + SPAN_NS);
-    d->backend->release(d, x);
-    d->backend->release(d, y);
-    d->backend->stream_free(&s);
-    d->backend->close(d);
+    assert_true(seen.last - seen.start >= WAIT_NS + SPAN_NS);
+    dev->backend->release(dev, x);
+    dev->backend->release(dev, y);
+    dev->backend->stream_free(&queue);
+    dev->backend->close(dev);
 }
 
 /* Blocks that have no chunk are not started, and each of several blocks keeps the pace of its own
@@ -79,37 +80,37 @@ static void test_paced__keeps_the_pace(void **state)
 static void test_paced__blocks_share_the_chunks(void **state)
 {
     (void)state;
-    device *d;
-    stream *s;
+    device *dev;
+    stream *queue;
     void *x, *y;
-    open_simt(&d, &s);
-    assert_ok(d->backend->alloc(d, 8 * BYTES, &x));
-    assert_ok(d->backend->alloc(d, BYTES, &y));
+    open_simt(&dev, &queue);
+    assert_ok(dev->backend->alloc(dev, 8 * BYTES, &x));
+    assert_ok(dev->backend->alloc(dev, BYTES, &y));
     float *number = x;
     for (int64_t i = 0; i < 8 * BYTES / (int64_t)sizeof(float); i++)
         number[i] = (float)(i % 1000);
-    watched w = {.y = y};
-    simt_on_clock(watch_copy, &w);
-    const int64_t n = BYTES / (int64_t)sizeof(float);
-    const paced_sum_args a = {
-        .pace = {WAIT_NS, SPAN_NS, 64}, .n = n, .pieces = 8, .acc = true, .x = x, .y = y};
-    assert_ok(op_paced_sum(s, &a));
+    watched seen = {.y = y};
+    simt_on_clock(watch_copy, &seen);
+    const int64_t count = BYTES / (int64_t)sizeof(float);
+    const paced_sum_args args = {
+        .pace = {WAIT_NS, SPAN_NS, 64}, .n = count, .pieces = 8, .acc = true, .x = x, .y = y};
+    assert_ok(op_paced_sum(queue, &args));
     simt_on_clock(NULL, NULL);
     /* The harness runs blocks one after the other, so each of the 10 chunks of 16384 elements takes
      * its whole time. */
-    const int64_t blocks = (n + (1 << 14) - 1) / (1 << 14);
-    assert_true(w.last - w.start >= blocks * (WAIT_NS + SPAN_NS));
-    assert_true(w.last - w.start < (blocks + 1) * (WAIT_NS + SPAN_NS));
-    for (int64_t i = 0; i < n; i += 101) {
+    const int64_t blocks = (count + (1 << 14) - 1) / (1 << 14);
+    assert_true(seen.last - seen.start >= blocks * (WAIT_NS + SPAN_NS));
+    assert_true(seen.last - seen.start < (blocks + 1) * (WAIT_NS + SPAN_NS));
+    for (int64_t i = 0; i < count; i += 101) {
         float want = 0;
-        for (int64_t p = 0; p < 8; p++)
-            want += number[p * n + i];
+        for (int64_t peer = 0; peer < 8; peer++)
+            want += number[peer * count + i];
         assert_true(((float *)y)[i] == want);
     }
-    d->backend->release(d, x);
-    d->backend->release(d, y);
-    d->backend->stream_free(&s);
-    d->backend->close(d);
+    dev->backend->release(dev, x);
+    dev->backend->release(dev, y);
+    dev->backend->stream_free(&queue);
+    dev->backend->close(dev);
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* test_simt.c: tests of the harness itself: right kernels give the same numbers under every
- * schedule, and planted faults are found. */
+ * schedule, and planted faults are found. Letters: x what a kernel reads or changes; y what it
+ * writes; M, N, K the sizes of a product. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,22 +14,22 @@
 
 enum { THREADS = 64, BLOCKS = 5 };
 
-static device *d;
-static stream *s;
+static device *dev;
+static stream *queue;
 
 static int setup_simt(void **state)
 {
     (void)state;
-    assert_ok(backend_simt()->open(&(device_options){0}, &d));
-    assert_ok(d->backend->stream_new(d, &s));
+    assert_ok(backend_simt()->open(&(device_options){0}, &dev));
+    assert_ok(dev->backend->stream_new(dev, &queue));
     return 0;
 }
 
 static int teardown_simt(void **state)
 {
     (void)state;
-    d->backend->stream_free(&s);
-    device_close(&d);
+    dev->backend->stream_free(&queue);
+    device_close(&dev);
     return 0;
 }
 
@@ -37,7 +38,7 @@ static void reversed(int fault, int schedule, int *x)
     for (int i = 0; i < BLOCKS * THREADS; i++)
         x[i] = i;
     simt_schedule(schedule, 7);
-    assert_ok(fault_run(s, fault, x, NULL, (int64_t)BLOCKS * THREADS));
+    assert_ok(fault_run(queue, fault, x, NULL, (int64_t)BLOCKS * THREADS));
 }
 
 static void test_simt_barrier__every_schedule(void **state)
@@ -57,9 +58,9 @@ static void test_simt_barrier__missing_shows(void **state)
     int x[SIMT_SCHEDULES][BLOCKS * THREADS];
     for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++)
         reversed(FAULT_NO_BARRIER, schedule, x[schedule]);
-    for (int a = 0; a < SIMT_SCHEDULES; a++)
-        for (int b = 0; b < a; b++)
-            assert_memory_not_equal(x[a], x[b], sizeof x[a]);
+    for (int one = 0; one < SIMT_SCHEDULES; one++)
+        for (int other = 0; other < one; other++)
+            assert_memory_not_equal(x[one], x[other], sizeof x[one]);
 }
 
 static void test_simt_fault__is_reported(void **state)
@@ -78,7 +79,8 @@ static void test_simt_fault__is_reported(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         float x[THREADS] = {0};
         simt_schedule(SIMT_FORWARD, 0);
-        assert_fails(ST_BAD_DEVICE, fault_run(s, list[i].fault, x, NULL, THREADS), list[i].words);
+        assert_fails(ST_BAD_DEVICE, fault_run(queue, list[i].fault, x, NULL, THREADS),
+                     list[i].words);
     }
     test_simt_barrier__every_schedule(NULL); /* the next launch works again */
 }
@@ -91,7 +93,7 @@ static void test_simt_warp__operations(void **state)
         for (int i = 0; i < THREADS; i++)
             x[i] = (float)i;
         simt_schedule(schedule, 3);
-        assert_ok(fault_run(s, FAULT_NONE_SUMS, x, NULL, 0));
+        assert_ok(fault_run(queue, FAULT_NONE_SUMS, x, NULL, 0));
         for (int i = 0; i < THREADS; i++) {
             assert_true(x[i] == 2016 && x[THREADS + i] == 4032);
             assert_true(x[2 * THREADS + i] == 16);
@@ -119,13 +121,13 @@ static void test_simt_bf16__nearest_even(void **state)
                 {0x1.fffffep127f, 0x7f80}, /* beyond the largest */
                 {0x1p-149f, 0},
                 {NAN, 0x7fff}};
-    enum { N = sizeof list / sizeof *list };
-    float x[N];
-    uint16_t y[N];
-    for (int i = 0; i < N; i++)
+    enum { NUMBERS = sizeof list / sizeof *list };
+    float x[NUMBERS];
+    uint16_t y[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++)
         x[i] = list[i].x;
-    assert_ok(fault_run(s, FAULT_NONE_BF16, x, y, N));
-    for (int i = 0; i < N; i++)
+    assert_ok(fault_run(queue, FAULT_NONE_BF16, x, y, NUMBERS));
+    for (int i = 0; i < NUMBERS; i++)
         assert_int_equal(y[i], list[i].want);
 }
 
@@ -147,7 +149,7 @@ static void test_simt_mma__a_plain_product(void **state)
     }
     for (int schedule = 0; schedule < SIMT_SCHEDULES; schedule++) {
         simt_schedule(schedule, 7);
-        assert_ok(fault_run(s, FAULT_NONE_PRODUCT, x, y, 0));
+        assert_ok(fault_run(queue, FAULT_NONE_PRODUCT, x, y, 0));
         for (int i = 0; i < M * N; i++) {
             int want = 0;
             for (int k = 0; k < K; k++)
@@ -155,7 +157,7 @@ static void test_simt_mma__a_plain_product(void **state)
             assert_true(y[i] == (float)want);
         }
     }
-    assert_ok(fault_run(s, FAULT_NO_WAIT, x, y, 0));
+    assert_ok(fault_run(queue, FAULT_NO_WAIT, x, y, 0));
     assert_true(isnan(y[0])); /* the copy has not arrived yet */
 }
 
@@ -180,7 +182,7 @@ static void test_simt_shared__bounds(void **state)
     if (child == 0) {
         int x[THREADS] = {0};
         close(STDERR_FILENO);
-        _exit(fault_run(s, FAULT_BEYOND_SHARED, x, NULL, 0) == ST_OK ? 0 : 2);
+        _exit(fault_run(queue, FAULT_BEYOND_SHARED, x, NULL, 0) == ST_OK ? 0 : 2);
     }
     int how = 0;
     assert_int_equal(waitpid(child, &how, 0), child);

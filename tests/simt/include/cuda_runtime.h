@@ -1,6 +1,6 @@
 /* cuda_runtime.h: takes the place of the toolkit's header of this name on the host (../simt.h). It
  * has the part of CUDA C++ and of the runtime that our .cu files use; what a new kernel needs is
- * added here. */
+ * added here. Letters: x, y, z the members of CUDA's vectors; T the type of a number. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 #define TESSERA_TESTS_SIMT_INCLUDE_CUDA_RUNTIME_H
 
@@ -203,19 +203,19 @@ SIMT_UNARY(normcdff, 0.5f * erfcf(-x * 0.70710678118654752440f))
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 
-static inline float __fdividef(float a, float b)
+static inline float __fdividef(float first, float second)
 {
-    return a / b;
+    return first / second;
 }
 
-static inline float __fmul_rn(float a, float b)
+static inline float __fmul_rn(float first, float second)
 {
-    return a * b;
+    return first * second;
 }
 
-static inline float __fadd_rn(float a, float b)
+static inline float __fadd_rn(float first, float second)
 {
-    return a + b;
+    return first + second;
 }
 
 static inline int __popc(unsigned x)
@@ -233,27 +233,27 @@ static inline int __ffs(int x)
     return __builtin_ffs(x);
 }
 
-template <class T> static inline T min(T a, T b)
+template <class T> static inline T min(T first, T second)
 {
-    return b < a ? b : a;
+    return second < first ? second : first;
 }
 
-template <class T> static inline T max(T a, T b)
+template <class T> static inline T max(T first, T second)
 {
-    return a < b ? b : a;
+    return first < second ? second : first;
 }
 
 /* ---- memory; hints have no meaning here ---- */
 
 #define SIMT_LOAD(name)                                                                            \
-    template <class T> static inline T name(const T *p)                                            \
+    template <class T> static inline T name(const T *at)                                           \
     {                                                                                              \
-        return *p;                                                                                 \
+        return *at;                                                                                \
     }
 #define SIMT_STORE(name)                                                                           \
-    template <class T> static inline void name(T *p, T value)                                      \
+    template <class T> static inline void name(T *at, T value)                                     \
     {                                                                                              \
-        *p = value;                                                                                \
+        *at = value;                                                                               \
     }
 SIMT_LOAD(__ldg)
 SIMT_LOAD(__ldcs)
@@ -273,31 +273,31 @@ static inline void __threadfence_system(void)
 
 /* Fibers switch only at barriers, so a plain addition is atomic. It is for counters: our kernels do
  * not sum floats with atomics, because such sums have no fixed order. */
-static inline int atomicAdd(int *p, int value)
+static inline int atomicAdd(int *at, int value)
 {
-    int old = *p;
-    *p = old + value;
+    int old = *at;
+    *at = old + value;
     return old;
 }
 
-static inline unsigned atomicAdd(unsigned *p, unsigned value)
+static inline unsigned atomicAdd(unsigned *at, unsigned value)
 {
-    unsigned old = *p;
-    *p = old + value;
+    unsigned old = *at;
+    *at = old + value;
     return old;
 }
 
-static inline int atomicMax(int *p, int value)
+static inline int atomicMax(int *at, int value)
 {
-    int old = *p;
-    *p = value > old ? value : old;
+    int old = *at;
+    *at = value > old ? value : old;
     return old;
 }
 
-static inline unsigned atomicOr(unsigned *p, unsigned value)
+static inline unsigned atomicOr(unsigned *at, unsigned value)
 {
-    unsigned old = *p;
-    *p = old | value;
+    unsigned old = *at;
+    *at = old | value;
     return old;
 }
 
@@ -318,10 +318,10 @@ static inline const char *cudaGetErrorString(cudaError_t error)
     return error == cudaSuccess ? "no error" : simt_error();
 }
 
-static inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t)
+static inline cudaError_t cudaMemsetAsync(void *at, int value, size_t bytes, cudaStream_t)
 {
     if (bytes)
-        memset(p, value, bytes);
+        memset(at, value, bytes);
     return cudaSuccess;
 }
 
@@ -342,22 +342,23 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-template <class F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int)
+template <class Kernel>
+static inline cudaError_t cudaFuncSetAttribute(Kernel *, cudaFuncAttribute, int)
 {
     return cudaSuccess;
 }
 
 /* Runs the kernel to its end before it returns. */
-template <class... P, class... A>
-static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...),
-                                             A... args)
+template <class... Wanted, class... Given>
+static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
+                                             void (*kernel)(Wanted...), Given... args)
 {
     auto call = [&] { kernel(args...); };
     auto body = [](const void *context) { (*(const decltype(call) *)context)(); };
-    simt_dim grid = {c->gridDim.x, c->gridDim.y, c->gridDim.z};
-    simt_dim block = {c->blockDim.x, c->blockDim.y, c->blockDim.z};
-    return simt_run(grid, block, c->dynamicSmemBytes, body, &call) ? cudaSuccess
-                                                                   : cudaErrorLaunchFailure;
+    simt_dim grid = {config->gridDim.x, config->gridDim.y, config->gridDim.z};
+    simt_dim block = {config->blockDim.x, config->blockDim.y, config->blockDim.z};
+    return simt_run(grid, block, config->dynamicSmemBytes, body, &call) ? cudaSuccess
+                                                                        : cudaErrorLaunchFailure;
 }
 
 #endif

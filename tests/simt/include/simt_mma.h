@@ -4,7 +4,8 @@
  * The lanes of a warp put their parts on a table and wait for each other. The product is summed in
  * double and rounded once, since the order in the hardware, whose error is larger, is not known. A
  * copy is made only when its thread waits for it, so a read that comes too early sees the old
- * contents. */
+ * contents. Letters: T a type; N a number of copies; a, b the factors of a product; d its sums; g,
+ * q which four lanes a lane belongs to and its place among them; m a matrix. */
 #ifndef TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 #define TESSERA_TESTS_SIMT_INCLUDE_SIMT_MMA_H
 
@@ -73,8 +74,9 @@ static inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b
     }
 }
 
-/* r[m] gets two elements of matrix m; the lanes from 8m on have given the addresses of its rows. */
-static inline void simt_ldmatrix4(uint32_t (&r)[4], const void *row, bool transposed,
+/* registers[m] gets two elements of matrix m; the lanes from 8m on have given the addresses of its
+ * rows. */
+static inline void simt_ldmatrix4(uint32_t (&registers)[4], const void *row, bool transposed,
                                   const char *file, int line)
 {
     static simt_table<const __nv_bfloat16 *> table;
@@ -86,18 +88,18 @@ static inline void simt_ldmatrix4(uint32_t (&r)[4], const void *row, bool transp
         const __nv_bfloat16 low = transposed ? warp[8 * m + 2 * q][g] : warp[8 * m + g][2 * q];
         const __nv_bfloat16 high =
             transposed ? warp[8 * m + 2 * q + 1][g] : warp[8 * m + g][2 * q + 1];
-        r[m] = (unsigned)low.bits | (unsigned)high.bits << 16;
+        registers[m] = (unsigned)low.bits | (unsigned)high.bits << 16;
     }
 }
 
-static inline void ldmatrix4(uint32_t (&r)[4], const void *row, SIMT_HERE)
+static inline void ldmatrix4(uint32_t (&registers)[4], const void *row, SIMT_HERE)
 {
-    simt_ldmatrix4(r, row, false, file, line);
+    simt_ldmatrix4(registers, row, false, file, line);
 }
 
-static inline void ldmatrix4_transposed(uint32_t (&r)[4], const void *row, SIMT_HERE)
+static inline void ldmatrix4_transposed(uint32_t (&registers)[4], const void *row, SIMT_HERE)
 {
-    simt_ldmatrix4(r, row, true, file, line);
+    simt_ldmatrix4(registers, row, true, file, line);
 }
 
 /* The copies that a thread has started, oldest first. */
@@ -107,7 +109,7 @@ struct simt_copies {
         const void *from; /* NULL: zeros */
         int group;
     } list[SIMT_COPIES];
-    int n, group;
+    int count, group;
 };
 
 static inline simt_copies *simt_copies_of(void)
@@ -118,10 +120,10 @@ static inline simt_copies *simt_copies_of(void)
 
 static inline void copy16_async(void *to, const void *from, bool wanted)
 {
-    simt_copies *c = simt_copies_of();
-    if (c->n == SIMT_COPIES || (uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
+    simt_copies *copies = simt_copies_of();
+    if (copies->count == SIMT_COPIES || (uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0)
         abort(); /* too many for this header, or refused by the hardware too */
-    c->list[c->n++] = {to, wanted ? from : NULL, c->group};
+    copies->list[copies->count++] = {to, wanted ? from : NULL, copies->group};
 }
 
 static inline void copy_commit(void)
@@ -131,16 +133,16 @@ static inline void copy_commit(void)
 
 template <int N> static inline void copy_wait(void)
 {
-    simt_copies *c = simt_copies_of();
+    simt_copies *copies = simt_copies_of();
     int left = 0;
-    for (int i = 0; i < c->n; i++)
-        if (c->list[i].group >= c->group - N)
-            c->list[left++] = c->list[i];
-        else if (c->list[i].from)
-            memcpy(c->list[i].to, c->list[i].from, 16);
+    for (int i = 0; i < copies->count; i++)
+        if (copies->list[i].group >= copies->group - N)
+            copies->list[left++] = copies->list[i];
+        else if (copies->list[i].from)
+            memcpy(copies->list[i].to, copies->list[i].from, 16);
         else
-            memset(c->list[i].to, 0, 16);
-    c->n = left;
+            memset(copies->list[i].to, 0, 16);
+    copies->count = left;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* Tests of filter.h: the plane filter equals its formula, undoing it gives the input back, and the
- * vector code gives the bytes of the plain C code. */
+ * vector code gives the bytes of the plain C code. Letters: x, y a place in the patch. */
 #include <stdlib.h>
 #include <string.h>
 

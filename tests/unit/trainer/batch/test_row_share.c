@@ -12,35 +12,35 @@
  * is the largest rank's work over the mean, and that it is at most `most`. */
 static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t each, double most)
 {
-    int64_t n = cu[docs], doc = 0;
+    int64_t tokens = cu[docs], doc = 0;
     int32_t *order = malloc((size_t)(ranks * each + 1) * sizeof *order);
-    int32_t *owner = malloc((size_t)(n + 1) * sizeof *owner);
-    int64_t *begin = malloc((size_t)(n + 1) * sizeof *begin);
-    char *seen = calloc((size_t)n + 1, 1);
+    int32_t *owner = malloc((size_t)(tokens + 1) * sizeof *owner);
+    int64_t *begin = malloc((size_t)(tokens + 1) * sizeof *begin);
+    char *seen = calloc((size_t)tokens + 1, 1);
     double uneven, sum = 0, largest = 0;
-    for (int64_t p = 0; p < n; p++) {
-        while (p >= cu[doc + 1])
+    for (int64_t place = 0; place < tokens; place++) {
+        while (place >= cu[doc + 1])
             doc++;
-        begin[p] = cu[doc];
+        begin[place] = cu[doc];
     }
     assert_ok(row_share_order(cu, docs, ranks, each, order, owner, &uneven));
-    for (int64_t r = 0; r < ranks; r++) {
+    for (int64_t rank = 0; rank < ranks; rank++) {
         double work = 0;
         for (int64_t i = 0; i < each; i++) {
-            int32_t p = order[r * each + i];
-            if (p < 0) {
-                assert_true(i + 1 == each || order[r * each + i + 1] < 0);
+            int32_t place = order[rank * each + i];
+            if (place < 0) {
+                assert_true(i + 1 == each || order[rank * each + i + 1] < 0);
                 continue;
             }
-            assert_true(p < n && !seen[p]++);
-            assert_true(i == 0 || p > order[r * each + i - 1]);
-            work += (double)(p - begin[p] + 1);
+            assert_true(place < tokens && !seen[place]++);
+            assert_true(i == 0 || place > order[rank * each + i - 1]);
+            work += (double)(place - begin[place] + 1);
         }
         sum += work;
         largest = work > largest ? work : largest;
     }
-    for (int64_t p = 0; p < n; p++)
-        assert_true(seen[p]);
+    for (int64_t place = 0; place < tokens; place++)
+        assert_true(seen[place]);
     double want = sum > 0 ? largest * (double)ranks / sum : 1;
     assert_true(uneven > want - 1e-9 && uneven < want + 1e-9);
     if (uneven > most)
@@ -83,7 +83,7 @@ static void test_row_share__tokens_are_divided_evenly(void **state)
 static void test_row_share__pictures_are_divided_evenly(void **state)
 {
     (void)state;
-    const vision_dims d = {.hidden = 1152, .intermediate = 4304, .depth = 27};
+    const vision_dims dims = {.hidden = 1152, .intermediate = 4304, .depth = 27};
     int32_t grids[3 * 60];
     item_place place[60];
     rng_key key = rng_key_make(8, "row_share");
@@ -96,20 +96,20 @@ static void test_row_share__pictures_are_divided_evenly(void **state)
     for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
         int64_t merged, next[8] = {0}, most = 0;
         double uneven;
-        assert_ok(row_share_items(rows, 2, &d, ranks, place, &merged, &uneven));
+        assert_ok(row_share_items(rows, 2, &dims, ranks, place, &merged, &uneven));
         for (int i = 0; i < 60; i++) {
             assert_in_range(place[i].rank, 0, ranks - 1);
             assert_int_equal(place[i].first, next[place[i].rank]);
             next[place[i].rank] += grids[3 * i] * grids[3 * i + 1] * grids[3 * i + 2] / 4;
         }
-        for (int64_t r = 0; r < ranks; r++)
-            most = next[r] > most ? next[r] : most;
+        for (int64_t rank = 0; rank < ranks; rank++)
+            most = next[rank] > most ? next[rank] : most;
         assert_int_equal(merged, most);
         assert_true(uneven >= 1 && uneven < 1.05);
     }
     int64_t merged;
     double uneven;
-    assert_ok(row_share_items(NULL, 0, &d, 4, place, &merged, &uneven));
+    assert_ok(row_share_items(NULL, 0, &dims, 4, place, &merged, &uneven));
     assert_int_equal(merged, 0);
 }
 

@@ -1,6 +1,6 @@
 /* test_measure.c: what the benches conclude from their measurements: a line fitted through points,
  * the spread of repeated times, loads of a given skew, and that what is timed has the bounds that a
- * run would pass. */
+ * run would pass. Letters: x, y the points of a line. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -26,41 +26,41 @@ static void test_fit__finds_a_line(void **state)
 {
     (void)state;
     const double x[] = {2, 4, 6}, y[] = {7, 11, 15};
-    bench_fit f = bench_fit_line(x, y, 3);
-    expect_near(f.a, 3, 1e-12);
-    expect_near(f.b, 2, 1e-12);
-    expect_near(f.residual, 0, 1e-12);
+    bench_fit fit = bench_fit_line(x, y, 3);
+    expect_near(fit.a, 3, 1e-12);
+    expect_near(fit.b, 2, 1e-12);
+    expect_near(fit.residual, 0, 1e-12);
 }
 
 static void test_fit__tells_the_largest_residual(void **state)
 {
     (void)state;
     const double x[] = {1, 2, 3}, y[] = {10, 23, 30}; /* 1 + 10 x misses the points by 1, 2 and 1 */
-    bench_fit f = bench_fit_line(x, y, 3);
-    expect_near(f.a, 1, 1e-12);
-    expect_near(f.b, 10, 1e-12);
-    expect_near(f.residual, 1.0 / 10, 1e-12);
+    bench_fit fit = bench_fit_line(x, y, 3);
+    expect_near(fit.a, 1, 1e-12);
+    expect_near(fit.b, 10, 1e-12);
+    expect_near(fit.residual, 1.0 / 10, 1e-12);
 }
 
 static void test_fit__one_point_is_a_line_through_zero(void **state)
 {
     (void)state;
     const double x[] = {4}, y[] = {12};
-    bench_fit f = bench_fit_line(x, y, 1);
-    expect_near(f.a, 0, 0);
-    expect_near(f.b, 3, 1e-12);
+    bench_fit fit = bench_fit_line(x, y, 1);
+    expect_near(fit.a, 0, 0);
+    expect_near(fit.b, 3, 1e-12);
 }
 
 static void test_spread(void **state)
 {
     (void)state;
     double odd[] = {5, 1, 3}, even[] = {4, 1, 3, 2}, one[] = {7};
-    bench_spread s = bench_spread_of(odd, 3);
-    expect_near(s.mean, 3, 1e-12);
-    expect_near(s.median, 3, 0);
-    expect_near(s.deviation, 2, 1e-12);
-    expect_near(s.slowest, 5, 0);
-    expect_near(s.fastest, 1, 0);
+    bench_spread spread = bench_spread_of(odd, 3);
+    expect_near(spread.mean, 3, 1e-12);
+    expect_near(spread.median, 3, 0);
+    expect_near(spread.deviation, 2, 1e-12);
+    expect_near(spread.slowest, 5, 0);
+    expect_near(spread.fastest, 1, 0);
     expect_near(bench_spread_of(even, 4).median, 2.5, 0);
     expect_near(bench_spread_of(one, 1).deviation, 0, 0);
     expect_near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 are above 2.5 / 0.9 */
@@ -75,8 +75,9 @@ static void test_loads__have_the_skew_and_sum_asked_for(void **state)
         bench_loads(128, 393216, skews[i], offset);
         assert_int_equal(offset[0], 0);
         assert_int_equal(offset[128], 393216);
-        for (int e = 1; e < 128; e++)
-            assert_true(offset[e + 1] - offset[e] <= offset[e] - offset[e - 1] + 1);
+        for (int expert = 1; expert < 128; expert++)
+            assert_true(offset[expert + 1] - offset[expert] <=
+                        offset[expert] - offset[expert - 1] + 1);
         expect_near((offset[1] - offset[0]) / (393216.0 / 128), skews[i], 0.01 * skews[i]);
     }
 }
@@ -88,24 +89,28 @@ static void test_attention__is_timed_with_its_bounds(void **state)
     (void)state;
     const backend_vtable sizes = {.act = DT_BF16, .acc = DT_F32};
     device dev = {.backend = &sizes};
-    stream s = {.dev = &dev};
-    model_dims d;
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    const bench_sizes z = {
-        .dims = &d, .tokens = 32768, .row = 4096, .patches = 16384, .frame = 1024, .document = 128};
+    stream queue = {.dev = &dev};
+    model_dims dims;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    const bench_sizes shapes = {.dims = &dims,
+                                .tokens = 32768,
+                                .row = 4096,
+                                .patches = 16384,
+                                .frame = 1024,
+                                .document = 128};
     int seen = 0;
-    for (const bench_row *b = bench_products; b->op_name; b++) {
-        const bool backward = b->op == BENCH_attention_bwd;
-        if (b->op != BENCH_attention_fwd && !backward)
+    for (const bench_row *line = bench_products; line->op_name; line++) {
+        const bool backward = line->op == BENCH_attention_bwd;
+        if (line->op != BENCH_attention_fwd && !backward)
             continue;
-        bench_case c = {.queue = &s, .sizes = &z, .counted = true};
-        b->make(&c);
-        assert_ok(c.st);
-        const attention_fwd_args *f = &c.args.attention_fwd;
-        const attention_bwd_args *back = &c.args.attention_bwd;
-        assert_int_equal(backward ? back->longest : f->longest,
-                         (backward ? back->tokens : f->tokens) /
-                             (backward ? back->segments : f->segments));
+        bench_case timed = {.queue = &queue, .sizes = &shapes, .counted = true};
+        line->make(&timed);
+        assert_ok(timed.st);
+        const attention_fwd_args *args = &timed.args.attention_fwd;
+        const attention_bwd_args *back = &timed.args.attention_bwd;
+        assert_int_equal(backward ? back->longest : args->longest,
+                         (backward ? back->tokens : args->tokens) /
+                             (backward ? back->segments : args->segments));
         seen++;
     }
     assert_int_equal(seen, 6);
@@ -118,17 +123,17 @@ static void test_text_rows__carry_their_bounds(void **state)
     (void)state;
     enum { SEQ_LEN = 8192, DOCUMENT = 340, LOCAL = 2 };
     char *folder = harness_temp(), path[4096];
-    model_dims d;
-    receiver *r;
+    model_dims dims;
+    receiver *input;
     json_value *welcome;
     bucket_list list;
     received got;
     int64_t waited;
     snprintf(path, sizeof path, "%s/rows.rec", folder);
-    assert_ok(dims_preset("debug", &d));
-    assert_ok(text_rows_record(path, &d, LOCAL, SEQ_LEN, DOCUMENT, 0));
-    assert_ok(receiver_open(&(receiver_options){.replay.path = path, .slots = LOCAL}, &r));
-    const char *text = receiver_welcome(r);
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(text_rows_record(path, &dims, LOCAL, SEQ_LEN, DOCUMENT, 0));
+    assert_ok(receiver_open(&(receiver_options){.replay.path = path, .slots = LOCAL}, &input));
+    const char *text = receiver_welcome(input);
     assert_ok(json_parse(text, strlen(text), "WELCOME", &welcome));
     const batch_caps widest = {.tokens = SEQ_LEN, .docs = SEQ_LEN, .targets = SEQ_LEN};
     assert_ok(bucket_list_read(welcome, LOCAL, &widest, &list));
@@ -136,12 +141,12 @@ static void test_text_rows__carry_their_bounds(void **state)
     assert_int_equal(list.count, 1);
     assert_int_equal(list.cap[0].longest, DOCUMENT);
     assert_true(attention_is_dense(list.cap[0].tokens, list.cap[0].docs, list.cap[0].longest));
-    assert_ok(receiver_next(r, &got, &waited));
+    assert_ok(receiver_next(input, &got, &waited));
     const batch_caps has = batch_caps_count(&got.row, 1);
     assert_true(batch_caps_hold(&list.cap[0], &has));
     assert_int_equal(LOCAL * has.docs, list.cap[0].docs);
-    receiver_give_back(r, &got);
-    receiver_close(&r);
+    receiver_give_back(input, &got);
+    receiver_close(&input);
     harness_remove(&folder);
 }
 

@@ -27,10 +27,10 @@ static void write_step(int number)
     assert_ok(folder_step_path(path, base, STEP, "writing"));
     assert_ok(file_make_folders(path));
     snprintf(file, sizeof file, "%s/number", path);
-    FILE *f = fopen(file, "we");
-    assert_non_null(f);
-    fprintf(f, "%d", number);
-    fclose(f);
+    FILE *out = fopen(file, "we");
+    assert_non_null(out);
+    fprintf(out, "%d", number);
+    fclose(out);
 }
 
 static int read_step(void)
@@ -39,11 +39,11 @@ static int read_step(void)
     int number = -1;
     assert_ok(folder_step_path(path, base, STEP, NULL));
     snprintf(file, sizeof file, "%s/number", path);
-    FILE *f = fopen(file, "re");
-    if (f && fscanf(f, "%d", &number) != 1)
+    FILE *out = fopen(file, "re");
+    if (out && fscanf(out, "%d", &number) != 1)
         number = -1;
-    if (f)
-        fclose(f);
+    if (out)
+        fclose(out);
     return number;
 }
 
@@ -93,10 +93,10 @@ static void write_words(const char *folder, const char *name, const char *text)
 {
     char path[STATUS_PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "we");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
 }
 
 /* folder_check divides a manifest's files among the ranks by size before it has verified anything

@@ -23,68 +23,69 @@ static const char *path_in(const char *folder, const char *name)
     return path[turn];
 }
 
-static void open_preset(fixture *f, const char *name)
+static void open_preset(fixture *setup, const char *name)
 {
-    model_dims d;
-    assert_ok(dims_preset(name, &d));
-    fixture_open(f, &d);
+    model_dims dims;
+    assert_ok(dims_preset(name, &dims));
+    fixture_open(setup, &dims);
 }
 
-static void open_text_only(fixture *f)
+static void open_text_only(fixture *setup)
 {
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    d.vision = (vision_dims){0};
-    memset(d.text.mrope_section, 0, sizeof d.text.mrope_section);
-    snprintf(d.model_type, sizeof d.model_type, "qwen3_moe");
-    snprintf(d.architecture, sizeof d.architecture, "Qwen3MoeForCausalLM");
-    fixture_open(f, &d);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    dims.vision = (vision_dims){0};
+    memset(dims.text.mrope_section, 0, sizeof dims.text.mrope_section);
+    snprintf(dims.model_type, sizeof dims.model_type, "qwen3_moe");
+    snprintf(dims.architecture, sizeof dims.architecture, "Qwen3MoeForCausalLM");
+    fixture_open(setup, &dims);
 }
 
 /* The values of all parameters, one after the other; the caller frees them. */
-static double *values_of(fixture *f)
+static double *values_of(fixture *setup)
 {
-    double *v = malloc((size_t)f->p->total * sizeof *v), *to = v;
-    for (int64_t i = 0; i < f->p->count; i++) {
-        assert_ok(params_read(f->p->list[i].value, f->s, 0, f->p->list[i].count, to));
-        to += f->p->list[i].count;
+    double *values = malloc((size_t)setup->p->total * sizeof *values), *to = values;
+    for (int64_t i = 0; i < setup->p->count; i++) {
+        assert_ok(params_read(setup->p->list[i].value, setup->s, 0, setup->p->list[i].count, to));
+        to += setup->p->list[i].count;
     }
-    return v;
+    return values;
 }
 
-static void clear_values(fixture *f)
+static void clear_values(fixture *setup)
 {
-    size_t bytes = (size_t)f->p->block_elements * sizeof(float);
-    assert_ok(f->dev->backend->zero(f->s, f->p->values, bytes));
+    size_t bytes = (size_t)setup->p->block_elements * sizeof(float);
+    assert_ok(setup->dev->backend->zero(setup->s, setup->p->values, bytes));
 }
 
-static void assert_loads_as(fixture *f, const char *folder, const double *want)
+static void assert_loads_as(fixture *setup, const char *folder, const double *want)
 {
-    clear_values(f);
-    assert_ok(hf_load(f->p, f->s, folder));
-    double *got = values_of(f);
-    assert_memory_equal(got, want, (size_t)f->p->total * sizeof *got);
+    clear_values(setup);
+    assert_ok(hf_load(setup->p, setup->s, folder));
+    double *got = values_of(setup);
+    assert_memory_equal(got, want, (size_t)setup->p->total * sizeof *got);
     free(got);
 }
 
 static void test_hf__f32_round_trip_one_file_and_shards(void **state)
 {
     (void)state;
-    fixture f;
-    open_preset(&f, "debug");
+    fixture setup;
+    open_preset(&setup, "debug");
     char *folder = harness_temp();
-    double *want = values_of(&f);
-    assert_ok(hf_export(f.p, f.s, &f.d, folder, &(hf_export_options){.dtype = HF_EXPORT_F32}));
+    double *want = values_of(&setup);
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+                        &(hf_export_options){.dtype = HF_EXPORT_F32}));
     assert_int_equal(access(path_in(folder, "model.safetensors.index.json"), F_OK), -1);
-    assert_loads_as(&f, folder, want);
-    assert_ok(hf_export(f.p, f.s, &f.d, folder,
+    assert_loads_as(&setup, folder, want);
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
                         &(hf_export_options){.dtype = HF_EXPORT_F32, .shard_bytes = 3000000}));
     assert_int_equal(access(path_in(folder, "model.safetensors"), F_OK), -1);
-    assert_loads_as(&f, folder, want);
+    assert_loads_as(&setup, folder, want);
     json_value *index;
     assert_ok(json_load(path_in(folder, "model.safetensors.index.json"), &index));
     assert_int_equal(json_int(json_find(json_find(index, "metadata"), "total_size"), 0),
-                     f.p->total * 4);
+                     setup.p->total * 4);
     assert_int_equal(json_count(json_find(index, "weight_map")), 146);
     json_free(&index);
     model_dims back;
@@ -92,16 +93,16 @@ static void test_hf__f32_round_trip_one_file_and_shards(void **state)
     assert_int_equal(back.text.experts, 16);
     free(want);
     harness_remove(&folder);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_hf__bf16_is_the_default_and_stable(void **state)
 {
     (void)state;
-    fixture f;
-    open_preset(&f, "tile"); /* 2I = H: only the down projection tells the layouts apart */
+    fixture setup;
+    open_preset(&setup, "tile"); /* 2I = H: only the down projection tells the layouts apart */
     char *first = harness_temp(), *second = harness_temp();
-    assert_ok(hf_export(f.p, f.s, &f.d, first, &(hf_export_options){0}));
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, first, &(hf_export_options){0}));
     st_file file;
     assert_ok(st_open(path_in(first, "model.safetensors"), &file));
     assert_string_equal(st_meta_find(&file, "format"), "pt");
@@ -110,115 +111,119 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
         assert_int_equal(file.tensors[i].dtype, DT_BF16);
     assert_int_equal((uintptr_t)file.tensors[0].data.data % 8, 0);
     st_close(&file);
-    assert_ok(hf_load(f.p, f.s, first));
-    assert_ok(hf_export(f.p, f.s, &f.d, second,
+    assert_ok(hf_load(setup.p, setup.s, first));
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, second,
                         &(hf_export_options){.source = first, .dtype = HF_EXPORT_AS_SOURCE}));
-    hash128 a, b;
-    assert_ok(hash_file(path_in(first, "model.safetensors"), &a));
-    assert_ok(hash_file(path_in(second, "model.safetensors"), &b));
-    assert_true(hash_equal(a, b));
+    hash128 one, other;
+    assert_ok(hash_file(path_in(first, "model.safetensors"), &one));
+    assert_ok(hash_file(path_in(second, "model.safetensors"), &other));
+    assert_true(hash_equal(one, other));
     harness_remove(&first);
     harness_remove(&second);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* The tensors of a loaded checkpoint, to be changed and written again. */
 typedef struct rewrite {
     st_tensor *list;
-    size_t n;
+    size_t count;
     float **data;
 } rewrite;
 
-static void add_tensor(rewrite *w, const char *name, int n_dims, const int64_t *shape, float *data)
+static void add_tensor(rewrite *changed, const char *name, int n_dims, const int64_t *shape,
+                       float *data)
 {
-    w->list = realloc(w->list, (w->n + 1) * sizeof *w->list);
-    w->data = realloc(w->data, (w->n + 1) * sizeof *w->data);
-    st_tensor t = {.name = strdup(name), .dtype = DT_F32, .n_dims = n_dims};
+    changed->list = realloc(changed->list, (changed->count + 1) * sizeof *changed->list);
+    changed->data = realloc(changed->data, (changed->count + 1) * sizeof *changed->data);
+    st_tensor tensor = {.name = strdup(name), .dtype = DT_F32, .n_dims = n_dims};
     size_t count = 1;
     for (int i = 0; i < n_dims; i++) {
-        t.shape[i] = shape[i];
+        tensor.shape[i] = shape[i];
         count *= (size_t)shape[i];
     }
-    t.data = span_of(data, count * sizeof *data);
-    w->list[w->n] = t;
-    w->data[w->n++] = data;
+    tensor.data = span_of(data, count * sizeof *data);
+    changed->list[changed->count] = tensor;
+    changed->data[changed->count++] = data;
 }
 
-static void rewrite_done(rewrite *w)
+static void rewrite_done(rewrite *changed)
 {
-    for (size_t i = 0; i < w->n; i++) {
-        free((char *)w->list[i].name);
-        free(w->data[i]);
+    for (size_t i = 0; i < changed->count; i++) {
+        free((char *)changed->list[i].name);
+        free(changed->data[i]);
     }
-    free(w->list);
-    free(w->data);
+    free(changed->list);
+    free(changed->data);
 }
 
-static float *read_floats(fixture *f, const param *p)
+static float *read_floats(fixture *setup, const param *weight)
 {
-    float *out = malloc((size_t)p->count * sizeof *out);
-    assert_ok(f->dev->backend->to_host(f->s, out, p->value, (size_t)p->count * sizeof *out));
+    float *out = malloc((size_t)weight->count * sizeof *out);
+    assert_ok(setup->dev->backend->to_host(setup->s, out, weight->value,
+                                           (size_t)weight->count * sizeof *out));
     return out;
 }
 
-/* Columns [column, column + rows) of expert e of an [in, out] matrix, transposed to [rows, in]. */
-static float *transposed(const float *from, const param *p, int64_t e, int64_t column, int64_t rows)
+/* Columns [column, column + rows) of expert expert of an [in, out] matrix, transposed to [rows,
+ * in]. */
+static float *transposed(const float *from, const param *weight, int64_t expert, int64_t column,
+                         int64_t rows)
 {
-    int64_t in = p->shape[1], out = p->shape[2];
+    int64_t in = weight->shape[1], out = weight->shape[2];
     float *to = malloc((size_t)(rows * in) * sizeof *to);
     for (int64_t j = 0; j < rows; j++)
         for (int64_t i = 0; i < in; i++)
-            to[j * in + i] = from[(e * in + i) * out + column + j];
+            to[j * in + i] = from[(expert * in + i) * out + column + j];
     return to;
 }
 
-static void add_v5(rewrite *w, const param *p, const float *from)
+static void add_v5(rewrite *changed, const param *weight, const float *from)
 {
-    int64_t in = p->shape[1], out = p->shape[2];
-    float *all = malloc((size_t)p->count * sizeof *all);
-    for (int64_t e = 0; e < p->shape[0]; e++) {
-        float *one = transposed(from, p, e, 0, out);
-        memcpy(all + e * in * out, one, (size_t)(in * out) * sizeof *one);
+    int64_t in = weight->shape[1], out = weight->shape[2];
+    float *all = malloc((size_t)weight->count * sizeof *all);
+    for (int64_t expert = 0; expert < weight->shape[0]; expert++) {
+        float *one = transposed(from, weight, expert, 0, out);
+        memcpy(all + expert * in * out, one, (size_t)(in * out) * sizeof *one);
         free(one);
     }
-    add_tensor(w, p->name, 3, (const int64_t[]){p->shape[0], out, in}, all);
+    add_tensor(changed, weight->name, 3, (const int64_t[]){weight->shape[0], out, in}, all);
 }
 
-static void add_per_expert(rewrite *w, const param *p, const float *from)
+static void add_per_expert(rewrite *changed, const param *weight, const float *from)
 {
-    bool pair = strstr(p->name, "gate_up") != NULL;
-    int64_t width = pair ? p->shape[2] / 2 : p->shape[2];
-    int stem = (int)(strrchr(p->name, '.') - p->name);
-    for (int64_t e = 0; e < p->shape[0]; e++) {
+    bool pair = strstr(weight->name, "gate_up") != NULL;
+    int64_t width = pair ? weight->shape[2] / 2 : weight->shape[2];
+    int stem = (int)(strrchr(weight->name, '.') - weight->name);
+    for (int64_t expert = 0; expert < weight->shape[0]; expert++) {
         for (int part = 0; part < (pair ? 2 : 1); part++) {
             char name[200];
-            snprintf(name, sizeof name, "%.*s.%d.%s_proj.weight", stem, p->name, (int)e,
+            snprintf(name, sizeof name, "%.*s.%d.%s_proj.weight", stem, weight->name, (int)expert,
                      !pair  ? "down"
                      : part ? "up"
                             : "gate");
-            add_tensor(w, name, 2, (const int64_t[]){width, p->shape[1]},
-                       transposed(from, p, e, part * width, width));
+            add_tensor(changed, name, 2, (const int64_t[]){width, weight->shape[1]},
+                       transposed(from, weight, expert, part * width, width));
         }
     }
 }
 
-static rewrite rewrite_as(fixture *f, expert_layout stored)
+static rewrite rewrite_as(fixture *setup, expert_layout stored)
 {
-    rewrite w = {0};
-    for (int64_t i = 0; i < f->p->count; i++) {
-        const param *p = &f->p->list[i];
-        float *values = read_floats(f, p);
-        if (p->group == GROUP_EXPERTS && stored != EXPERTS_FUSED) {
+    rewrite changed = {0};
+    for (int64_t i = 0; i < setup->p->count; i++) {
+        const param *weight = &setup->p->list[i];
+        float *values = read_floats(setup, weight);
+        if (weight->group == GROUP_EXPERTS && stored != EXPERTS_FUSED) {
             if (stored == EXPERTS_EXCHANGED)
-                add_v5(&w, p, values);
+                add_v5(&changed, weight, values);
             else
-                add_per_expert(&w, p, values);
+                add_per_expert(&changed, weight, values);
             free(values);
         } else {
-            add_tensor(&w, p->name, p->n_dims, p->shape, values);
+            add_tensor(&changed, weight->name, weight->n_dims, weight->shape, values);
         }
     }
-    return w;
+    return changed;
 }
 
 static void test_hf__every_expert_layout_loads(void **state)
@@ -227,23 +232,24 @@ static void test_hf__every_expert_layout_loads(void **state)
     /* `tile` has 2I = H, so only down_proj tells the layouts apart; where I = H only gate_up_proj
      * does. */
     for (int shape = 0; shape < 3; shape++) {
-        fixture f;
-        model_dims d;
-        assert_ok(dims_preset(shape == 1 ? "tile" : "debug", &d));
+        fixture setup;
+        model_dims dims;
+        assert_ok(dims_preset(shape == 1 ? "tile" : "debug", &dims));
         if (shape == 2)
-            d.text.expert_width = d.text.hidden;
-        fixture_open(&f, &d);
-        double *want = values_of(&f);
+            dims.text.expert_width = dims.text.hidden;
+        fixture_open(&setup, &dims);
+        double *want = values_of(&setup);
         for (int stored = EXPERTS_FUSED; stored <= EXPERTS_SEPARATE; stored++) {
             char *folder = harness_temp();
-            rewrite w = rewrite_as(&f, (expert_layout)stored);
-            assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
-            assert_loads_as(&f, folder, want);
-            rewrite_done(&w);
+            rewrite changed = rewrite_as(&setup, (expert_layout)stored);
+            assert_ok(st_write(path_in(folder, "model.safetensors"), changed.list, changed.count,
+                               NULL, 0));
+            assert_loads_as(&setup, folder, want);
+            rewrite_done(&changed);
             harness_remove(&folder);
         }
         free(want);
-        fixture_close(&f);
+        fixture_close(&setup);
     }
 }
 
@@ -252,121 +258,123 @@ static void test_hf__every_expert_layout_loads(void **state)
 static void test_hf__a_rank_loads_its_slices(void **state)
 {
     (void)state;
-    const layout l = {.replicate = 1,
-                      .shard = 2,
-                      .context = 1,
-                      .tensor = 2,
-                      .pipeline = 1,
-                      .expert = 2,
-                      .expert_tensor = 2,
-                      .world = 4,
-                      .accumulation = 1};
-    fixture f;
-    open_preset(&f, "debug");
-    double *want = values_of(&f);
+    const layout degrees = {.replicate = 1,
+                            .shard = 2,
+                            .context = 1,
+                            .tensor = 2,
+                            .pipeline = 1,
+                            .expert = 2,
+                            .expert_tensor = 2,
+                            .world = 4,
+                            .accumulation = 1};
+    fixture setup;
+    open_preset(&setup, "debug");
+    double *want = values_of(&setup);
     for (int stored = EXPERTS_FUSED; stored <= EXPERTS_SEPARATE; stored++) {
         char *folder = harness_temp();
-        rewrite w = rewrite_as(&f, (expert_layout)stored);
-        assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
-        for (int rank = 0; rank < l.world; rank++) {
-            params *p;
-            assert_ok(params_new(&f.d, &p));
-            assert_ok(params_cut(p, &f.d, &l, mesh_place_of(&l, rank)));
-            assert_ok(params_alloc(p, f.s, false));
-            assert_ok(hf_load(p, f.s, folder));
+        rewrite changed = rewrite_as(&setup, (expert_layout)stored);
+        assert_ok(
+            st_write(path_in(folder, "model.safetensors"), changed.list, changed.count, NULL, 0));
+        for (int rank = 0; rank < degrees.world; rank++) {
+            params *registry;
+            assert_ok(params_new(&setup.d, &registry));
+            assert_ok(params_cut(registry, &setup.d, &degrees, mesh_place_of(&degrees, rank)));
+            assert_ok(params_alloc(registry, setup.s, false));
+            assert_ok(hf_load(registry, setup.s, folder));
             const double *whole = want;
-            for (int64_t i = 0; i < p->count; whole += p->list[i++].count) {
-                const param *q = &p->list[i];
-                double *got = malloc((size_t)q->n_local * sizeof *got);
+            for (int64_t i = 0; i < registry->count; whole += registry->list[i++].count) {
+                const param *weight = &registry->list[i];
+                double *got = malloc((size_t)weight->n_local * sizeof *got);
                 int64_t at;
-                assert_ok(params_read(q->value, f.s, 0, q->n_local, got));
-                for (int64_t j = 0; j < q->n_local; j++) {
-                    slice_run(&q->held, j, 1, &at);
+                assert_ok(params_read(weight->value, setup.s, 0, weight->n_local, got));
+                for (int64_t j = 0; j < weight->n_local; j++) {
+                    slice_run(&weight->held, j, 1, &at);
                     assert_true(got[j] == whole[at]);
                 }
                 free(got);
             }
-            params_release(p, f.s);
-            params_free(&p);
+            params_release(registry, setup.s);
+            params_free(&registry);
         }
-        rewrite_done(&w);
+        rewrite_done(&changed);
         harness_remove(&folder);
     }
     free(want);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_hf__text_only_names(void **state)
 {
     (void)state;
-    fixture f;
-    open_text_only(&f);
+    fixture setup;
+    open_text_only(&setup);
     char *folder = harness_temp();
-    double *want = values_of(&f);
-    assert_ok(hf_export(f.p, f.s, &f.d, folder, &(hf_export_options){.dtype = HF_EXPORT_F32}));
+    double *want = values_of(&setup);
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+                        &(hf_export_options){.dtype = HF_EXPORT_F32}));
     st_file file;
     assert_ok(st_open(path_in(folder, "model.safetensors"), &file));
-    const st_tensor *t = st_find(&file, "model.layers.3.mlp.experts.15.up_proj.weight");
-    assert_non_null(t);
-    assert_int_equal(t->shape[0], 48);
-    assert_int_equal(t->shape[1], 128);
+    const st_tensor *tensor = st_find(&file, "model.layers.3.mlp.experts.15.up_proj.weight");
+    assert_non_null(tensor);
+    assert_int_equal(tensor->shape[0], 48);
+    assert_int_equal(tensor->shape[1], 128);
     assert_int_equal(file.n_tensors, 3 + 4 * (8 + 1 + 48));
     st_close(&file);
-    assert_loads_as(&f, folder, want);
+    assert_loads_as(&setup, folder, want);
     free(want);
     harness_remove(&folder);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_hf__tied_models_have_no_head_of_their_own(void **state)
 {
     (void)state;
-    fixture f;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    d.text.tied = true;
-    fixture_open(&f, &d);
+    fixture setup;
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    dims.text.tied = true;
+    fixture_open(&setup, &dims);
     char *folder = harness_temp();
-    double *want = values_of(&f);
-    rewrite w = rewrite_as(&f, EXPERTS_FUSED);
-    assert_int_equal(w.n, 145);
+    double *want = values_of(&setup);
+    rewrite changed = rewrite_as(&setup, EXPERTS_FUSED);
+    assert_int_equal(changed.count, 145);
     float *head = calloc(2048 * 128, sizeof *head); /* some writers store the tied head too */
-    add_tensor(&w, "lm_head.weight", 2, (const int64_t[]){2048, 128}, head);
-    assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
-    assert_loads_as(&f, folder, want);
-    rewrite_done(&w);
+    add_tensor(&changed, "lm_head.weight", 2, (const int64_t[]){2048, 128}, head);
+    assert_ok(st_write(path_in(folder, "model.safetensors"), changed.list, changed.count, NULL, 0));
+    assert_loads_as(&setup, folder, want);
+    rewrite_done(&changed);
     free(want);
     harness_remove(&folder);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_hf__problems_are_named_and_nothing_changes(void **state)
 {
     (void)state;
-    fixture f;
-    open_preset(&f, "debug");
+    fixture setup;
+    open_preset(&setup, "debug");
     char *folder = harness_temp();
-    double *want = values_of(&f);
-    assert_fails(ST_NO_INPUT, hf_load(f.p, f.s, folder), "model.safetensors");
-    rewrite w = rewrite_as(&f, EXPERTS_FUSED);
-    st_tensor *norm = &w.list[1]; /* layer 0's input_layernorm: [128] becomes [64, 2] */
+    double *want = values_of(&setup);
+    assert_fails(ST_NO_INPUT, hf_load(setup.p, setup.s, folder), "model.safetensors");
+    rewrite changed = rewrite_as(&setup, EXPERTS_FUSED);
+    st_tensor *norm = &changed.list[1]; /* layer 0's input_layernorm: [128] becomes [64, 2] */
     norm->n_dims = 2;
     norm->shape[0] = 64;
     norm->shape[1] = 2;
-    char *old = (char *)w.list[2].name; /* q_proj under an unknown name */
-    w.list[2].name = "model.surprise";
-    assert_ok(st_write(path_in(folder, "model.safetensors"), w.list, w.n, NULL, 0));
-    assert_fails(ST_BAD_INPUT, hf_load(f.p, f.s, folder), "input_layernorm.weight [64, 2]");
+    char *old = (char *)changed.list[2].name; /* q_proj under an unknown name */
+    changed.list[2].name = "model.surprise";
+    assert_ok(st_write(path_in(folder, "model.safetensors"), changed.list, changed.count, NULL, 0));
+    assert_fails(ST_BAD_INPUT, hf_load(setup.p, setup.s, folder), "input_layernorm.weight [64, 2]");
     assert_non_null(strstr(status_text(), "model.surprise"));
     assert_non_null(strstr(status_text(), "layers.0.self_attn.q_proj.weight (missing"));
-    w.list[2].name = old;
-    double *got = values_of(&f);
-    assert_memory_equal(got, want, (size_t)f.p->total * sizeof *got);
+    changed.list[2].name = old;
+    double *got = values_of(&setup);
+    assert_memory_equal(got, want, (size_t)setup.p->total * sizeof *got);
     free(got);
-    rewrite_done(&w);
+    rewrite_done(&changed);
     free(want);
     harness_remove(&folder);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void write_file(const char *path, const char *text)
@@ -380,36 +388,36 @@ static void write_file(const char *path, const char *text)
 static void test_hf__other_files_are_copied(void **state)
 {
     (void)state;
-    fixture f;
-    open_preset(&f, "debug");
+    fixture setup;
+    open_preset(&setup, "debug");
     char *source = harness_temp(), *out = harness_temp();
     char *config = NULL, *spaced = NULL;
-    assert_ok(dims_config_json(&f.d, &config));
+    assert_ok(dims_config_json(&setup.d, &config));
     assert_true(asprintf(&spaced, "\n\n%s\n", config) > 0); /* the same meaning in other bytes */
     write_file(path_in(source, "config.json"), spaced);
     write_file(path_in(source, "tokenizer.json"), "{}");
     write_file(path_in(source, "preprocessor_config.json"), "{\"a\": 1}");
     write_file(path_in(source, "secret.txt"), "no");
-    assert_ok(hf_export(f.p, f.s, &f.d, out, &(hf_export_options){.source = source}));
-    hash128 a, b;
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, out, &(hf_export_options){.source = source}));
+    hash128 first, second;
     static const char *const same[] = {"config.json", "tokenizer.json", "preprocessor_config.json"};
     for (int i = 0; i < 3; i++) {
-        assert_ok(hash_file(path_in(source, same[i]), &a));
-        assert_ok(hash_file(path_in(out, same[i]), &b));
-        assert_true(hash_equal(a, b));
+        assert_ok(hash_file(path_in(source, same[i]), &first));
+        assert_ok(hash_file(path_in(out, same[i]), &second));
+        assert_true(hash_equal(first, second));
     }
     assert_int_equal(access(path_in(out, "secret.txt"), F_OK), -1);
     assert_int_equal(access(path_in(out, "model.safetensors.tmp"), F_OK), -1);
-    f.d.text.rms_eps = 1e-5; /* another model has another config.json */
-    assert_ok(hf_export(f.p, f.s, &f.d, out, &(hf_export_options){.source = source}));
-    assert_ok(hash_file(path_in(out, "config.json"), &b));
-    assert_ok(hash_file(path_in(source, "config.json"), &a));
-    assert_false(hash_equal(a, b));
+    setup.d.text.rms_eps = 1e-5; /* another model has another config.json */
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, out, &(hf_export_options){.source = source}));
+    assert_ok(hash_file(path_in(out, "config.json"), &second));
+    assert_ok(hash_file(path_in(source, "config.json"), &first));
+    assert_false(hash_equal(first, second));
     free(config);
     free(spaced);
     harness_remove(&source);
     harness_remove(&out);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 int main(void)

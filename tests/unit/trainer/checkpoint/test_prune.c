@@ -23,20 +23,20 @@ static void make_steps(const double loss[STEPS])
 {
     for (int64_t i = 0; i < STEPS; i++) {
         char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-        progress p = {.step = i + 1, .rows = i + 1, .eval_loss = loss[i]};
+        progress bar = {.step = i + 1, .rows = i + 1, .eval_loss = loss[i]};
         assert_ok(folder_step_path(path, base, i + 1, NULL));
         assert_ok(hf_path(training, path, FOLDER_TRAINING));
         assert_ok(file_make_folders(training));
-        assert_ok(progress_write(&p, training));
+        assert_ok(progress_write(&bar, training));
     }
 }
 
-static void expect_steps(int n, const int64_t *wanted)
+static void expect_steps(int count, const int64_t *wanted)
 {
     int64_t *step, found;
     assert_ok(folder_steps(base, &step, &found));
-    assert_int_equal(found, n);
-    for (int i = 0; i < n; i++)
+    assert_int_equal(found, count);
+    for (int i = 0; i < count; i++)
         assert_int_equal(step[i], wanted[i]);
     free(step);
 }
@@ -96,10 +96,10 @@ static void put_hollow(int64_t step, int64_t bytes)
     char path[STATUS_PATH_MAX], file[STATUS_PATH_MAX];
     assert_ok(folder_step_path(path, base, step, NULL));
     assert_ok(hf_path(file, path, "hollow"));
-    FILE *f = fopen(file, "we");
-    assert_non_null(f);
-    assert_int_equal(ftruncate(fileno(f), bytes), 0);
-    assert_int_equal(fclose(f), 0);
+    FILE *out = fopen(file, "we");
+    assert_non_null(out);
+    assert_int_equal(ftruncate(fileno(out), bytes), 0);
+    assert_int_equal(fclose(out), 0);
 }
 
 static void test_prune_for_room__keeps_what_would_not_help(void **state)

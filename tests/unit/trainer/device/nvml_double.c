@@ -100,9 +100,9 @@ int nvmlDeviceGetMemoryInfo_v2(const void *gpu, memory_v2 *out)
 
 int nvmlDeviceGetMemoryInfo(const void *gpu, memory_v1 *out)
 {
-    memory_v2 m;
-    nvmlDeviceGetMemoryInfo_v2(gpu, &m);
-    *out = (memory_v1){m.total, m.unused, m.total - m.unused};
+    memory_v2 old;
+    nvmlDeviceGetMemoryInfo_v2(gpu, &old);
+    *out = (memory_v1){old.total, old.unused, old.total - old.unused};
     return 0;
 }
 

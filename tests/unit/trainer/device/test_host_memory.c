@@ -21,12 +21,12 @@ static void put(const char *folder, const char *path, const char *form, ...)
     *strrchr(at, '/') = 0;
     assert_ok(file_make_folders(at));
     at[strlen(at)] = '/';
-    FILE *f = fopen(at, "w");
-    assert_non_null(f);
+    FILE *file = fopen(at, "w");
+    assert_non_null(file);
     va_start(args, form);
-    vfprintf(f, form, args);
+    vfprintf(file, form, args);
     va_end(args);
-    fclose(f);
+    fclose(file);
 }
 
 static char *machine(const char *groups)
@@ -56,13 +56,13 @@ static void group(const char *folder, const char *path, size_t limit, size_t use
 
 static host_memory read_and_remove(char *folder, size_t total, size_t available)
 {
-    host_memory m;
-    assert_ok(host_memory_read(folder, &m));
-    assert_int_equal(m.total, total * MIB);
-    assert_int_equal(m.available, available * MIB);
-    assert_string_equal(m.machine, "a-boot");
+    host_memory memory;
+    assert_ok(host_memory_read(folder, &memory));
+    assert_int_equal(memory.total, total * MIB);
+    assert_int_equal(memory.available, available * MIB);
+    assert_string_equal(memory.machine, "a-boot");
     harness_remove(&folder);
-    return m;
+    return memory;
 }
 
 static void test_host_memory__without_limits_is_the_machine_s(void **state)
@@ -117,12 +117,12 @@ static void test_host_memory__version_1(void **state)
 static void test_host_memory__needs_proc(void **state)
 {
     (void)state;
-    host_memory m;
+    host_memory memory;
     char *folder = harness_temp();
-    assert_fails(ST_OS, host_memory_read(folder, &m), "is /proc mounted?");
+    assert_fails(ST_OS, host_memory_read(folder, &memory), "is /proc mounted?");
     harness_remove(&folder);
-    assert_ok(host_memory_read("", &m));
-    assert_true(m.total > MIB && m.available > 0 && m.available <= m.total);
+    assert_ok(host_memory_read("", &memory));
+    assert_true(memory.total > MIB && memory.available > 0 && memory.available <= memory.total);
 }
 
 int main(void)

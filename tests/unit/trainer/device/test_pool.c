@@ -21,60 +21,60 @@ typedef struct tally {
 
 static void count_task(const void *context, int64_t task, int thread)
 {
-    tally *t = (tally *)context;
+    tally *tallied = (tally *)context;
     assert_in_range(thread, 0, THREADS - 1);
-    assert_int_equal(atomic_fetch_add(&t->inside[thread], 1), 0);
-    atomic_fetch_add(&t->seen[task], 1);
-    if (t->nap_us && task % 7 == 0)
-        usleep((useconds_t)t->nap_us);
-    atomic_fetch_sub(&t->inside[thread], 1);
+    assert_int_equal(atomic_fetch_add(&tallied->inside[thread], 1), 0);
+    atomic_fetch_add(&tallied->seen[task], 1);
+    if (tallied->nap_us && task % 7 == 0)
+        usleep((useconds_t)tallied->nap_us);
+    atomic_fetch_sub(&tallied->inside[thread], 1);
 }
 
-static void run_and_check(pool *p, tally *t, int64_t tasks)
+static void run_and_check(pool *threads, tally *tallied, int64_t tasks)
 {
     for (int64_t i = 0; i < TASKS_MAX; i++)
-        atomic_store(&t->seen[i], 0);
-    pool_run(p, tasks, count_task, t);
+        atomic_store(&tallied->seen[i], 0);
+    pool_run(threads, tasks, count_task, tallied);
     for (int64_t i = 0; i < TASKS_MAX; i++)
-        assert_int_equal(atomic_load(&t->seen[i]), i < tasks);
+        assert_int_equal(atomic_load(&tallied->seen[i]), i < tasks);
 }
 
 static void test_pool_run__every_task_once(void **state)
 {
     (void)state;
-    tally *t = calloc(1, sizeof *t);
+    tally *tallied = calloc(1, sizeof *tallied);
     for (int threads = 1; threads <= THREADS; threads++) {
-        pool *p = NULL;
-        assert_ok(pool_new(threads, &p));
-        assert_int_equal(pool_threads(p), threads);
+        pool *workers = NULL;
+        assert_ok(pool_new(threads, &workers));
+        assert_int_equal(pool_threads(workers), threads);
         const int64_t tasks[] = {0, 1, 2, 3, 17, TASKS_MAX};
         for (int i = 0; i < 6; i++)
-            run_and_check(p, t, tasks[i]);
-        pool_free(&p);
-        assert_null(p);
+            run_and_check(workers, tallied, tasks[i]);
+        pool_free(&workers);
+        assert_null(workers);
     }
-    free(t);
+    free(tallied);
 }
 
 /* Short jobs one after the other, with gaps long enough for the helpers to fall asleep. */
 static void test_pool_run__many_jobs(void **state)
 {
     (void)state;
-    tally *t = calloc(1, sizeof *t);
-    pool *p = NULL;
-    assert_ok(pool_new(THREADS, &p));
+    tally *tallied = calloc(1, sizeof *tallied);
+    pool *workers = NULL;
+    assert_ok(pool_new(THREADS, &workers));
     for (int i = 0; i < 2000; i++) {
-        run_and_check(p, t, i % 9);
+        run_and_check(workers, tallied, i % 9);
         if (i % 100 == 0)
             usleep(1000);
     }
     /* Tasks now sleep, so that the caller runs out of tasks before its helpers are done and goes to
      * sleep itself. */
-    t->nap_us = 300;
+    tallied->nap_us = 300;
     for (int i = 0; i < 20; i++)
-        run_and_check(p, t, 40);
-    pool_free(&p);
-    free(t);
+        run_and_check(workers, tallied, 40);
+    pool_free(&workers);
+    free(tallied);
 }
 
 static void inner_task(const void *context, int64_t task, int thread)
@@ -86,9 +86,9 @@ static void inner_task(const void *context, int64_t task, int thread)
 static void outer_task(const void *context, int64_t task, int thread)
 {
     (void)thread;
-    tally *t = (tally *)context;
+    tally *tallied = (tally *)context;
     if (task == 3)
-        pool_run(t->again, 50, inner_task, t);
+        pool_run(tallied->again, 50, inner_task, tallied);
 }
 
 /* A job that a task starts would wait for helpers that are waiting for that very task, so it runs
@@ -96,13 +96,13 @@ static void outer_task(const void *context, int64_t task, int thread)
 static void test_pool_run__inside_a_task(void **state)
 {
     (void)state;
-    tally *t = calloc(1, sizeof *t);
-    assert_ok(pool_new(2, &t->again));
-    pool_run(t->again, 8, outer_task, t);
+    tally *tallied = calloc(1, sizeof *tallied);
+    assert_ok(pool_new(2, &tallied->again));
+    pool_run(tallied->again, 8, outer_task, tallied);
     for (int i = 0; i < 50; i++)
-        assert_int_equal(atomic_load(&t->seen[i]), 1);
-    pool_free(&t->again);
-    free(t);
+        assert_int_equal(atomic_load(&tallied->seen[i]), 1);
+    pool_free(&tallied->again);
+    free(tallied);
 }
 
 typedef struct tiny_job {
@@ -114,10 +114,10 @@ typedef struct tiny_job {
 static void tiny_task(const void *context, int64_t task, int thread)
 {
     (void)thread;
-    tiny_job *j = (tiny_job *)context;
-    if (task >= j->tasks || atomic_load(&j->over))
-        atomic_store(&j->wrong, true);
-    atomic_fetch_add(&j->ran, 1);
+    tiny_job *jobs = (tiny_job *)context;
+    if (task >= jobs->tasks || atomic_load(&jobs->over))
+        atomic_store(&jobs->wrong, true);
+    atomic_fetch_add(&jobs->ran, 1);
 }
 
 /* The jobs are so small that helpers come late to nearly all of them, and their size changes from
@@ -128,16 +128,16 @@ static void test_pool_run__latecomers_take_nothing(void **state)
     (void)state;
     enum { JOBS = 300000 };
     tiny_job *jobs = calloc(JOBS, sizeof *jobs);
-    pool *p = NULL;
-    assert_ok(pool_new(THREADS, &p));
+    pool *workers = NULL;
+    assert_ok(pool_new(THREADS, &workers));
     alarm(500);
     for (int i = 0; i < JOBS; i++) {
         jobs[i].tasks = 2 + (i * 5) % 11;
-        pool_run(p, jobs[i].tasks, tiny_task, &jobs[i]);
+        pool_run(workers, jobs[i].tasks, tiny_task, &jobs[i]);
         atomic_store(&jobs[i].over, true);
     }
     alarm(0);
-    pool_free(&p);
+    pool_free(&workers);
     for (int i = 0; i < JOBS; i++) {
         assert_int_equal(atomic_load(&jobs[i].ran), jobs[i].tasks);
         assert_false(atomic_load(&jobs[i].wrong));

@@ -1,5 +1,5 @@
 /* test_vqa_score.c: the official VQAv2 accuracy, on cases worked out by hand from the published
- * rules. */
+ * rules. Letters: m of ten annotators agree. */
 #include "tests/harness.h"
 
 #include <math.h>

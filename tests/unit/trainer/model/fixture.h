@@ -25,15 +25,16 @@ typedef struct fixture {
 /* Makes the parameters, without a model. A weight is a function of (seed, name, element) and large
  * enough that every mechanism changes the result: linear weights have the spread 1/sqrt(fan in),
  * norms 1 +- 0.2, biases 0.2. */
-void fixture_open(fixture *f, const model_dims *d);
-/* The same for the rank of mesh m, which holds only its part of every parameter and of the rows. */
-void fixture_open_rank(fixture *f, const model_dims *d, const mesh *m);
-void fixture_close(fixture *f);
+void fixture_open(fixture *setup, const model_dims *dims);
+/* The same for the rank of mesh ranks, which holds only its part of every parameter and of the
+ * rows. */
+void fixture_open_rank(fixture *setup, const model_dims *dims, const mesh *ranks);
+void fixture_close(fixture *setup);
 /* Allocates the parameters again with the same values; needed after the test has frozen some of
  * them. */
-void fixture_alloc_anew(fixture *f);
-/* Makes the model and the stager for the capacities in o; a second call replaces them. */
-void fixture_model(fixture *f, const model_options *o, bool fixed_shapes);
+void fixture_alloc_anew(fixture *setup);
+/* Makes the model and the stager for the capacities in options; a second call replaces them. */
+void fixture_model(fixture *setup, const model_options *options, bool fixed_shapes);
 
 /* One document, described by runs of text and visual items in turn: in "4 1x4x6 3 1x6x4 2", 4 is a
  * run of four text tokens and 1x4x6 a grid. A grid of several frames is a video, each frame a run
@@ -43,7 +44,7 @@ typedef struct document {
     const char *text;
     uint64_t seed;
 } document;
-row fixture_row(fixture *f, const document *docs, int n, bool weights);
+row fixture_row(fixture *setup, const document *docs, int total, bool weights);
 /* Documents A, B and C of the test row in trainer/model/equations.md. */
 extern const document debug_documents[3];
 
@@ -56,10 +57,10 @@ static inline recomputes fixture_full(bool on)
 
 /* Clears the gradients, runs forward and backward, and returns the loss including the auxiliary
  * term (coefficient * weight * aux). */
-double fixture_forward_backward(fixture *f, const row *rows, int64_t n_rows);
-double fixture_forward(fixture *f, const row *rows, int64_t n_rows);
+double fixture_forward_backward(fixture *setup, const row *rows, int64_t n_rows);
+double fixture_forward(fixture *setup, const row *rows, int64_t n_rows);
 /* The gradient of the part of a parameter that this rank holds; the caller frees it. */
-double *fixture_grad(fixture *f, const param *p);
-double fixture_aux(fixture *f);
+double *fixture_grad(fixture *setup, const param *weight);
+double fixture_aux(fixture *setup);
 
 #endif

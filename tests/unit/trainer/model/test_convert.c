@@ -26,10 +26,10 @@ static void test_convert__halves_round_trip(void **state)
     round_trip(DT_F16);
 }
 
-static uint16_t half_of(double v, st_dtype dtype)
+static uint16_t half_of(double value, st_dtype dtype)
 {
     uint16_t half;
-    convert_from_double(&half, dtype, &v, 1);
+    convert_from_double(&half, dtype, &value, 1);
     return half;
 }
 

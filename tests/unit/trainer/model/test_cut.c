@@ -22,20 +22,20 @@ static layout layout_like(int64_t replicate, int64_t shard, int64_t context, int
                     .accumulation = 8};
 }
 
-static params *cut_for(const model_dims *d, const layout *l, int rank)
+static params *cut_for(const model_dims *dims, const layout *degrees, int rank)
 {
-    params *p;
-    assert_ok(params_new(d, &p));
-    assert_ok(params_cut(p, d, l, mesh_place_of(l, rank)));
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *q = &p->list[i];
+    params *registry;
+    assert_ok(params_new(dims, &registry));
+    assert_ok(params_cut(registry, dims, degrees, mesh_place_of(degrees, rank)));
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *weight = &registry->list[i];
         int64_t elements = 1;
-        for (int a = 0; a < q->n_dims; a++)
-            elements *= q->local[a];
-        assert_int_equal(elements, q->n_local);
-        assert_int_equal(slice_count(&q->held), q->n_local);
+        for (int axis = 0; axis < weight->n_dims; axis++)
+            elements *= weight->local[axis];
+        assert_int_equal(elements, weight->n_local);
+        assert_int_equal(slice_count(&weight->held), weight->n_local);
     }
-    return p;
+    return registry;
 }
 
 /* The pipeline stages have the units in order, and each unit is on exactly one stage, whatever else
@@ -43,21 +43,21 @@ static params *cut_for(const model_dims *d, const layout *l, int rank)
 static void test_cut__stages_have_every_unit_once(void **state)
 {
     (void)state;
-    model_dims d;
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    layout l = layout_like(1, 2, 1, 2, 2, 1);
-    l.pipeline = 3;
-    l.world *= 3;
-    l.stage_end[0] = 12;
-    l.stage_end[1] = 31;
+    model_dims dims;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    layout degrees = layout_like(1, 2, 1, 2, 2, 1);
+    degrees.pipeline = 3;
+    degrees.world *= 3;
+    degrees.stage_end[0] = 12;
+    degrees.stage_end[1] = 31;
     params *of[3];
     for (int stage = 0; stage < 3; stage++)
-        of[stage] = cut_for(&d, &l, stage * 4 + 1);
+        of[stage] = cut_for(&dims, &degrees, stage * 4 + 1);
     for (int64_t i = 0; i < of[0]->count; i++) {
-        const param *p = &of[0]->list[i];
-        int want = p->layer >= 0 ? (p->layer >= 12) + (p->layer >= 31)
-                   : strcmp(p->name, "lm_head.weight") == 0 ||
-                           strcmp(p->name, "model.language_model.norm.weight") == 0
+        const param *weight = &of[0]->list[i];
+        int want = weight->layer >= 0 ? (weight->layer >= 12) + (weight->layer >= 31)
+                   : strcmp(weight->name, "lm_head.weight") == 0 ||
+                           strcmp(weight->name, "model.language_model.norm.weight") == 0
                        ? 2
                        : 0;
         for (int stage = 0; stage < 3; stage++)
@@ -65,10 +65,10 @@ static void test_cut__stages_have_every_unit_once(void **state)
     }
     params_sizes size;
     int64_t stored = 0;
-    mesh m;
-    mesh_alone(&m); /* one rank per stage, which stores all of the stage */
+    mesh ranks;
+    mesh_alone(&ranks); /* one rank per stage, which stores all of the stage */
     for (int stage = 0; stage < 3; stage++) {
-        params_share(of[stage], &m, true);
+        params_share(of[stage], &ranks, true);
         assert_ok(params_size(of[stage], &backend_cpu, true, &size));
         stored += size.stored;
         params_free(&of[stage]);
@@ -77,35 +77,36 @@ static void test_cut__stages_have_every_unit_once(void **state)
     assert_in_range(stored, 31070754032 / 2, 31070754032 * 11 / 20);
 }
 
-static bool overlap_slices(const slice *a, const slice *b)
+static bool overlap_slices(const slice *first, const slice *second)
 {
     bool all = true;
     for (int axis = 0; axis < SLICE_AXES; axis++)
-        all = all && a->first[axis] < b->first[axis] + b->count[axis] &&
-              b->first[axis] < a->first[axis] + a->count[axis];
+        all = all && first->first[axis] < second->first[axis] + second->count[axis] &&
+              second->first[axis] < first->first[axis] + first->count[axis];
     return all;
 }
 
 /* Within a stage and a replica, the ranks that own a row together hold the same part of it, other
  * ranks hold nothing of that part, and all of them together hold everything. */
-static void check_shapes(const char *preset, layout l)
+static void check_shapes(const char *preset, layout degrees)
 {
-    model_dims d;
-    params **of = calloc((size_t)l.world, sizeof(params *));
-    int *owner = calloc((size_t)l.world, sizeof *owner), world = (int)(l.world / l.replicate);
-    assert_ok(dims_preset(preset, &d));
+    model_dims dims;
+    params **of = calloc((size_t)degrees.world, sizeof(params *));
+    int *owner = calloc((size_t)degrees.world, sizeof *owner),
+        world = (int)(degrees.world / degrees.replicate);
+    assert_ok(dims_preset(preset, &dims));
     for (int rank = 0; rank < world; rank++)
-        of[rank] = cut_for(&d, &l, rank);
+        of[rank] = cut_for(&dims, &degrees, rank);
     for (int64_t i = 0; i < of[0]->count; i++)
-        for (int a = 0; a < world; a++) {
-            const param *mine = &of[a]->list[i];
-            int owners = mesh_members(&l, a, params_owners(mine), owner), same = 0;
+        for (int axis = 0; axis < world; axis++) {
+            const param *mine = &of[axis]->list[i];
+            int owners = mesh_members(&degrees, axis, params_owners(mine), owner), same = 0;
             assert_int_equal(mine->n_local * (world / owners), mine->count);
-            for (int b = 0; b < world; b++) {
-                const slice *theirs = &of[b]->list[i].held;
+            for (int other = 0; other < world; other++) {
+                const slice *theirs = &of[other]->list[i].held;
                 bool shares = false;
                 for (int k = 0; k < owners; k++)
-                    shares |= owner[k] == b;
+                    shares |= owner[k] == other;
                 if (shares)
                     assert_memory_equal(theirs, &mine->held, sizeof *theirs);
                 else
@@ -138,30 +139,31 @@ static void test_cut__ranks_hold_everything_once(void **state)
 }
 
 /* Compares a slice with a plain walk over the elements of the tensor. */
-static void check_slice(const slice *s)
+static void check_slice(const slice *box)
 {
-    int64_t count = s->size[0] * s->size[1] * s->size[2] * s->size[3], local = 0, at, run = 0;
+    int64_t count = box->size[0] * box->size[1] * box->size[2] * box->size[3], local = 0, at,
+            run = 0;
     for (int64_t stored = 0; stored < count; stored++) {
         int64_t rest = stored, axis = SLICE_AXES;
         bool held = true;
         while (axis-- > 0) {
-            int64_t i = rest % s->size[axis];
-            held = held && i >= s->first[axis] && i < s->first[axis] + s->count[axis];
-            rest /= s->size[axis];
+            int64_t i = rest % box->size[axis];
+            held = held && i >= box->first[axis] && i < box->first[axis] + box->count[axis];
+            rest /= box->size[axis];
         }
-        assert_int_equal(slice_find(s, stored), held ? local : -1);
+        assert_int_equal(slice_find(box, stored), held ? local : -1);
         if (!held) {
             assert_int_equal(run, 0); /* the last run ended here */
             continue;
         }
-        assert_int_equal(slice_run(s, local, 1, &at), 1);
+        assert_int_equal(slice_run(box, local, 1, &at), 1);
         assert_int_equal(at, stored);
         if (run == 0)
-            run = slice_run(s, local, count, &at);
+            run = slice_run(box, local, count, &at);
         run--;
         local++;
     }
-    assert_int_equal(local, slice_count(s));
+    assert_int_equal(local, slice_count(box));
 }
 
 static void test_slice__runs_and_finds(void **state)
@@ -171,10 +173,10 @@ static void test_slice__runs_and_finds(void **state)
                                       {1, 1, 1, 2}, {2, 3, 1, 1}, {2, 3, 2, 4}};
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
         for (int64_t which = 0; which < 2; which++) {
-            slice s = slice_whole(4, 6, 2, 8);
+            slice box = slice_whole(4, 6, 2, 8);
             for (int axis = 0; axis < SLICE_AXES; axis++)
-                slice_cut(&s, axis, which < shares[i][axis] ? which : 0, shares[i][axis]);
-            check_slice(&s);
+                slice_cut(&box, axis, which < shares[i][axis] ? which : 0, shares[i][axis]);
+            check_slice(&box);
         }
 }
 
@@ -182,42 +184,42 @@ static void test_slice__runs_and_finds(void **state)
 static void test_cut__initial_values_are_the_same(void **state)
 {
     (void)state;
-    layout l = layout_like(1, 2, 1, 2, 2, 2);
-    model_dims d;
+    layout degrees = layout_like(1, 2, 1, 2, 2, 2);
+    model_dims dims;
     device *dev;
-    stream *s;
+    stream *queue;
     params *whole;
-    assert_ok(dims_preset("debug", &d));
+    assert_ok(dims_preset("debug", &dims));
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
-    assert_ok(dev->backend->stream_new(dev, &s));
-    assert_ok(params_new(&d, &whole));
-    assert_ok(params_alloc(whole, s, false));
-    assert_ok(params_init(whole, s, 3));
-    for (int rank = 0; rank < l.world; rank++) {
-        params *p = cut_for(&d, &l, rank);
-        assert_ok(params_alloc(p, s, false));
-        assert_ok(params_init(p, s, 3));
-        for (int64_t i = 0; i < p->count; i++) {
-            const float *got = p->list[i].value, *want = whole->list[i].value;
-            for (int64_t j = 0, run, at; j < p->list[i].n_local; j += run) {
-                run = slice_run(&p->list[i].held, j, p->list[i].n_local, &at);
+    assert_ok(dev->backend->stream_new(dev, &queue));
+    assert_ok(params_new(&dims, &whole));
+    assert_ok(params_alloc(whole, queue, false));
+    assert_ok(params_init(whole, queue, 3));
+    for (int rank = 0; rank < degrees.world; rank++) {
+        params *registry = cut_for(&dims, &degrees, rank);
+        assert_ok(params_alloc(registry, queue, false));
+        assert_ok(params_init(registry, queue, 3));
+        for (int64_t i = 0; i < registry->count; i++) {
+            const float *got = registry->list[i].value, *want = whole->list[i].value;
+            for (int64_t j = 0, run, at; j < registry->list[i].n_local; j += run) {
+                run = slice_run(&registry->list[i].held, j, registry->list[i].n_local, &at);
                 assert_memory_equal(got + j, want + at, (size_t)run * sizeof *got);
             }
         }
-        params_release(p, s);
-        params_free(&p);
+        params_release(registry, queue);
+        params_free(&registry);
     }
-    params_release(whole, s);
+    params_release(whole, queue);
     params_free(&whole);
-    dev->backend->stream_free(&s);
+    dev->backend->stream_free(&queue);
     device_close(&dev);
 }
 
 static layout staged(int64_t stages)
 {
-    layout l = layout_like(1, 1, 1, 1, 1, 1);
-    l.pipeline = l.world = stages;
-    return l;
+    layout degrees = layout_like(1, 1, 1, 1, 1, 1);
+    degrees.pipeline = degrees.world = stages;
+    return degrees;
 }
 
 static void test_cut__refusals_name_what_does_not_divide(void **state)
@@ -225,7 +227,7 @@ static void test_cut__refusals_name_what_does_not_divide(void **state)
     (void)state;
     const struct {
         const char *preset;
-        layout l;
+        layout degrees;
         const char *rule;
     } cases[] = {
         {"qwen3-vl-30b-a3b", layout_like(1, 1, 1, 8, 1, 1),
@@ -240,16 +242,18 @@ static void test_cut__refusals_name_what_does_not_divide(void **state)
          "expert_parallel_degree 32 must divide the model's 16 experts"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        model_dims d;
-        params *p;
-        assert_ok(dims_preset(cases[i].preset, &d));
-        assert_ok(params_new(&d, &p));
-        assert_fails(ST_CONFIG, params_cut(p, &d, &cases[i].l, mesh_place_of(&cases[i].l, 0)),
-                     cases[i].rule);
+        model_dims dims;
+        params *registry;
+        assert_ok(dims_preset(cases[i].preset, &dims));
+        assert_ok(params_new(&dims, &registry));
+        assert_fails(
+            ST_CONFIG,
+            params_cut(registry, &dims, &cases[i].degrees, mesh_place_of(&cases[i].degrees, 0)),
+            cases[i].rule);
         /* The batch is not known here, so the message suggests no other layout (test_layout.c tests
          * those). */
         assert_null(strstr(status_text(), "nearest"));
-        params_free(&p);
+        params_free(&registry);
     }
 }
 

@@ -15,22 +15,22 @@ static struct {
 } count;
 static const struct ops_table *real;
 
-static status counted_gemm(stream *s, const gemm_args *a)
+static status counted_gemm(stream *queue, const gemm_args *args)
 {
-    count.gemm += a->c_acc;
-    return real->gemm(s, a);
+    count.gemm += args->c_acc;
+    return real->gemm(queue, args);
 }
 
-static status counted_grouped(stream *s, const grouped_gemm_args *a)
+static status counted_grouped(stream *queue, const grouped_gemm_args *args)
 {
-    count.grouped_wgrad += a->mode == GROUPED_WGRAD;
-    return real->grouped_gemm(s, a);
+    count.grouped_wgrad += args->mode == GROUPED_WGRAD;
+    return real->grouped_gemm(queue, args);
 }
 
-static status counted_attention(stream *s, const attention_bwd_args *a)
+static status counted_attention(stream *queue, const attention_bwd_args *args)
 {
     count.attention_bwd++;
-    return real->attention_bwd(s, a);
+    return real->attention_bwd(queue, args);
 }
 
 static conf plain_conf(void)
@@ -46,57 +46,57 @@ typedef struct grads {
     int64_t activation_bytes;
 } grads;
 
-static grads collect_gradients(const conf *c, bool again)
+static grads collect_gradients(const conf *options, bool again)
 {
-    fixture f;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&f, &d);
-    assert_ok(groups_apply(c, f.p));
-    fixture_alloc_anew(&f);
-    row r = fixture_row(&f, debug_documents, 3, true);
-    model_options o = {.training = true, .recomputed = fixture_full(again)};
-    batch_caps_for(&r, 1, 1, 4, &o.cap);
-    model_options_freeze(&o, f.p);
-    fixture_model(&f, &o, false);
-    ops_table counting = *f.s->ops;
-    real = f.s->ops;
+    fixture setup;
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&setup, &dims);
+    assert_ok(groups_apply(options, setup.p));
+    fixture_alloc_anew(&setup);
+    row packed = fixture_row(&setup, debug_documents, 3, true);
+    model_options how = {.training = true, .recomputed = fixture_full(again)};
+    batch_caps_for(&packed, 1, 1, 4, &how.cap);
+    model_options_freeze(&how, setup.p);
+    fixture_model(&setup, &how, false);
+    ops_table counting = *setup.s->ops;
+    real = setup.s->ops;
     counting.gemm = counted_gemm;
     counting.grouped_gemm = counted_grouped;
     counting.attention_bwd = counted_attention;
-    f.s->ops = &counting;
+    setup.s->ops = &counting;
     memset(&count, 0, sizeof count);
-    fixture_forward_backward(&f, &r, 1);
-    f.s->ops = real;
-    grads g = {.of = calloc((size_t)f.p->count, sizeof *g.of)};
-    assert_non_null(g.of);
-    assert_ok(model_bytes(&d, &o, &backend_cpu, &g.activation_bytes));
-    for (int64_t i = 0; i < f.p->count; i++) {
-        const param *p = &f.p->list[i];
-        assert_int_equal(p->frozen, p->grad == NULL);
-        assert_int_equal(p->frozen, p->moment1 == NULL);
-        if (!p->frozen)
-            g.of[i] = fixture_grad(&f, p);
+    fixture_forward_backward(&setup, &packed, 1);
+    setup.s->ops = real;
+    grads sums = {.of = calloc((size_t)setup.p->count, sizeof *sums.of)};
+    assert_non_null(sums.of);
+    assert_ok(model_bytes(&dims, &how, &backend_cpu, &sums.activation_bytes));
+    for (int64_t i = 0; i < setup.p->count; i++) {
+        const param *weight = &setup.p->list[i];
+        assert_int_equal(weight->frozen, weight->grad == NULL);
+        assert_int_equal(weight->frozen, weight->moment1 == NULL);
+        if (!weight->frozen)
+            sums.of[i] = fixture_grad(&setup, weight);
     }
-    fixture_close(&f);
-    return g;
+    fixture_close(&setup);
+    return sums;
 }
 
-static void grads_done(grads *g, const params *p)
+static void grads_done(grads *sums, const params *registry)
 {
-    for (int64_t i = 0; i < p->count; i++)
-        free(g->of[i]);
-    free(g->of);
+    for (int64_t i = 0; i < registry->count; i++)
+        free(sums->of[i]);
+    free(sums->of);
 }
 
 static void test_freeze__others_keep_their_gradients(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
-    assert_ok(dims_preset("debug", &d));
-    assert_ok(params_new(&d, &p));
-    const int text = (int)d.text.layers, tower = (int)d.vision.depth;
+    model_dims dims;
+    params *registry;
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_new(&dims, &registry));
+    const int text = (int)dims.text.layers, tower = (int)dims.vision.depth;
     const struct {
         const char *pattern;
         bool vision, merger, text, router, experts;
@@ -125,20 +125,20 @@ static void test_freeze__others_keep_their_gradients(void **state)
     assert_int_equal(count.attention_bwd, text + tower);
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         for (int again = 0; again < (k % 4 ? 1 : 2); again++) {
-            conf c = plain_conf();
-            c.freeze_vision = cases[k].vision;
-            c.freeze_merger = cases[k].merger;
-            c.freeze_text = cases[k].text;
-            c.freeze_router = cases[k].router;
-            c.freeze_experts = cases[k].experts;
-            c.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
-            grads got = collect_gradients(&c, again);
+            conf options = plain_conf();
+            options.freeze_vision = cases[k].vision;
+            options.freeze_merger = cases[k].merger;
+            options.freeze_text = cases[k].text;
+            options.freeze_router = cases[k].router;
+            options.freeze_experts = cases[k].experts;
+            options.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
+            grads got = collect_gradients(&options, again);
             int64_t frozen = 0;
-            for (int64_t i = 0; i < p->count; i++) {
+            for (int64_t i = 0; i < registry->count; i++) {
                 frozen += !got.of[i];
-                if (got.of[i] &&
-                    memcmp(got.of[i], want.of[i], (size_t)p->list[i].count * sizeof(double)) != 0)
-                    fail_msg("case %zu: the gradient of %s changed", k, p->list[i].name);
+                if (got.of[i] && memcmp(got.of[i], want.of[i],
+                                        (size_t)registry->list[i].count * sizeof(double)) != 0)
+                    fail_msg("case %zu: the gradient of %s changed", k, registry->list[i].name);
             }
             assert_true(frozen > 0);
             assert_int_equal(count.attention_bwd, cases[k].attention_bwd);
@@ -149,48 +149,49 @@ static void test_freeze__others_keep_their_gradients(void **state)
             assert_true(count.gemm <= full_gemm);
             if (cases[k].vision && !again)
                 assert_true(got.activation_bytes < want.activation_bytes);
-            grads_done(&got, p);
+            grads_done(&got, registry);
         }
-    grads_done(&want, p);
-    params_free(&p);
+    grads_done(&want, registry);
+    params_free(&registry);
 }
 
 /* The position table is frozen with the tower and also with the mergers, as in Qwen's recipes. */
 static void test_freeze__flags_cover_every_parameter(void **state)
 {
     (void)state;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
     for (int merger = 0; merger < 2; merger++) {
-        params *p;
-        conf c = plain_conf();
-        c.freeze_vision = !merger;
-        c.freeze_merger = merger;
-        assert_ok(params_new(&d, &p));
-        assert_ok(groups_apply(&c, p));
-        for (int64_t i = 0; i < p->count; i++) {
-            const char *name = p->list[i].name;
+        params *registry;
+        conf options = plain_conf();
+        options.freeze_vision = !merger;
+        options.freeze_merger = merger;
+        assert_ok(params_new(&dims, &registry));
+        assert_ok(groups_apply(&options, registry));
+        for (int64_t i = 0; i < registry->count; i++) {
+            const char *name = registry->list[i].name;
             bool table = strstr(name, "pos_embed"), is_merger = strstr(name, "merger");
             bool visual = strncmp(name, "model.visual.", 13) == 0;
             bool want = table || (merger ? is_merger : visual && !is_merger);
-            if (p->list[i].frozen != want)
-                fail_msg("%s is %s", name, p->list[i].frozen ? "frozen" : "not frozen");
+            if (registry->list[i].frozen != want)
+                fail_msg("%s is %s", name, registry->list[i].frozen ? "frozen" : "not frozen");
         }
-        params_free(&p);
+        params_free(&registry);
     }
 }
 
 static void test_groups__rates_and_decays(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
-    conf c = plain_conf();
-    c.optimizer_groups = "vision lr=1e-5; merger lr=2e-3 decay=0; *linear_fc2.weight decay=0.5;"
-                         " lm_head.weight frozen ;";
-    assert_ok(dims_preset("debug", &d));
-    assert_ok(params_new(&d, &p));
-    assert_ok(groups_apply(&c, p));
+    model_dims dims;
+    params *registry;
+    conf options = plain_conf();
+    options.optimizer_groups =
+        "vision lr=1e-5; merger lr=2e-3 decay=0; *linear_fc2.weight decay=0.5;"
+        " lm_head.weight frozen ;";
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(groups_apply(&options, registry));
     const struct {
         const char *name;
         double factor, decay;
@@ -205,28 +206,28 @@ static void test_groups__rates_and_decays(void **state)
         {"lm_head.weight", 1, -1, true},
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const param *q = params_find(p, want[i].name);
-        assert_non_null(q);
-        assert_true(q->lr_factor > want[i].factor * 0.999999 &&
-                    q->lr_factor < want[i].factor * 1.000001);
-        assert_true(q->own_decay == want[i].decay);
-        assert_int_equal(q->frozen, want[i].frozen);
+        const param *weight = params_find(registry, want[i].name);
+        assert_non_null(weight);
+        assert_true(weight->lr_factor > want[i].factor * 0.999999 &&
+                    weight->lr_factor < want[i].factor * 1.000001);
+        assert_true(weight->own_decay == want[i].decay);
+        assert_int_equal(weight->frozen, want[i].frozen);
     }
     char text[4096] = "";
-    FILE *f = fmemopen(text, sizeof text, "w");
-    assert_non_null(f);
-    groups_print(&c, p, f);
-    fclose(f);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    assert_non_null(file);
+    groups_print(&options, registry, file);
+    fclose(file);
     assert_non_null(strstr(text, "frozen"));
     assert_non_null(strstr(text, "are trained"));
-    params_free(&p);
+    params_free(&registry);
 }
 
 static void test_groups__bad_rules_are_refused(void **state)
 {
     (void)state;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
     const struct {
         const char *groups, *pattern, *words;
         bool all;
@@ -237,15 +238,15 @@ static void test_groups__bad_rules_are_refused(void **state)
         {"", "*", "nothing to train", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        params *p;
-        conf c = plain_conf();
-        c.optimizer_groups = cases[i].groups;
-        c.freeze_pattern = cases[i].pattern;
-        c.freeze_vision = c.freeze_merger = c.freeze_text = c.freeze_router = c.freeze_experts =
-            cases[i].all;
-        assert_ok(params_new(&d, &p));
-        assert_fails(ST_CONFIG, groups_apply(&c, p), cases[i].words);
-        params_free(&p);
+        params *registry;
+        conf options = plain_conf();
+        options.optimizer_groups = cases[i].groups;
+        options.freeze_pattern = cases[i].pattern;
+        options.freeze_vision = options.freeze_merger = options.freeze_text =
+            options.freeze_router = options.freeze_experts = cases[i].all;
+        assert_ok(params_new(&dims, &registry));
+        assert_fails(ST_CONFIG, groups_apply(&options, registry), cases[i].words);
+        params_free(&registry);
     }
 }
 
@@ -254,62 +255,63 @@ static void test_groups__bad_rules_are_refused(void **state)
 static void test_groups__useful_flops(void **state)
 {
     (void)state;
-    model_dims d;
+    model_dims dims;
     const int32_t grid[] = {1, 30, 40};
-    flops f;
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    dims_flops(&d, 340, document_pairs(340), grid, 1, &f);
-    const int64_t tower = f.patch_embed + f.vision_blocks + f.vision_attention;
+    flops work;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    dims_flops(&dims, 340, document_pairs(340), grid, 1, &work);
+    const int64_t tower = work.patch_embed + work.vision_blocks + work.vision_attention;
     for (int kind = 0; kind < 4; kind++) {
-        params *p;
+        params *registry;
         training_share share;
-        conf c = plain_conf();
-        c.freeze_vision = kind > 0;
-        c.freeze_merger = kind > 1;
-        c.freeze_text = c.freeze_router = c.freeze_experts = kind == 3;
+        conf options = plain_conf();
+        options.freeze_vision = kind > 0;
+        options.freeze_merger = kind > 1;
+        options.freeze_text = options.freeze_router = options.freeze_experts = kind == 3;
         if (kind == 3) {
-            c.freeze_merger = false;
+            options.freeze_merger = false;
         }
-        assert_ok(params_new(&d, &p));
-        assert_ok(groups_apply(&c, p));
-        groups_share(p, &d, &share);
-        int64_t got = groups_training_flops(&f, &share);
-        int64_t text = f.text_linear + f.text_attention + f.head;
+        assert_ok(params_new(&dims, &registry));
+        assert_ok(groups_apply(&options, registry));
+        groups_share(registry, &dims, &share);
+        int64_t got = groups_training_flops(&work, &share);
+        int64_t text = work.text_linear + work.text_attention + work.head;
         int64_t want = kind == 0   ? 10068256358400
-                       : kind == 1 ? 3 * text + tower + 3 * f.mergers
-                       : kind == 2 ? 3 * text + tower + f.mergers
-                                   : 2 * text + f.text_attention + tower + 3 * f.mergers;
+                       : kind == 1 ? 3 * text + tower + 3 * work.mergers
+                       : kind == 2 ? 3 * text + tower + work.mergers
+                                   : 2 * text + work.text_attention + tower + 3 * work.mergers;
         assert_int_equal(got, want);
-        params_free(&p);
+        params_free(&registry);
     }
 }
 
 static void test_groups__useful_flops_of_adapters(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
+    model_dims dims;
+    params *registry;
     const int32_t grid[] = {1, 30, 40};
-    flops f;
+    flops work;
     training_share share;
-    conf c = plain_conf();
-    c.lora_rank = 8;
-    c.lora_alpha = 16;
-    c.lora_targets = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj";
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    dims_flops(&d, 340, document_pairs(340), grid, 1, &f);
-    assert_ok(params_new(&d, &p));
-    assert_ok(groups_apply(&c, p));
-    groups_share(p, &d, &share);
+    conf options = plain_conf();
+    options.lora_rank = 8;
+    options.lora_alpha = 16;
+    options.lora_targets = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj";
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    dims_flops(&dims, 340, document_pairs(340), grid, 1, &work);
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(groups_apply(&options, registry));
+    groups_share(registry, &dims, &share);
     const int64_t attention = 2 * (2048 + 4096) + 2 * (2048 + 512);
     const int64_t experts = (2048 + 2 * 768) + (768 + 2048);
     const int64_t adapters = 2 * 340 * 48 * 8 * (attention + 8 * experts);
-    assert_int_equal(params_trained(p), 48 * 8 * (attention + 128 * experts));
+    assert_int_equal(params_trained(registry), 48 * 8 * (attention + 128 * experts));
     /* All of the forward pass, the backward pass through the text (whose own matrices need no
      * gradient), and the adapters three times. */
-    assert_int_equal(groups_training_flops(&f, &share),
-                     f.forward + f.text_linear + 2 * f.text_attention + f.head + 3 * adapters);
-    params_free(&p);
+    assert_int_equal(groups_training_flops(&work, &share), work.forward + work.text_linear +
+                                                               2 * work.text_attention + work.head +
+                                                               3 * adapters);
+    params_free(&registry);
 }
 
 int main(void)

@@ -13,188 +13,197 @@ static const char all_targets[] = "q_proj,k_proj, v_proj,o_proj,gate,gate_up_pro
 static const double wanted = 1e-6;
 enum { RANK = 3 };
 
-static void open_adapted(fixture *f, bool checkpoint_full)
+static void open_adapted(fixture *setup, bool checkpoint_full)
 {
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(f, &d);
-    params_release(f->p, f->s);
-    assert_ok(lora_add(f->p, RANK, 2 * RANK, all_targets));
-    fixture_alloc_anew(f);
-    row r = fixture_row(f, debug_documents, 3, true);
-    model_options o = {.training = true, .recomputed = fixture_full(checkpoint_full)};
-    batch_caps_for(&r, 1, 64, 64, &o.cap);
-    model_options_freeze(&o, f->p);
-    fixture_model(f, &o, false);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(setup, &dims);
+    params_release(setup->p, setup->s);
+    assert_ok(lora_add(setup->p, RANK, 2 * RANK, all_targets));
+    fixture_alloc_anew(setup);
+    row packed = fixture_row(setup, debug_documents, 3, true);
+    model_options options = {.training = true, .recomputed = fixture_full(checkpoint_full)};
+    batch_caps_for(&packed, 1, 64, 64, &options.cap);
+    model_options_freeze(&options, setup->p);
+    fixture_model(setup, &options, false);
 }
 
 typedef struct check {
-    fixture f;
+    fixture setup;
     row batch;
     double *value, *direction;
     int32_t *count;
     size_t count_bytes;
 } check;
 
-static double measure_step(check *c, const param *p, double step, bool *same)
+static double measure_step(check *checked, const param *weight, double step, bool *same)
 {
-    double *at = malloc((size_t)p->count * sizeof *at);
+    double *at = malloc((size_t)weight->count * sizeof *at);
     assert_non_null(at);
-    for (int64_t i = 0; i < p->count; i++)
-        at[i] = c->value[i] + step * c->direction[i];
-    assert_ok(params_write(p, c->f.s, 0, p->count, at));
+    for (int64_t i = 0; i < weight->count; i++)
+        at[i] = checked->value[i] + step * checked->direction[i];
+    assert_ok(params_write(weight, checked->setup.s, 0, weight->count, at));
     free(at);
-    double loss = fixture_forward(&c->f, &c->batch, 1);
-    *same = *same && memcmp(model_expert_count(c->f.m), c->count, c->count_bytes) == 0;
+    double loss = fixture_forward(&checked->setup, &checked->batch, 1);
+    *same = *same &&
+            memcmp(model_expert_count(checked->setup.m), checked->count, checked->count_bytes) == 0;
     return loss;
 }
 
 /* The smallest relative error of the slope along a random direction, among the steps that leave the
  * choice of experts unchanged. */
-static double error_of(check *c, const param *p, const double *grad)
+static double error_of(check *checked, const param *weight, const double *grad)
 {
     static const double steps[] = {1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6};
-    rng_key key = rng_key_make(3, p->name);
+    rng_key key = rng_key_make(3, weight->name);
     double slope = 0, best = 1;
-    assert_ok(params_read(p->value, c->f.s, 0, p->count, c->value));
-    for (int64_t i = 0; i < p->count; i++) {
-        c->direction[i] = rng_normal(key, (uint64_t)i);
-        slope += c->direction[i] * grad[i];
+    assert_ok(params_read(weight->value, checked->setup.s, 0, weight->count, checked->value));
+    for (int64_t i = 0; i < weight->count; i++) {
+        checked->direction[i] = rng_normal(key, (uint64_t)i);
+        slope += checked->direction[i] * grad[i];
     }
     for (size_t i = 0; i < sizeof steps / sizeof *steps && best > wanted / 4; i++) {
-        double h = steps[i];
+        double step = steps[i];
         bool same = true;
-        double near = measure_step(c, p, h, &same) - measure_step(c, p, -h, &same);
-        double far = measure_step(c, p, 2 * h, &same) - measure_step(c, p, -2 * h, &same);
-        double numeric = (8 * near - far) / (12 * h);
+        double near = measure_step(checked, weight, step, &same) -
+                      measure_step(checked, weight, -step, &same);
+        double far = measure_step(checked, weight, 2 * step, &same) -
+                     measure_step(checked, weight, -2 * step, &same);
+        double numeric = (8 * near - far) / (12 * step);
         double error = fabs(numeric - slope) / fmax(fabs(slope), fabs(numeric));
         best = same && error < best ? error : best;
     }
-    assert_ok(params_write(p, c->f.s, 0, p->count, c->value));
+    assert_ok(params_write(weight, checked->setup.s, 0, weight->count, checked->value));
     return best;
 }
 
 static void test_lora__gradients_agree_with_differences(void **state)
 {
     (void)state;
-    check c = {0};
-    open_adapted(&c.f, false);
-    const params *p = c.f.p;
+    check checked = {0};
+    open_adapted(&checked.setup, false);
+    const params *registry = checked.setup.p;
     int64_t largest = 0, adapters = 0, kinds[GROUP_COUNT] = {0};
-    for (int64_t i = 0; i < p->count; i++)
-        largest = p->list[i].count > largest ? p->list[i].count : largest;
-    c.batch = fixture_row(&c.f, debug_documents, 3, true);
-    c.value = malloc((size_t)largest * sizeof(double));
-    c.direction = malloc((size_t)largest * sizeof(double));
-    c.count_bytes = (size_t)(c.f.d.text.layers * c.f.d.text.experts) * sizeof(int32_t);
-    c.count = malloc(c.count_bytes);
-    assert_true(c.value && c.direction && c.count);
-    fixture_forward_backward(&c.f, &c.batch, 1);
-    memcpy(c.count, model_expert_count(c.f.m), c.count_bytes);
-    for (int64_t i = 0; i < p->count; i++) {
-        const param *q = &p->list[i];
-        assert_true(q->adapter == (q->grad != NULL)); /* the model itself is frozen */
-        if (!q->adapter)
+    for (int64_t i = 0; i < registry->count; i++)
+        largest = registry->list[i].count > largest ? registry->list[i].count : largest;
+    checked.batch = fixture_row(&checked.setup, debug_documents, 3, true);
+    checked.value = malloc((size_t)largest * sizeof(double));
+    checked.direction = malloc((size_t)largest * sizeof(double));
+    checked.count_bytes =
+        (size_t)(checked.setup.d.text.layers * checked.setup.d.text.experts) * sizeof(int32_t);
+    checked.count = malloc(checked.count_bytes);
+    assert_true(checked.value && checked.direction && checked.count);
+    fixture_forward_backward(&checked.setup, &checked.batch, 1);
+    memcpy(checked.count, model_expert_count(checked.setup.m), checked.count_bytes);
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *weight = &registry->list[i];
+        assert_true(weight->adapter == (weight->grad != NULL)); /* the model itself is frozen */
+        if (!weight->adapter)
             continue;
-        double *grad = fixture_grad(&c.f, q), error = error_of(&c, q, grad);
+        double *grad = fixture_grad(&checked.setup, weight),
+               error = error_of(&checked, weight, grad);
         if (!(error < wanted))
-            fail_msg("%s: relative error %.3g", q->name, error);
+            fail_msg("%s: relative error %.3g", weight->name, error);
         free(grad);
         adapters++;
-        kinds[q->group]++;
+        kinds[weight->group]++;
     }
     assert_true(kinds[GROUP_TEXT] && kinds[GROUP_ROUTER] && kinds[GROUP_EXPERTS]);
     assert_int_equal(kinds[GROUP_VISION], 0);
-    assert_int_equal(adapters, 2 * 7 * c.f.d.text.layers);
-    free(c.value);
-    free(c.direction);
-    free(c.count);
-    fixture_close(&c.f);
+    assert_int_equal(adapters, 2 * 7 * checked.setup.d.text.layers);
+    free(checked.value);
+    free(checked.direction);
+    free(checked.count);
+    fixture_close(&checked.setup);
 }
 
 static void test_lora__recomputation_changes_no_bit(void **state)
 {
     (void)state;
-    fixture f[2];
+    fixture setups[2];
     for (int full = 0; full < 2; full++) {
-        open_adapted(&f[full], full);
-        row r = fixture_row(&f[full], debug_documents, 3, true);
-        fixture_forward_backward(&f[full], &r, 1);
+        open_adapted(&setups[full], full);
+        row packed = fixture_row(&setups[full], debug_documents, 3, true);
+        fixture_forward_backward(&setups[full], &packed, 1);
     }
-    for (int64_t i = 0; i < f[0].p->count; i++) {
-        const param *q = &f[0].p->list[i];
-        if (q->adapter)
-            assert_memory_equal(q->grad, f[1].p->list[i].grad, (size_t)q->count * sizeof(double));
+    for (int64_t i = 0; i < setups[0].p->count; i++) {
+        const param *weight = &setups[0].p->list[i];
+        if (weight->adapter)
+            assert_memory_equal(weight->grad, setups[1].p->list[i].grad,
+                                (size_t)weight->count * sizeof(double));
     }
-    fixture_close(&f[0]);
-    fixture_close(&f[1]);
+    fixture_close(&setups[0]);
+    fixture_close(&setups[1]);
 }
 
 static void test_lora__merged_is_the_same_model(void **state)
 {
     (void)state;
-    fixture f, plain;
-    open_adapted(&f, false);
-    fixture_open(&plain, &f.d);
-    row r = fixture_row(&f, debug_documents, 3, true);
-    fixture_model(&plain, &(model_options){.cap = f.o.cap}, false);
-    double adapted = fixture_forward(&f, &r, 1), base = fixture_forward(&plain, &r, 1);
+    fixture setup, plain;
+    open_adapted(&setup, false);
+    fixture_open(&plain, &setup.d);
+    row packed = fixture_row(&setup, debug_documents, 3, true);
+    fixture_model(&plain, &(model_options){.cap = setup.o.cap}, false);
+    double adapted = fixture_forward(&setup, &packed, 1),
+           base = fixture_forward(&plain, &packed, 1);
     assert_true(fabs(adapted - base) > 1e-3 * base); /* the adapters have an effect */
     for (int64_t i = 0; i < plain.p->count; i++) {
-        const param *q = &f.p->list[i];
-        double *v = malloc((size_t)q->count * sizeof *v);
-        assert_non_null(v);
-        assert_string_equal(q->name, plain.p->list[i].name);
+        const param *weight = &setup.p->list[i];
+        double *values = malloc((size_t)weight->count * sizeof *values);
+        assert_non_null(values);
+        assert_string_equal(weight->name, plain.p->list[i].name);
         /* Reads in parts that end anywhere within the matrices. */
-        for (int64_t at = 0, n; at < q->count; at += n) {
-            n = q->count - at < 10007 ? q->count - at : 10007;
-            assert_ok(lora_read_merged(q, f.s, at, n, v + at));
+        for (int64_t at = 0, length; at < weight->count; at += length) {
+            length = weight->count - at < 10007 ? weight->count - at : 10007;
+            assert_ok(lora_read_merged(weight, setup.s, at, length, values + at));
         }
-        assert_ok(params_write(&plain.p->list[i], plain.s, 0, q->count, v));
-        free(v);
+        assert_ok(params_write(&plain.p->list[i], plain.s, 0, weight->count, values));
+        free(values);
     }
-    double merged = fixture_forward(&plain, &r, 1);
+    double merged = fixture_forward(&plain, &packed, 1);
     if (!(fabs(merged - adapted) < 1e-12 * adapted))
         fail_msg("loss %.15g with adapters, %.15g merged", adapted, merged);
     fixture_close(&plain);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_lora__starts_as_the_base_model(void **state)
 {
     (void)state;
-    fixture f, plain;
-    open_adapted(&f, false);
-    fixture_open(&plain, &f.d);
-    row r = fixture_row(&f, debug_documents, 3, true);
-    fixture_model(&plain, &(model_options){.cap = f.o.cap}, false);
-    assert_ok(params_init_adapters(f.p, f.s, 1));
-    double adapted = fixture_forward(&f, &r, 1), base = fixture_forward(&plain, &r, 1);
+    fixture setup, plain;
+    open_adapted(&setup, false);
+    fixture_open(&plain, &setup.d);
+    row packed = fixture_row(&setup, debug_documents, 3, true);
+    fixture_model(&plain, &(model_options){.cap = setup.o.cap}, false);
+    assert_ok(params_init_adapters(setup.p, setup.s, 1));
+    double adapted = fixture_forward(&setup, &packed, 1),
+           base = fixture_forward(&plain, &packed, 1);
     assert_true(adapted == base);
     fixture_close(&plain);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_lora_add__refuses_bad_targets(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
-    assert_ok(dims_preset("debug", &d));
+    model_dims dims;
+    params *registry;
+    assert_ok(dims_preset("debug", &dims));
     const char *bad[] = {"q_proj,embed_tokens", "qkv", "lm_head", "", " , "};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_ok(params_new(&d, &p));
-        assert_fails(ST_CONFIG, lora_add(p, 4, 4, bad[i]), "lora.targets");
-        params_free(&p);
+        assert_ok(params_new(&dims, &registry));
+        assert_fails(ST_CONFIG, lora_add(registry, 4, 4, bad[i]), "lora.targets");
+        params_free(&registry);
     }
-    assert_ok(params_new(&d, &p));
-    assert_ok(lora_add(p, 4, 4, "*layers.1.self_attn.?_proj"));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(lora_add(registry, 4, 4, "*layers.1.self_attn.?_proj"));
     int64_t adapters = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        adapters += p->list[i].adapter;
+    for (int64_t i = 0; i < registry->count; i++)
+        adapters += registry->list[i].adapter;
     assert_int_equal(adapters, 2 * 4);
-    assert_non_null(params_find(p, "model.language_model.layers.1.self_attn.q_proj.lora_A.weight"));
-    params_free(&p);
+    assert_non_null(
+        params_find(registry, "model.language_model.layers.1.self_attn.q_proj.lora_A.weight"));
+    params_free(&registry);
 }
 
 int main(void)

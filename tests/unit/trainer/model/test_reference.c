@@ -24,55 +24,57 @@ static FILE *start_reference(const char *folder)
         command, sizeof command,
         "/usr/bin/python3 '%s/tests/unit/trainer/model/reference.py' '%s' '%s/row.safetensors'",
         source ? source : ".", folder, folder);
-    FILE *p = popen(command, "r");
-    assert_non_null(p);
-    return p;
+    FILE *file = popen(command, "r");
+    assert_non_null(file);
+    return file;
 }
 
-static double next_value(FILE *p, const char *prefix)
+static double next_value(FILE *file, const char *prefix)
 {
     char line[128];
-    if (!fgets(line, sizeof line, p))
+    if (!fgets(line, sizeof line, file))
         fail_msg("the reference stopped before its end");
     assert_int_equal(strncmp(line, prefix, strlen(prefix)), 0);
     return strtod(line + strlen(prefix), NULL);
 }
 
-static void compare_documents(const document *docs, int n)
+static void compare_documents(const document *docs, int count)
 {
-    fixture f;
-    model_dims d;
-    device_batch *b = NULL;
+    fixture setup;
+    model_dims dims;
+    device_batch *batch = NULL;
     void *nll;
     double worst = 0;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&f, &d);
-    row r = fixture_row(&f, docs, n, false);
-    model_options o = {.training = false, .router_aux_coef = 1};
-    batch_caps_for(&r, 1, 1, 4, &o.cap);
-    fixture_model(&f, &o, false);
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&setup, &dims);
+    row packed = fixture_row(&setup, docs, count, false);
+    model_options options = {.training = false, .router_aux_coef = 1};
+    batch_caps_for(&packed, 1, 1, 4, &options.cap);
+    fixture_model(&setup, &options, false);
     char *folder = harness_temp(), path[STATUS_PATH_MAX];
     snprintf(path, sizeof path, "%s/row.safetensors", folder);
-    assert_ok(row_save(&r, path));
-    assert_ok(hf_export(f.p, f.s, &f.d, folder, &(hf_export_options){.dtype = HF_EXPORT_F32}));
+    assert_ok(row_save(&packed, path));
+    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+                        &(hf_export_options){.dtype = HF_EXPORT_F32}));
 
-    assert_ok(f.dev->backend->alloc(f.dev, (size_t)o.cap.targets * sizeof(float), &nll));
-    assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
-    assert_ok(model_forward(f.m, f.s, b, &f.sums, nll, NULL));
-    FILE *p = start_reference(folder);
-    for (int64_t i = 0; i < b->targets; i++) {
-        double want = next_value(p, "");
+    assert_ok(
+        setup.dev->backend->alloc(setup.dev, (size_t)options.cap.targets * sizeof(float), &nll));
+    assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
+    assert_ok(model_forward(setup.m, setup.s, batch, &setup.sums, nll, NULL));
+    FILE *file = start_reference(folder);
+    for (int64_t i = 0; i < batch->targets; i++) {
+        double want = next_value(file, "");
         worst = fmax(worst, fabs(((float *)nll)[i] - want) / fmax(1, want));
     }
-    double aux = next_value(p, "aux ");
-    assert_int_equal(pclose(p), 0);
+    double aux = next_value(file, "aux ");
+    assert_int_equal(pclose(file), 0);
     print_message("%lld targets: largest difference %.2g, aux %.7g and %.7g\n",
-                  (long long)b->targets, worst, fixture_aux(&f), aux);
+                  (long long)batch->targets, worst, fixture_aux(&setup), aux);
     assert_true(worst < tolerance);
-    assert_true(fabs(fixture_aux(&f) - aux) < tolerance * aux);
-    f.dev->backend->release(f.dev, nll);
+    assert_true(fabs(fixture_aux(&setup) - aux) < tolerance * aux);
+    setup.dev->backend->release(setup.dev, nll);
     harness_remove(&folder);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 static void test_reference__spec_batch(void **state)

@@ -17,88 +17,88 @@ typedef struct kept {
     const json_value *shared, *versions;
 } kept;
 
-static void kept_open(kept *k)
+static void kept_open(kept *held)
 {
     const char *source = getenv("TESSERA_SOURCE");
     char path[4096];
     assert_non_null(source);
     snprintf(path, sizeof path, "%s/tests/golden/versions.json", source);
-    assert_ok(json_load(path, &k->file));
-    k->shared = json_find(k->file, "shared");
-    k->versions = json_find(k->file, "versions");
+    assert_ok(json_load(path, &held->file));
+    held->shared = json_find(held->file, "shared");
+    held->versions = json_find(held->file, "versions");
 }
 
-static const json_value *of_version(const kept *k, const char *version, const char *key)
+static const json_value *of_version(const kept *held, const char *version, const char *key)
 {
-    const json_value *v = json_find(json_find(k->versions, version), key);
-    assert_non_null(v);
-    return v;
+    const json_value *value = json_find(json_find(held->versions, version), key);
+    assert_non_null(value);
+    return value;
 }
 
 static float float_of(uint32_t bits)
 {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-static uint32_t bits_of(float f)
+static uint32_t bits_of(float value)
 {
     uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
 /* The bits of the bfloat16 nearest to a float, ties to even. */
-static uint32_t half_of(float f)
+static uint32_t half_of(float value)
 {
-    const uint32_t bits = bits_of(f);
+    const uint32_t bits = bits_of(value);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
 /* Reads hexadecimal numbers of `digits` digits each; four digits are a bfloat16. Returns how many
  * there are. */
-static int64_t read_bits(const json_value *v, size_t digits, uint32_t *out)
+static int64_t read_bits(const json_value *value, size_t digits, uint32_t *out)
 {
-    const char *text = json_text(v, "");
-    const size_t n = strlen(text) / digits;
-    assert_true(n > 0 && n <= NUMBERS_MAX && strlen(text) == n * digits);
-    for (size_t i = 0; i < n; i++) {
+    const char *text = json_text(value, "");
+    const size_t length = strlen(text) / digits;
+    assert_true(length > 0 && length <= NUMBERS_MAX && strlen(text) == length * digits);
+    for (size_t i = 0; i < length; i++) {
         char one[9] = {0}, *end;
         memcpy(one, text + i * digits, digits);
         out[i] = (uint32_t)strtoul(one, &end, 16);
         assert_true(end == one + digits);
     }
-    return (int64_t)n;
+    return (int64_t)length;
 }
 
-static int64_t read_floats(const json_value *v, size_t digits, float *out)
+static int64_t read_floats(const json_value *value, size_t digits, float *out)
 {
     uint32_t bits[NUMBERS_MAX];
-    const int64_t n = read_bits(v, digits, bits);
-    for (int64_t i = 0; i < n; i++)
+    const int64_t count = read_bits(value, digits, bits);
+    for (int64_t i = 0; i < count; i++)
         out[i] = float_of(digits == 4 ? bits[i] << 16 : bits[i]);
-    return n;
+    return count;
 }
 
-static int64_t read_dim(const json_value *o, const char *key)
+static int64_t read_dim(const json_value *value, const char *key)
 {
-    return json_int(json_find(o, key), -1);
+    return json_int(json_find(value, key), -1);
 }
 
-static void open_debug(fixture *f)
+static void open_debug(fixture *setup)
 {
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(f, &d);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(setup, &dims);
 }
 
 /* At a position this far, angles of frequencies that differ in the last bit are visibly apart.
  * torch's power is off by such a bit for at most one frequency of a model (ops/rope.h). */
-static void check_angles(const float *cosine, const float *sine, const float *omega, int64_t n)
+static void check_angles(const float *cosine, const float *sine, const float *omega, int64_t count)
 {
     int64_t apart = 0;
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = 0; j < count; j++) {
         const float angle = (float)FAR * omega[j];
         apart += cosine[j] != cosf(angle) || sine[j] != sinf(angle);
     }
@@ -109,106 +109,108 @@ static void test_versions__frequencies(void **state)
 {
     (void)state;
     kept k;
-    fixture f;
+    fixture setup;
     kept_open(&k);
-    open_debug(&f);
+    open_debug(&setup);
     float omega[NUMBERS_MAX], cosine[NUMBERS_MAX], sine[NUMBERS_MAX];
     const int32_t far[3] = {FAR, FAR, FAR};
     const json_value *text = json_find(k.shared, "text"), *vision = json_find(k.shared, "vision");
     for (size_t i = 0; i < json_count(text); i++) {
         const json_value *one = json_item(text, i);
-        const int64_t n = read_floats(json_find(one, "bits"), 8, omega);
-        assert_int_equal(2 * n, read_dim(one, "head_dim"));
+        const int64_t count = read_floats(json_find(one, "bits"), 8, omega);
+        assert_int_equal(2 * count, read_dim(one, "head_dim"));
         assert_ok(
-            op_rope_text(f.s, &(rope_text_args){.tokens = 1,
-                                                .head_dim = 2 * n,
-                                                .theta = json_real(json_find(one, "theta"), 0),
-                                                .section = {24, 20, 20},
-                                                .positions = far,
-                                                .cos = cosine,
-                                                .sin = sine}));
-        check_angles(cosine, sine, omega, n);
+            op_rope_text(setup.s, &(rope_text_args){.tokens = 1,
+                                                    .head_dim = 2 * count,
+                                                    .theta = json_real(json_find(one, "theta"), 0),
+                                                    .section = {24, 20, 20},
+                                                    .positions = far,
+                                                    .cos = cosine,
+                                                    .sin = sine}));
+        check_angles(cosine, sine, omega, count);
     }
     assert_true(json_count(text) > 0 && json_count(vision) > 0);
     for (size_t i = 0; i < json_count(vision); i++) {
         const json_value *one = json_item(vision, i);
-        const int64_t n = read_floats(json_find(one, "bits"), 8, omega);
-        assert_int_equal(4 * n, read_dim(one, "head_dim"));
-        assert_ok(op_rope_vision(f.s, &(rope_vision_args){1, 4 * n, 10000, far, cosine, sine}));
-        check_angles(cosine, sine, omega, n);         /* rows */
-        check_angles(cosine + n, sine + n, omega, n); /* columns */
+        const int64_t count = read_floats(json_find(one, "bits"), 8, omega);
+        assert_int_equal(4 * count, read_dim(one, "head_dim"));
+        assert_ok(
+            op_rope_vision(setup.s, &(rope_vision_args){1, 4 * count, 10000, far, cosine, sine}));
+        check_angles(cosine, sine, omega, count);                 /* rows */
+        check_angles(cosine + count, sine + count, omega, count); /* columns */
     }
-    fixture_close(&f);
+    fixture_close(&setup);
     json_free(&k.file);
 }
 
-/* Writes the stored table interpolated over the stored grids to y [n, width], with the rows and
- * weights that staging writes. */
-static int64_t interpolate(const kept *k, float *y)
+/* Writes the stored table interpolated over the stored grids to out [count, width], with the rows
+ * and weights that staging writes. */
+static int64_t interpolate(const kept *held, float *out)
 {
-    fixture f;
-    device_batch *b;
-    model_dims d;
+    fixture setup;
+    device_batch *batch;
+    model_dims dims;
     float table[NUMBERS_MAX];
-    const int64_t side = read_dim(k->shared, "side"), width = read_dim(k->shared, "width");
-    assert_int_equal(read_floats(json_find(k->shared, "table"), 4, table), side * side * width);
-    assert_ok(dims_preset("debug", &d));
-    d.vision.positions = side * side;
-    fixture_open(&f, &d);
-    row r = fixture_row(&f, &(const document){"2 1x6x10 2 1x20x4 2 1x2x2 2", 1}, 1, false);
-    const json_value *grids = json_find(k->shared, "grids");
+    const int64_t side = read_dim(held->shared, "side"), width = read_dim(held->shared, "width");
+    assert_int_equal(read_floats(json_find(held->shared, "table"), 4, table), side * side * width);
+    assert_ok(dims_preset("debug", &dims));
+    dims.vision.positions = side * side;
+    fixture_open(&setup, &dims);
+    row packed = fixture_row(&setup, &(const document){"2 1x6x10 2 1x20x4 2 1x2x2 2", 1}, 1, false);
+    const json_value *grids = json_find(held->shared, "grids");
     for (size_t i = 0; i < 9; i++) /* the document above has these grids */
-        assert_int_equal(r.grid_thw[i], json_int(json_item(json_item(grids, i / 3), i % 3), -1));
-    model_options o = {.training = false};
-    batch_caps_for(&r, 1, 1, 4, &o.cap);
-    fixture_model(&f, &o, false);
-    assert_ok(stage_rows(f.g, f.s, &r, 1, &b));
-    assert_true(b->patches * width <= NUMBERS_MAX);
-    memset(y, 0, (size_t)(b->patches * width) * sizeof *y);
-    assert_ok(op_rows_weighted(f.s, &(rows_weighted_args){.n = b->patches,
-                                                          .width = width,
-                                                          .table_rows = side * side,
-                                                          .index = b->pos_index,
-                                                          .weight = b->pos_weight,
-                                                          .table = table,
-                                                          .y = y}));
-    const int64_t n = b->patches * width;
-    fixture_close(&f);
-    return n;
+        assert_int_equal(packed.grid_thw[i],
+                         json_int(json_item(json_item(grids, i / 3), i % 3), -1));
+    model_options options = {.training = false};
+    batch_caps_for(&packed, 1, 1, 4, &options.cap);
+    fixture_model(&setup, &options, false);
+    assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
+    assert_true(batch->patches * width <= NUMBERS_MAX);
+    memset(out, 0, (size_t)(batch->patches * width) * sizeof *out);
+    assert_ok(op_rows_weighted(setup.s, &(rows_weighted_args){.n = batch->patches,
+                                                              .width = width,
+                                                              .table_rows = side * side,
+                                                              .index = batch->pos_index,
+                                                              .weight = batch->pos_weight,
+                                                              .table = table,
+                                                              .y = out}));
+    const int64_t count = batch->patches * width;
+    fixture_close(&setup);
+    return count;
 }
 
 static void test_versions__position_table(void **state)
 {
     (void)state;
     kept k;
-    float y[NUMBERS_MAX], want[NUMBERS_MAX];
+    float got[NUMBERS_MAX], want[NUMBERS_MAX];
     uint32_t old[NUMBERS_MAX], new[NUMBERS_MAX];
     kept_open(&k);
-    const int64_t n = interpolate(&k, y);
-    assert_int_equal(read_floats(of_version(&k, "4.57.3", "positions_f32"), 8, want), n);
+    const int64_t count = interpolate(&k, got);
+    assert_int_equal(read_floats(of_version(&k, "4.57.3", "positions_f32"), 8, want), count);
     /* these are sums of four products below 4 */
-    for (int64_t i = 0; i < n; i++)
-        assert_true(fabsf(y[i] - want[i]) < 1e-6F);
-    assert_int_equal(read_bits(of_version(&k, "4.57.3", "positions_bf16"), 4, old), n);
-    assert_int_equal(read_bits(of_version(&k, "5.23.0", "positions_bf16"), 4, new), n);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(fabsf(got[i] - want[i]) < 1e-6F);
+    assert_int_equal(read_bits(of_version(&k, "4.57.3", "positions_bf16"), 4, old), count);
+    assert_int_equal(read_bits(of_version(&k, "5.23.0", "positions_bf16"), 4, new), count);
     int64_t as_old = 0, as_new = 0;
-    for (int64_t i = 0; i < n; i++) {
-        as_old += half_of(y[i]) == old[i];
-        as_new += half_of(y[i]) == new[i];
+    for (int64_t i = 0; i < count; i++) {
+        as_old += half_of(got[i]) == old[i];
+        as_new += half_of(got[i]) == new[i];
     }
-    print_message("of %lld sums %lld round as in 5.23, %lld as in 4.57\n", (long long)n,
+    print_message("of %lld sums %lld round as in 5.23, %lld as in 4.57\n", (long long)count,
                   (long long)as_new, (long long)as_old);
     /* 5.23 also computes the coordinates in another order; their last bit decides sums that lie
      * close to a tie. */
-    assert_true(as_new >= n - 4);
-    assert_true(as_old < n * 2 / 3); /* otherwise the test would show nothing */
+    assert_true(as_new >= count - 4);
+    assert_true(as_old < count * 2 / 3); /* otherwise the test would show nothing */
     json_free(&k.file);
 }
 
-static void check_choices(const kept *k, const char *version, const int32_t *expert, int64_t tokens,
-                          int64_t top_k)
+static void check_choices(const kept *held, const char *version, const int32_t *expert,
+                          int64_t tokens, int64_t top_k)
 {
-    const json_value *want = of_version(k, version, "expert");
+    const json_value *want = of_version(held, version, "expert");
     assert_int_equal(json_count(want), tokens);
     for (int64_t i = 0; i < tokens * top_k; i++)
         assert_int_equal(
@@ -220,27 +222,27 @@ static void test_versions__router_weights(void **state)
 {
     (void)state;
     kept k;
-    fixture f;
+    fixture setup;
     kept_open(&k);
-    open_debug(&f);
+    open_debug(&setup);
     float logits[NUMBERS_MAX], weight[NUMBERS_MAX], probs[NUMBERS_MAX], whole_f32[NUMBERS_MAX];
     uint32_t rounded[NUMBERS_MAX];
     int32_t expert[NUMBERS_MAX], count[NUMBERS_MAX];
     const int64_t experts = read_dim(k.shared, "experts"), top_k = read_dim(k.shared, "top_k");
     const int64_t tokens = read_floats(json_find(k.shared, "logits"), 4, logits) / experts;
-    assert_ok(op_route_fwd(f.s, &(route_fwd_args){.tokens = tokens,
-                                                  .experts = experts,
-                                                  .top_k = top_k,
-                                                  .norm_topk = true,
-                                                  .logits = logits,
-                                                  .expert = expert,
-                                                  .weight = weight,
-                                                  .probs = probs,
-                                                  .count = count}));
+    assert_ok(op_route_fwd(setup.s, &(route_fwd_args){.tokens = tokens,
+                                                      .experts = experts,
+                                                      .top_k = top_k,
+                                                      .norm_topk = true,
+                                                      .logits = logits,
+                                                      .expert = expert,
+                                                      .weight = weight,
+                                                      .probs = probs,
+                                                      .count = count}));
     static const char *const rounding[] = {"4.57.3", "5.23.0"};
-    for (int v = 0; v < 2; v++) {
-        check_choices(&k, rounding[v], expert, tokens, top_k);
-        assert_int_equal(read_bits(of_version(&k, rounding[v], "weight"), 4, rounded),
+    for (int version = 0; version < 2; version++) {
+        check_choices(&k, rounding[version], expert, tokens, top_k);
+        assert_int_equal(read_bits(of_version(&k, rounding[version], "weight"), 4, rounded),
                          tokens * top_k);
         for (int64_t i = 0; i < tokens * top_k; i++)
             assert_int_equal(half_of(weight[i]), rounded[i]);
@@ -257,22 +259,22 @@ static void test_versions__router_weights(void **state)
 
     /* 5.2 takes probabilities where logits are meant, which gives another loss. */
     float total[NUMBERS_MAX] = {0}, sum[NUMBERS_MAX] = {0}, aux;
-    route_aux_args a = {.tokens = tokens,
-                        .experts = experts,
-                        .n_layers = 1,
-                        .count = count,
-                        .probs = probs,
-                        .count_total = total,
-                        .prob_sum = sum,
-                        .aux = &aux};
-    a.phase = AUX_ADD_STATS;
-    assert_ok(op_route_aux(f.s, &a));
-    a.phase = AUX_FINISH;
-    assert_ok(op_route_aux(f.s, &a));
-    for (int v = 0; v < 2; v++)
-        assert_true(fabs(aux - json_real(of_version(&k, rounding[v], "aux"), 0)) < 4e-6);
+    route_aux_args args = {.tokens = tokens,
+                           .experts = experts,
+                           .n_layers = 1,
+                           .count = count,
+                           .probs = probs,
+                           .count_total = total,
+                           .prob_sum = sum,
+                           .aux = &aux};
+    args.phase = AUX_ADD_STATS;
+    assert_ok(op_route_aux(setup.s, &args));
+    args.phase = AUX_FINISH;
+    assert_ok(op_route_aux(setup.s, &args));
+    for (int version = 0; version < 2; version++)
+        assert_true(fabs(aux - json_real(of_version(&k, rounding[version], "aux"), 0)) < 4e-6);
     assert_true(fabs(aux - json_real(of_version(&k, "5.2.0", "aux"), 0)) > 0.1);
-    fixture_close(&f);
+    fixture_close(&setup);
     json_free(&k.file);
 }
 

@@ -22,11 +22,11 @@ static status answered(void)
     return play.answers-- > 0 ? ST_OK : FAIL(ST_UNAVAILABLE, "rank 1 died");
 }
 
-static status host_all_gather(const comm *c, const void *send, void *recv, int64_t bytes)
+static status host_all_gather(const comm *group, const void *send, void *recv, int64_t bytes)
 {
     TRY(answered());
-    for (int r = 0; r < c->size; r++)
-        memcpy((char *)recv + r * bytes, send, (size_t)bytes);
+    for (int peer = 0; peer < group->size; peer++)
+        memcpy((char *)recv + peer * bytes, send, (size_t)bytes);
     /* A message begins with the sender's status (parallel/agree.c). */
     if (play.other != ST_OK) {
         const int64_t code = play.other;
@@ -35,17 +35,17 @@ static status host_all_gather(const comm *c, const void *send, void *recv, int64
     return ST_OK;
 }
 
-static status host_broadcast(const comm *c, void *inout, int64_t bytes, int root)
+static status host_broadcast(const comm *group, void *inout, int64_t bytes, int root)
 {
     TRY(answered());
-    if (root != c->rank)
+    if (root != group->rank)
         snprintf(inout, (size_t)bytes, "its own reason");
     return ST_OK;
 }
 
-static status window_new(const comm *c, stream *s, size_t bytes, comm_window *out)
+static status window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
 {
-    (void)c, (void)s, (void)bytes;
+    (void)group, (void)queue, (void)bytes;
     if (play.own != ST_OK)
         return FAIL(play.own, "no reach");
     out->handle = &play;
@@ -53,19 +53,20 @@ static status window_new(const comm *c, stream *s, size_t bytes, comm_window *ou
     return ST_OK;
 }
 
-static status window_share(const comm *c, stream *s, comm_window *inout)
+static status window_share(const comm *group, stream *queue, comm_window *inout)
 {
-    (void)c, (void)s, (void)inout;
+    (void)group, (void)queue, (void)inout;
     return ST_OK;
 }
 
-static void window_free(const comm *c, stream *s, comm_window *w)
+static void window_free(const comm *group, stream *queue, comm_window *window)
 {
-    (void)c, (void)s;
-    play.made -= w->handle != NULL;
+    (void)group, (void)queue;
+    play.made -= window->handle != NULL;
 }
 
-static status open_as(stream *s, status own, status other, int answers, bool must, bool *out_open)
+static status open_as(stream *queue, status own, status other, int answers, bool must,
+                      bool *out_open)
 {
     static const comm_engine engine = {.name = "play",
                                        .window_new = window_new,
@@ -74,22 +75,23 @@ static status open_as(stream *s, status own, status other, int answers, bool mus
                                        .host_all_gather = host_all_gather,
                                        .host_broadcast = host_broadcast};
     static const int ranks[] = {0, 1};
-    mesh m;
-    model_dims d;
-    exchange_window w = {0};
-    assert_ok(dims_load("debug", &d));
-    mesh_alone(&m);
-    m.layout.expert = 2;
-    m.group[MESH_WORLD] = m.group[MESH_EXPERT] =
+    mesh place;
+    model_dims dims;
+    exchange_window window = {0};
+    assert_ok(dims_load("debug", &dims));
+    mesh_alone(&place);
+    place.layout.expert = 2;
+    place.group[MESH_WORLD] = place.group[MESH_EXPERT] =
         (comm){.engine = &engine, .name = "world", .size = 2, .world_rank = ranks};
     play.own = own;
     play.other = other;
     play.answers = answers;
     play.made = 0;
     *out_open = true;
-    const status st = exchange_window_open(s, &m, &d.text, SLOTS, must, &w, out_open);
+    const status st =
+        exchange_window_open(queue, &place, &dims.text, SLOTS, must, &window, out_open);
     assert_int_equal(play.made, st == ST_OK && *out_open);
-    exchange_window_close(s, &w);
+    exchange_window_close(queue, &window);
     assert_int_equal(play.made, 0);
     return st;
 }
@@ -99,28 +101,28 @@ static void test_window__all_ranks_or_none(void **state)
     (void)state;
     enum { MANY = 100 };
     bool open;
-    device *d;
-    stream *s;
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &d));
-    assert_ok(d->backend->stream_new(d, &s));
-    assert_ok(open_as(s, ST_OK, ST_OK, MANY, false, &open));
+    device *dev;
+    stream *queue;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
+    assert_ok(dev->backend->stream_new(dev, &queue));
+    assert_ok(open_as(queue, ST_OK, ST_OK, MANY, false, &open));
     assert_true(open);
-    assert_ok(open_as(s, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
+    assert_ok(open_as(queue, ST_UNAVAILABLE, ST_OK, MANY, false, &open));
     assert_false(open);
     /* Any other failure reaches all ranks, and all of them stop. */
-    assert_fails(ST_NO_MEMORY, open_as(s, ST_OK, ST_NO_MEMORY, MANY, false, &open),
+    assert_fails(ST_NO_MEMORY, open_as(queue, ST_OK, ST_NO_MEMORY, MANY, false, &open),
                  "rank 1: its own reason");
-    assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, MANY, true, &open),
+    assert_fails(ST_UNAVAILABLE, open_as(queue, ST_UNAVAILABLE, ST_OK, MANY, true, &open),
                  "comm.expert_exchange is device: no reach");
     /* The job ends before its ranks have agreed, or after that. */
     for (int answers = 0; answers < 3; answers++)
-        assert_fails(ST_UNAVAILABLE, open_as(s, ST_UNAVAILABLE, ST_OK, answers, false, &open),
+        assert_fails(ST_UNAVAILABLE, open_as(queue, ST_UNAVAILABLE, ST_OK, answers, false, &open),
                      "rank 1 died");
     for (int answers = 0; answers < 2; answers++)
-        assert_fails(ST_UNAVAILABLE, open_as(s, ST_OK, ST_OK, answers, false, &open),
+        assert_fails(ST_UNAVAILABLE, open_as(queue, ST_OK, ST_OK, answers, false, &open),
                      "rank 1 died");
-    d->backend->stream_free(&s);
-    device_close(&d);
+    dev->backend->stream_free(&queue);
+    device_close(&dev);
 }
 
 int main(void)

@@ -35,9 +35,10 @@ static void on_signal(int number)
 static void cut_links(void)
 {
     for (int fd = 3; fd < FDS; fd++) {
-        struct sockaddr_storage a;
-        socklen_t size = sizeof a;
-        if (getsockname(fd, (struct sockaddr *)&a, &size) == 0 && a.ss_family == AF_INET)
+        struct sockaddr_storage address;
+        socklen_t size = sizeof address;
+        if (getsockname(fd, (struct sockaddr *)&address, &size) == 0 &&
+            address.ss_family == AF_INET)
             shutdown(fd, SHUT_RDWR);
     }
     cut = 0;
@@ -50,23 +51,24 @@ static status write_number(const char *folder, const char *name, int rank, int64
         snprintf(path, sizeof path, "%s/%s.%d", folder, name, rank);
     else
         snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "we");
-    if (!f)
+    FILE *file = fopen(path, "we");
+    if (!file)
         return FAIL_IN(ST_IO, path, "cannot be written");
-    fprintf(f, "%lld\n", (long long)number);
-    fclose(f);
+    fprintf(file, "%lld\n", (long long)number);
+    fclose(file);
     return ST_OK;
 }
 
-static status one_step(const world *w, const mesh *m, stream *s, float *values, int64_t step)
+static status one_step(const world *job, const mesh *ranks, stream *queue, float *values,
+                       int64_t step)
 {
-    uint64_t sample[3] = {(uint64_t)step * 100 + (uint64_t)w->place.rank, 7, 8};
-    rank_link_at_step(w->rank_link, step, sample, 3);
-    const comm *c = mesh_comm(m, MESH_WORLD);
+    uint64_t sample[3] = {(uint64_t)step * 100 + (uint64_t)job->place.rank, 7, 8};
+    rank_link_at_step(job->rank_link, step, sample, 3);
+    const comm *group = mesh_comm(ranks, MESH_WORLD);
     for (int layer = 0; layer < LAYERS; layer++)
-        TRY(comm_all_reduce(c, s, (comm_at){"sum of nothing", layer}, values, VALUES, DT_F32,
-                            COMM_SUM));
-    TRY(s->dev->backend->wait(s));
+        TRY(comm_all_reduce(group, queue, (comm_at){"sum of nothing", layer}, values, VALUES,
+                            DT_F32, COMM_SUM));
+    TRY(queue->dev->backend->wait(queue));
     if (cut)
         cut_links();
     while (hangs)
@@ -74,56 +76,56 @@ static status one_step(const world *w, const mesh *m, stream *s, float *values, 
     return fails ? FAIL(ST_BAD_INPUT, "told to fail") : ST_OK;
 }
 
-static status loop_steps(const world *w, const char *folder, int64_t steps, const conf *c)
+static status loop_steps(const world *job, const char *folder, int64_t steps, const conf *options)
 {
-    device_options o = {.threads = 1};
-    device *d = NULL;
-    stream *s = NULL;
-    mesh m;
-    layout l = {1, w->place.size, 1, 1, 1, 1, 1, w->place.size, 1};
+    device_options how = {.threads = 1};
+    device *dev = NULL;
+    stream *queue = NULL;
+    mesh ranks;
+    layout degrees = {1, job->place.size, 1, 1, 1, 1, 1, job->place.size, 1};
     float *values = calloc(VALUES, sizeof *values);
-    TRY(c->comm_engine == ENGINE_NCCL ? emulated_open(0, false, &d)
-                                      : device_open(BACKEND_CPU, &o, &d));
-    TRY(world_attach(w, d));
-    TRY(mesh_open(&l, w->place.rank, w->engine, w->joined, w->ledger, &m));
-    TRY(d->backend->stream_new(d, &s));
-    TRY(write_number(folder, "pid", w->place.rank, getpid()));
+    TRY(options->comm_engine == ENGINE_NCCL ? emulated_open(0, false, &dev)
+                                            : device_open(BACKEND_CPU, &how, &dev));
+    TRY(world_attach(job, dev));
+    TRY(mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &ranks));
+    TRY(dev->backend->stream_new(dev, &queue));
+    TRY(write_number(folder, "pid", job->place.rank, getpid()));
     status st = ST_OK;
     for (int64_t step = 1; st == ST_OK && step <= steps; step++) {
-        st = one_step(w, &m, s, values, step);
+        st = one_step(job, &ranks, queue, values, step);
         if (step == 1)
-            world_is_steady(w, c);
-        if (st == ST_OK && w->place.rank == 0)
+            world_is_steady(job, options);
+        if (st == ST_OK && job->place.rank == 0)
             st = write_number(folder, "step", -1, step);
     }
-    d->backend->stream_free(&s);
-    mesh_close(&m);
-    world_detach(w);
-    device_close(&d);
+    dev->backend->stream_free(&queue);
+    mesh_close(&ranks);
+    world_detach(job);
+    device_close(&dev);
     free(values);
     return st;
 }
 
 int main(int argc, char **argv)
 {
-    conf c;
-    world w = {0};
-    status st = conf_load(&c, &argc, argv);
+    conf options;
+    world job = {0};
+    status st = conf_load(&options, &argc, argv);
     if (st == ST_OK && argc != 3)
         st = FAIL(ST_USAGE, "ranks_loop FOLDER STEPS [--section.key VALUE ..]");
     signal(SIGUSR1, on_signal);
     signal(SIGUSR2, on_signal);
     signal(SIGHUP, on_signal);
     if (st == ST_OK)
-        st = world_open(&c, &w);
+        st = world_open(&options, &job);
     if (st == ST_OK) {
-        st = loop_steps(&w, argv[1], strtoll(argv[2], NULL, 10), &c);
-        st = world_close(&w, st);
+        st = loop_steps(&job, argv[1], strtoll(argv[2], NULL, 10), &options);
+        st = world_close(&job, st);
     }
     if (st != ST_OK)
         log_status();
-    else if (w.place.rank == 0)
+    else if (job.place.rank == 0)
         printf("done\n");
-    conf_done(&c);
+    conf_done(&options);
     return status_exit_code(st);
 }

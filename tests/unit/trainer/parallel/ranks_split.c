@@ -62,56 +62,57 @@ static const scene scenes[] = {
 };
 
 /* Sets the routers to zero: all experts tie, and the first ones win. */
-static void blind_routers(fixture *f)
+static void blind_routers(fixture *setup)
 {
-    for (int64_t i = 0; i < f->p->count; i++) {
-        const param *p = &f->p->list[i];
-        double *zero = calloc((size_t)p->n_local, sizeof *zero);
-        if (p->group == GROUP_ROUTER)
-            MUST(params_write(p, f->s, 0, p->n_local, zero));
+    for (int64_t i = 0; i < setup->p->count; i++) {
+        const param *weight = &setup->p->list[i];
+        double *zero = calloc((size_t)weight->n_local, sizeof *zero);
+        if (weight->group == GROUP_ROUTER)
+            MUST(params_write(weight, setup->s, 0, weight->n_local, zero));
         free(zero);
     }
 }
 
-static void open_scene(fixture *f, const model_dims *d, const mesh *m, const scene *now,
+static void open_scene(fixture *setup, const model_dims *dims, const mesh *ranks, const scene *now,
                        const batch_caps *cap)
 {
-    model_options o = {.cap = *cap,
-                       .training = true,
-                       .recomputed = {{.what = now->recomputed}, {.what = now->recomputed}},
-                       .router_aux_coef = now->aux ? 0.3 : 0,
-                       .logit_rows = 16};
-    fixture_open_rank(f, d, m);
+    model_options options = {.cap = *cap,
+                             .training = true,
+                             .recomputed = {{.what = now->recomputed}, {.what = now->recomputed}},
+                             .router_aux_coef = now->aux ? 0.3 : 0,
+                             .logit_rows = 16};
+    fixture_open_rank(setup, dims, ranks);
     if (now->one_way)
-        blind_routers(f);
-    fixture_model(f, &o, now->fixed);
+        blind_routers(setup);
+    fixture_model(setup, &options, now->fixed);
 }
 
-static double run_rows(fixture *f, const row *rows, int64_t n)
+static double run_rows(fixture *setup, const row *rows, int64_t count)
 {
-    device_batch *b;
+    device_batch *batch;
     double loss = 0;
-    MUST(stage_rows(f->g, f->s, rows, n, &b));
-    MUST(f->dev->backend->zero(f->s, f->sums.loss, sizeof(double)));
-    MUST(f->dev->backend->zero(f->s, f->sums.weight, sizeof(double)));
-    MUST(params_zero_grad(f->p, f->s));
-    MUST(model_forward_backward(f->m, f->s, b, &f->sums));
-    if (f->mesh)
-        MUST(comm_all_reduce(mesh_comm(f->mesh, MESH_STAGE), f->s, (comm_at){"loss", -1},
-                             f->sums.loss, 1, DT_F64, COMM_SUM));
-    MUST(f->dev->backend->to_host(f->s, &loss, f->sums.loss, sizeof loss));
-    MUST(f->dev->backend->wait(f->s));
+    MUST(stage_rows(setup->g, setup->s, rows, count, &batch));
+    MUST(setup->dev->backend->zero(setup->s, setup->sums.loss, sizeof(double)));
+    MUST(setup->dev->backend->zero(setup->s, setup->sums.weight, sizeof(double)));
+    MUST(params_zero_grad(setup->p, setup->s));
+    MUST(model_forward_backward(setup->m, setup->s, batch, &setup->sums));
+    if (setup->mesh)
+        MUST(comm_all_reduce(mesh_comm(setup->mesh, MESH_STAGE), setup->s, (comm_at){"loss", -1},
+                             setup->sums.loss, 1, DT_F64, COMM_SUM));
+    MUST(setup->dev->backend->to_host(setup->s, &loss, setup->sums.loss, sizeof loss));
+    MUST(setup->dev->backend->wait(setup->s));
     return loss;
 }
 
-static void sum_gradients(fixture *f)
+static void sum_gradients(fixture *setup)
 {
-    for (int64_t i = 0; i < f->p->count; i++) {
-        param *p = &f->p->list[i];
-        const mesh_group groups[] = {params_owners(p), MESH_REPLICATE};
-        for (int g = 0; g < 2; g++)
-            MUST(comm_all_reduce(mesh_comm(f->mesh, groups[g]), f->s, (comm_at){"gradient", -1},
-                                 p->grad, p->n_local, f->dev->backend->acc, COMM_SUM));
+    for (int64_t i = 0; i < setup->p->count; i++) {
+        param *weight = &setup->p->list[i];
+        const mesh_group groups[] = {params_owners(weight), MESH_REPLICATE};
+        for (int group = 0; group < 2; group++)
+            MUST(comm_all_reduce(mesh_comm(setup->mesh, groups[group]), setup->s,
+                                 (comm_at){"gradient", -1}, weight->grad, weight->n_local,
+                                 setup->dev->backend->acc, COMM_SUM));
     }
 }
 
@@ -121,17 +122,18 @@ static double compare_fixtures(fixture *cut, fixture *whole, const char **out_na
     double worst = 0;
     *out_name = "";
     for (int64_t i = 0; i < cut->p->count; i++) {
-        const param *p = &cut->p->list[i], *q = &whole->p->list[i];
-        double *got = fixture_grad(cut, p), *want = fixture_grad(whole, q), off = 0, size = 0;
-        for (int64_t j = 0, at; j < p->n_local; j++) {
-            slice_run(&p->held, j, 1, &at);
+        const param *weight = &cut->p->list[i], *entry = &whole->p->list[i];
+        double *got = fixture_grad(cut, weight), *want = fixture_grad(whole, entry), off = 0,
+               size = 0;
+        for (int64_t j = 0, at; j < weight->n_local; j++) {
+            slice_run(&weight->held, j, 1, &at);
             off += (got[j] - want[at]) * (got[j] - want[at]);
             size += want[at] * want[at];
         }
         double error = size > 0 ? sqrt(off / size) : sqrt(off);
         if (!(error <= worst)) {
             worst = error;
-            *out_name = p->name;
+            *out_name = weight->name;
         }
         free(got);
         free(want);
@@ -141,34 +143,34 @@ static double compare_fixtures(fixture *cut, fixture *whole, const char **out_na
 
 static int failures;
 
-static void check_scene(const model_dims *d, const mesh *m, const scene *now, double limit,
+static void check_scene(const model_dims *dims, const mesh *ranks, const scene *now, double limit,
                         const char *text)
 {
     fixture cut, whole;
     const char *name;
-    int consumers = (int)(m->layout.replicate * m->layout.shard);
+    int consumers = (int)(ranks->layout.replicate * ranks->layout.shard);
     row rows[ROWS];
     batch_caps all = {0}, one = {0};
-    fixture_open(&whole, d);
+    fixture_open(&whole, dims);
     for (int i = 0; i < consumers; i++) {
         rows[i] = fixture_row(&whole, now->rows[i % 4], ROW_DOCS, true);
         batch_caps_for(&rows[i], 1, now->fixed ? 16 : 1, 4, &one);
     }
     batch_caps_for(rows, consumers, 1, 4, &all);
     fixture_close(&whole);
-    open_scene(&whole, d, NULL, now, &all);
-    open_scene(&cut, d, m, now, &one);
+    open_scene(&whole, dims, NULL, now, &all);
+    open_scene(&cut, dims, ranks, now, &one);
     for (int i = 0; i < consumers; i++)
         rows[i] = fixture_row(&whole, now->rows[i % 4], ROW_DOCS, true);
     double want = run_rows(&whole, rows, consumers);
-    double got = run_rows(&cut, &rows[m->place.consumer], 1);
+    double got = run_rows(&cut, &rows[ranks->place.consumer], 1);
     sum_gradients(&cut);
     double error = compare_fixtures(&cut, &whole, &name), loss = fabs(got - want) / fabs(want);
     if (!(error <= limit) || !(loss <= limit)) {
         log_error("layout %s, %s, rank %d: gradient of %s is off by %.2e, the loss by %.2e", text,
-                  now->name, m->rank, name, error, loss);
+                  now->name, ranks->rank, name, error, loss);
         failures++;
-    } else if (m->rank == 0) {
+    } else if (ranks->rank == 0) {
         printf("%-12s %-26s gradients within %.1e (%s), loss %.1e\n", text, now->name, error, name,
                loss);
     }
@@ -178,42 +180,43 @@ static void check_scene(const model_dims *d, const mesh *m, const scene *now, do
 
 static layout read_layout(const char *text, int ranks)
 {
-    int n[5];
-    if (sscanf(text, "%d.%d.%d.%d.%d", &n[0], &n[1], &n[2], &n[3], &n[4]) != 5 ||
-        ranks % (n[0] * n[1] * n[2]) != 0) {
+    int numbers[5];
+    if (sscanf(text, "%d.%d.%d.%d.%d", &numbers[0], &numbers[1], &numbers[2], &numbers[3],
+               &numbers[4]) != 5 ||
+        ranks % (numbers[0] * numbers[1] * numbers[2]) != 0) {
         log_error("%s is no layout of %d ranks", text, ranks);
         exit(1);
     }
-    return (layout){.replicate = ranks / (n[0] * n[1] * n[2]),
-                    .shard = n[0],
-                    .context = n[1],
-                    .tensor = n[2],
+    return (layout){.replicate = ranks / (numbers[0] * numbers[1] * numbers[2]),
+                    .shard = numbers[0],
+                    .context = numbers[1],
+                    .tensor = numbers[2],
                     .pipeline = 1,
-                    .expert = n[3],
-                    .expert_tensor = n[4],
+                    .expert = numbers[3],
+                    .expert_tensor = numbers[4],
                     .world = ranks,
                     .accumulation = 1};
 }
 
 int main(int argc, char **argv)
 {
-    conf c;
-    world w;
-    model_dims d;
+    conf options;
+    world job;
+    model_dims dims;
     int no_arguments = 1;
-    MUST(conf_load(&c, &no_arguments, argv));
+    MUST(conf_load(&options, &no_arguments, argv));
     log_init("ranks", LOG_WARN, false);
-    MUST(world_open(&c, &w));
-    MUST(dims_preset(argv[1], &d));
+    MUST(world_open(&options, &job));
+    MUST(dims_preset(argv[1], &dims));
     for (int i = 3; i < argc; i++) {
-        layout l = read_layout(argv[i], w.place.size);
-        mesh m;
-        MUST(mesh_open(&l, w.place.rank, w.engine, w.joined, NULL, &m));
+        layout degrees = read_layout(argv[i], job.place.size);
+        mesh ranks;
+        MUST(mesh_open(&degrees, job.place.rank, job.engine, job.joined, NULL, &ranks));
         for (size_t k = 0; k < sizeof scenes / sizeof *scenes; k++)
-            check_scene(&d, &m, &scenes[k], strtod(argv[2], NULL), argv[i]);
-        mesh_close(&m);
+            check_scene(&dims, &ranks, &scenes[k], strtod(argv[2], NULL), argv[i]);
+        mesh_close(&ranks);
     }
-    MUST(world_close(&w, failures ? FAIL(ST_INTERNAL, "%d scenes differ", failures) : ST_OK));
-    conf_done(&c);
+    MUST(world_close(&job, failures ? FAIL(ST_INTERNAL, "%d scenes differ", failures) : ST_OK));
+    conf_done(&options);
     return 0;
 }

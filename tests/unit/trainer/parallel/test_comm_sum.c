@@ -5,13 +5,13 @@
 #include "tests/harness.h"
 #include "trainer/parallel/comm_sum.h"
 
-static void expect_sum(const uint16_t *x, int n, comm_reduction reduction, uint16_t want)
+static void expect_sum(const uint16_t *values, int peers, comm_reduction reduction, uint16_t want)
 {
     const void *from[4];
     uint16_t got;
-    for (int r = 0; r < n; r++)
-        from[r] = &x[r];
-    assert_ok(comm_sum(&got, from, n, 1, DT_BF16, reduction));
+    for (int rank = 0; rank < peers; rank++)
+        from[rank] = &values[rank];
+    assert_ok(comm_sum(&got, from, peers, 1, DT_BF16, reduction));
     assert_int_equal(got, want);
 }
 

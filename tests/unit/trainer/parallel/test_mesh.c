@@ -23,78 +23,80 @@ static layout mesh_layout(int64_t replicate, int64_t shard, int64_t context, int
 
 /* Every rank is in exactly one group of the kind, which all its members list alike and which has
  * `size` ranks. */
-static void check_group(const layout *l, mesh_group g, int64_t size)
+static void check_group(const layout *degrees, mesh_group group, int64_t size)
 {
     int mine[MOST], theirs[MOST];
-    for (int rank = 0; rank < (int)l->world; rank++) {
-        int n = mesh_members(l, rank, g, mine);
-        assert_int_equal(n, size);
+    for (int rank = 0; rank < (int)degrees->world; rank++) {
+        int members = mesh_members(degrees, rank, group, mine);
+        assert_int_equal(members, size);
         int self = 0;
-        for (int i = 0; i < n; i++) {
+        for (int i = 0; i < members; i++) {
             self += mine[i] == rank;
             assert_true(i == 0 || mine[i] > mine[i - 1]);
-            assert_int_equal(mesh_members(l, mine[i], g, theirs), n);
-            assert_memory_equal(mine, theirs, (size_t)n * sizeof(int));
+            assert_int_equal(mesh_members(degrees, mine[i], group, theirs), members);
+            assert_memory_equal(mine, theirs, (size_t)members * sizeof(int));
         }
         assert_int_equal(self, 1);
     }
 }
 
-static int shared_with(const layout *l, int rank, mesh_group a, mesh_group b)
+static int shared_with(const layout *degrees, int rank, mesh_group first, mesh_group second)
 {
-    int in_a[MOST], in_b[MOST], n = 0;
-    int size_a = mesh_members(l, rank, a, in_a), size_b = mesh_members(l, rank, b, in_b);
+    int in_a[MOST], in_b[MOST], members = 0;
+    int size_a = mesh_members(degrees, rank, first, in_a),
+        size_b = mesh_members(degrees, rank, second, in_b);
     for (int i = 0; i < size_a; i++)
         for (int j = 0; j < size_b; j++)
-            n += in_a[i] == in_b[j];
-    return n;
+            members += in_a[i] == in_b[j];
+    return members;
 }
 
 /* A sketch, which a rank makes without talking to others, has the groups that a mesh would have. */
-static void check_sketch(const layout *l, int rank)
+static void check_sketch(const layout *degrees, int rank)
 {
-    mesh m;
-    mesh_sketch(l, rank, &m);
-    for (int g = 0; g < MESH_GROUPS; g++) {
-        int member[MOST], n = mesh_members(l, rank, (mesh_group)g, member);
-        assert_int_equal(m.group[g].size, n);
-        assert_int_equal(member[m.group[g].rank], rank);
+    mesh ranks;
+    mesh_sketch(degrees, rank, &ranks);
+    for (int group = 0; group < MESH_GROUPS; group++) {
+        int member[MOST], members = mesh_members(degrees, rank, (mesh_group)group, member);
+        assert_int_equal(ranks.group[group].size, members);
+        assert_int_equal(member[ranks.group[group].rank], rank);
     }
 }
 
-static void check_groups(layout l)
+static void check_groups(layout degrees)
 {
-    int64_t whole = l.shard * l.context * l.tensor;
-    check_group(&l, MESH_WORLD, l.world);
-    check_group(&l, MESH_STAGE, l.world / l.pipeline);
-    check_group(&l, MESH_PIPELINE, l.pipeline);
-    check_group(&l, MESH_REPLICATE, l.replicate);
-    check_group(&l, MESH_WHOLE, whole);
-    check_group(&l, MESH_DENSE, l.shard * l.context);
-    check_group(&l, MESH_CONTEXT, l.context);
-    check_group(&l, MESH_TENSOR, l.tensor);
-    check_group(&l, MESH_ROW, l.context * l.tensor);
-    check_group(&l, MESH_EXPERT, l.expert);
-    check_group(&l, MESH_EXPERT_SHARD, whole / l.expert / l.expert_tensor);
-    check_group(&l, MESH_EXPERT_WHOLE, whole / l.expert);
-    for (int rank = 0; rank < (int)l.world; rank++) {
-        mesh_place p = mesh_place_of(&l, rank);
-        check_sketch(&l, rank);
+    int64_t whole = degrees.shard * degrees.context * degrees.tensor;
+    check_group(&degrees, MESH_WORLD, degrees.world);
+    check_group(&degrees, MESH_STAGE, degrees.world / degrees.pipeline);
+    check_group(&degrees, MESH_PIPELINE, degrees.pipeline);
+    check_group(&degrees, MESH_REPLICATE, degrees.replicate);
+    check_group(&degrees, MESH_WHOLE, whole);
+    check_group(&degrees, MESH_DENSE, degrees.shard * degrees.context);
+    check_group(&degrees, MESH_CONTEXT, degrees.context);
+    check_group(&degrees, MESH_TENSOR, degrees.tensor);
+    check_group(&degrees, MESH_ROW, degrees.context * degrees.tensor);
+    check_group(&degrees, MESH_EXPERT, degrees.expert);
+    check_group(&degrees, MESH_EXPERT_SHARD, whole / degrees.expert / degrees.expert_tensor);
+    check_group(&degrees, MESH_EXPERT_WHOLE, whole / degrees.expert);
+    for (int rank = 0; rank < (int)degrees.world; rank++) {
+        mesh_place place = mesh_place_of(&degrees, rank);
+        check_sketch(&degrees, rank);
         /* Groups that meet in this rank alone: together they reach every rank that shares
          * parameters exactly once. */
-        assert_int_equal(shared_with(&l, rank, MESH_DENSE, MESH_TENSOR), 1);
-        assert_int_equal(shared_with(&l, rank, MESH_EXPERT, MESH_EXPERT_SHARD), 1);
-        assert_true(p.expert < l.expert && p.consumer < l.replicate * l.shard);
+        assert_int_equal(shared_with(&degrees, rank, MESH_DENSE, MESH_TENSOR), 1);
+        assert_int_equal(shared_with(&degrees, rank, MESH_EXPERT, MESH_EXPERT_SHARD), 1);
+        assert_true(place.expert < degrees.expert &&
+                    place.consumer < degrees.replicate * degrees.shard);
         /* a rank's place is its rank in the group */
         int member[MOST];
-        mesh_members(&l, rank, MESH_EXPERT, member);
-        assert_int_equal(member[p.expert], rank);
-        mesh_members(&l, rank, MESH_EXPERT_SHARD, member);
-        assert_int_equal(member[p.expert_shard], rank);
-        mesh_members(&l, rank, MESH_TENSOR, member);
-        assert_int_equal(member[p.tensor], rank);
-        mesh_members(&l, rank, MESH_PIPELINE, member);
-        assert_int_equal(member[p.pipeline], rank);
+        mesh_members(&degrees, rank, MESH_EXPERT, member);
+        assert_int_equal(member[place.expert], rank);
+        mesh_members(&degrees, rank, MESH_EXPERT_SHARD, member);
+        assert_int_equal(member[place.expert_shard], rank);
+        mesh_members(&degrees, rank, MESH_TENSOR, member);
+        assert_int_equal(member[place.tensor], rank);
+        mesh_members(&degrees, rank, MESH_PIPELINE, member);
+        assert_int_equal(member[place.pipeline], rank);
     }
 }
 
@@ -117,18 +119,18 @@ static void test_mesh__groups_of_every_dimension_and_of_products(void **state)
 static void test_mesh__neighbours_of_a_row_are_neighbours_in_the_world(void **state)
 {
     (void)state;
-    layout l = mesh_layout(2, 2, 2, 2, 2, 1, 1);
+    layout degrees = mesh_layout(2, 2, 2, 2, 2, 1, 1);
     int member[MOST];
-    assert_int_equal(mesh_members(&l, 13, MESH_ROW, member), 4);
+    assert_int_equal(mesh_members(&degrees, 13, MESH_ROW, member), 4);
     for (int i = 0; i < 4; i++)
         assert_int_equal(member[i], 12 + i);
-    mesh_place p = mesh_place_of(&l, 13);
-    assert_int_equal(p.pipeline, 0);
-    assert_int_equal(p.replicate, 1);
-    assert_int_equal(p.shard, 1);
-    assert_int_equal(p.context, 0);
-    assert_int_equal(p.tensor, 1);
-    assert_int_equal(p.consumer, 3);
+    mesh_place place = mesh_place_of(&degrees, 13);
+    assert_int_equal(place.pipeline, 0);
+    assert_int_equal(place.replicate, 1);
+    assert_int_equal(place.shard, 1);
+    assert_int_equal(place.context, 0);
+    assert_int_equal(place.tensor, 1);
+    assert_int_equal(place.consumer, 3);
 }
 
 /* Groups of the same ranks share one communicator. */
@@ -136,8 +138,8 @@ static void test_mesh__same_ranks_share_a_communicator(void **state)
 {
     (void)state;
     const struct {
-        layout l;
-        int n;
+        layout degrees;
+        int members;
     } cases[] = {
         {mesh_layout(1, 1, 1, 1, 1, 1, 1), 0},
         {mesh_layout(1, 8, 1, 1, 1, 1, 1), 1},
@@ -148,8 +150,8 @@ static void test_mesh__same_ranks_share_a_communicator(void **state)
         {mesh_layout(1, 4, 1, 1, 2, 2, 1), 5}, /* world, stage, pipeline, expert and its shards */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int rank = 0; rank < (int)cases[i].l.world; rank++)
-            assert_int_equal(mesh_communicators(&cases[i].l, rank), cases[i].n);
+        for (int rank = 0; rank < (int)cases[i].degrees.world; rank++)
+            assert_int_equal(mesh_communicators(&cases[i].degrees, rank), cases[i].members);
 }
 
 /* Each consumer has one rank that receives, and its peers in all stages; together they are every
@@ -157,18 +159,18 @@ static void test_mesh__same_ranks_share_a_communicator(void **state)
 static void test_mesh__rows_are_shared_by_the_ranks_of_a_consumer(void **state)
 {
     (void)state;
-    layout l = mesh_layout(2, 2, 2, 2, 2, 1, 1);
+    layout degrees = mesh_layout(2, 2, 2, 2, 2, 1, 1);
     int member[MOST], seen[MOST] = {0};
-    for (int rank = 0; rank < (int)l.world; rank++) {
-        int n = mesh_feed_members(&l, rank, member);
-        mesh_place me = mesh_place_of(&l, rank), first = mesh_place_of(&l, member[0]);
-        assert_int_equal(n, 8);
+    for (int rank = 0; rank < (int)degrees.world; rank++) {
+        int members = mesh_feed_members(&degrees, rank, member);
+        mesh_place me = mesh_place_of(&degrees, rank), first = mesh_place_of(&degrees, member[0]);
+        assert_int_equal(members, 8);
         assert_int_equal(first.consumer, me.consumer);
         assert_int_equal(first.pipeline + first.context + first.tensor, 0);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < members; i++)
             seen[member[i]] += member[0] == rank;
     }
-    for (int rank = 0; rank < (int)l.world; rank++)
+    for (int rank = 0; rank < (int)degrees.world; rank++)
         assert_int_equal(seen[rank], 1);
 }
 

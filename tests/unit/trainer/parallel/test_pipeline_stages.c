@@ -10,33 +10,35 @@
 
 enum { MOST = 12 };
 
-static double stage_sum(const stage_costs *c, const layout *l, int stage)
+static double stage_sum(const stage_costs *costs, const layout *degrees, int stage)
 {
-    double sum = (stage == 0 ? c->before : 0) + (stage + 1 == l->pipeline ? c->after : 0);
-    for (int64_t i = layout_first_layer(l, stage); i < layout_end_layer(l, stage, c->layers); i++)
-        sum += c->layer[i];
+    double sum =
+        (stage == 0 ? costs->before : 0) + (stage + 1 == degrees->pipeline ? costs->after : 0);
+    for (int64_t i = layout_first_layer(degrees, stage);
+         i < layout_end_layer(degrees, stage, costs->layers); i++)
+        sum += costs->layer[i];
     return sum;
 }
 
-static double slowest(const stage_costs *c, const layout *l)
+static double slowest(const stage_costs *costs, const layout *degrees)
 {
     double most = 0;
-    for (int stage = 0; stage < l->pipeline; stage++)
-        most = stage_sum(c, l, stage) > most ? stage_sum(c, l, stage) : most;
+    for (int stage = 0; stage < degrees->pipeline; stage++)
+        most = stage_sum(costs, degrees, stage) > most ? stage_sum(costs, degrees, stage) : most;
     return most;
 }
 
 /* The slowest stage of the best division of the layers from `stage` on, by trying all of them. */
-static double best_of_all(const stage_costs *c, layout *l, int stage)
+static double best_of_all(const stage_costs *costs, layout *degrees, int stage)
 {
     double best = -1;
-    int64_t least = c->first_layers > 1 ? c->first_layers : 1;
-    if (stage + 1 == l->pipeline)
-        return slowest(c, l);
-    int64_t begin = stage == 0 ? least : l->stage_end[stage - 1] + 1;
-    for (int64_t end = begin; end <= c->layers - (l->pipeline - 1 - stage); end++) {
-        l->stage_end[stage] = (int32_t)end;
-        double got = best_of_all(c, l, stage + 1);
+    int64_t least = costs->first_layers > 1 ? costs->first_layers : 1;
+    if (stage + 1 == degrees->pipeline)
+        return slowest(costs, degrees);
+    int64_t begin = stage == 0 ? least : degrees->stage_end[stage - 1] + 1;
+    for (int64_t end = begin; end <= costs->layers - (degrees->pipeline - 1 - stage); end++) {
+        degrees->stage_end[stage] = (int32_t)end;
+        double got = best_of_all(costs, degrees, stage + 1);
         best = best < 0 || got < best ? got : best;
     }
     return best;
@@ -53,16 +55,17 @@ static void test_stages_balance__no_other_cut_is_faster(void **state)
         {(const double[]){0.1, 0.2, 0.3, 0.1, 0.2, 0.7}, 6, 7, 0.3, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const stage_costs *c = &cases[i];
-        int64_t least = c->first_layers > 1 ? c->first_layers : 1;
-        for (int64_t stages = 1; stages <= c->layers - least + 1; stages++) {
-            layout l = {.pipeline = stages}, other = l;
-            stages_balance(c, &l);
-            assert_true(layout_end_layer(&l, 0, c->layers) >= least);
+        const stage_costs *costs = &cases[i];
+        int64_t least = costs->first_layers > 1 ? costs->first_layers : 1;
+        for (int64_t stages = 1; stages <= costs->layers - least + 1; stages++) {
+            layout degrees = {.pipeline = stages}, other = degrees;
+            stages_balance(costs, &degrees);
+            assert_true(layout_end_layer(&degrees, 0, costs->layers) >= least);
             for (int stage = 0; stage < stages; stage++)
-                assert_true(layout_first_layer(&l, stage) < layout_end_layer(&l, stage, c->layers));
-            double best = best_of_all(c, &other, 0);
-            assert_true(slowest(c, &l) <= best * (1 + 1e-12));
+                assert_true(layout_first_layer(&degrees, stage) <
+                            layout_end_layer(&degrees, stage, costs->layers));
+            double best = best_of_all(costs, &other, 0);
+            assert_true(slowest(costs, &degrees) <= best * (1 + 1e-12));
         }
     }
 }
@@ -71,10 +74,10 @@ static void test_stages_balance__earlier_stages_get_no_more_than_needed(void **s
 {
     (void)state;
     const double one[7] = {1, 1, 1, 1, 1, 1, 1};
-    layout l = {.pipeline = 3};
-    stages_balance(&(stage_costs){one, 7, 0, 0, 0}, &l);
-    assert_int_equal(l.stage_end[0], 1);
-    assert_int_equal(l.stage_end[1], 4);
+    layout degrees = {.pipeline = 3};
+    stages_balance(&(stage_costs){one, 7, 0, 0, 0}, &degrees);
+    assert_int_equal(degrees.stage_end[0], 1);
+    assert_int_equal(degrees.stage_end[1], 4);
 }
 
 /* A vision tower that takes longer than all layers together: the other stages are still even among
@@ -85,11 +88,11 @@ static void test_stages_balance__others_are_even_beside_the_slowest(void **state
     double one[48];
     for (int i = 0; i < 48; i++)
         one[i] = 1;
-    layout l = {.pipeline = 4};
-    stages_balance(&(stage_costs){one, 48, 60, 3, 3}, &l);
-    assert_int_equal(l.stage_end[0], 3);
-    assert_int_equal(l.stage_end[1], 19);
-    assert_int_equal(l.stage_end[2], 35);
+    layout degrees = {.pipeline = 4};
+    stages_balance(&(stage_costs){one, 48, 60, 3, 3}, &degrees);
+    assert_int_equal(degrees.stage_end[0], 3);
+    assert_int_equal(degrees.stage_end[1], 19);
+    assert_int_equal(degrees.stage_end[2], 35);
 }
 
 static void test_stages_read__names_bad_split_points(void **state)
@@ -110,11 +113,11 @@ static void test_stages_read__names_bad_split_points(void **state)
                  {"layers.5 7", "\"7\" does not have the form layers.N"},
                  {"layers.5x,layers.6", "does not have the form layers.N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        layout l = {.pipeline = 3};
+        layout degrees = {.pipeline = 3};
         if (cases[i].words)
-            assert_fails(ST_CONFIG, stages_read(cases[i].text, 12, 3, &l), cases[i].words);
+            assert_fails(ST_CONFIG, stages_read(cases[i].text, 12, 3, &degrees), cases[i].words);
         else
-            assert_ok(stages_read(cases[i].text, 12, 3, &l));
+            assert_ok(stages_read(cases[i].text, 12, 3, &degrees));
     }
 }
 
@@ -126,70 +129,70 @@ typedef struct actor {
     int64_t sent_on, sent_back; /* offered to the neighbours */
 } actor;
 
-static bool is_forward(stage_pass p)
+static bool is_forward(stage_pass pass)
 {
-    return p.kind != PASS_BACKWARD;
+    return pass.kind != PASS_BACKWARD;
 }
 
 /* Can the stage begin its next pass: have its neighbours offered what the pass needs? */
-static bool can_begin(const actor *a, int stage, int stages, int64_t n)
+static bool can_begin(const actor *actors, int stage, int stages, int64_t count)
 {
-    if (a[stage].at == stage_passes(stage, stages, n))
+    if (actors[stage].at == stage_passes(stage, stages, count))
         return false;
-    stage_pass p = stage_pass_at(stage, stages, n, a[stage].at);
-    if (is_forward(p))
-        return stage == 0 || a[stage - 1].sent_on > p.micro_batch;
-    return a[stage + 1].sent_back > p.micro_batch;
+    stage_pass pass = stage_pass_at(stage, stages, count, actors[stage].at);
+    if (is_forward(pass))
+        return stage == 0 || actors[stage - 1].sent_on > pass.micro_batch;
+    return actors[stage + 1].sent_back > pass.micro_batch;
 }
 
-static void make_pass(actor *a, int stage, int stages, int64_t n)
+static void make_pass(actor *actors, int stage, int stages, int64_t count)
 {
-    actor *me = &a[stage];
-    stage_pass p = stage_pass_at(stage, stages, n, me->at++);
-    if (is_forward(p)) {
-        assert_int_equal(p.micro_batch, me->forwards++);
+    actor *me = &actors[stage];
+    stage_pass pass = stage_pass_at(stage, stages, count, me->at++);
+    if (is_forward(pass)) {
+        assert_int_equal(pass.micro_batch, me->forwards++);
         me->sent_on++;
     }
-    assert_in_range(me->forwards - me->backwards, 1, stage_flights(stage, stages, n));
-    if (p.kind == PASS_FORWARD)
+    assert_in_range(me->forwards - me->backwards, 1, stage_flights(stage, stages, count));
+    if (pass.kind == PASS_FORWARD)
         return;
-    assert_int_equal(p.micro_batch, me->backwards++);
+    assert_int_equal(pass.micro_batch, me->backwards++);
     me->sent_back++;
 }
 
 /* Has the neighbour taken what this stage sent last? The stage goes on only then, so a schedule
  * that finishes under this rule cannot get stuck under any order of events. */
-static bool is_taken(const actor *a, int stage, int stages, int64_t n)
+static bool is_taken(const actor *actors, int stage, int stages, int64_t count)
 {
-    if (a[stage].at == 0)
+    if (actors[stage].at == 0)
         return true;
-    stage_pass p = stage_pass_at(stage, stages, n, a[stage].at - 1);
-    int other = p.kind == PASS_FORWARD ? stage + 1 : stage - 1;
+    stage_pass pass = stage_pass_at(stage, stages, count, actors[stage].at - 1);
+    int other = pass.kind == PASS_FORWARD ? stage + 1 : stage - 1;
     if (other < 0)
         return true;
     /* The neighbour has reached the pass that takes it, or is past it. */
-    if (a[other].at == stage_passes(other, stages, n))
+    if (actors[other].at == stage_passes(other, stages, count))
         return true;
-    stage_pass q = stage_pass_at(other, stages, n, a[other].at);
-    int64_t done = p.kind == PASS_FORWARD ? a[other].forwards : a[other].backwards;
-    bool takes = p.kind == PASS_FORWARD ? is_forward(q) : q.kind == PASS_BACKWARD;
-    return done > p.micro_batch || (takes && q.micro_batch == p.micro_batch);
+    stage_pass part = stage_pass_at(other, stages, count, actors[other].at);
+    int64_t done = pass.kind == PASS_FORWARD ? actors[other].forwards : actors[other].backwards;
+    bool takes = pass.kind == PASS_FORWARD ? is_forward(part) : part.kind == PASS_BACKWARD;
+    return done > pass.micro_batch || (takes && part.micro_batch == pass.micro_batch);
 }
 
-static void run_schedule(int stages, int64_t n)
+static void run_schedule(int stages, int64_t count)
 {
-    actor a[MOST] = {0};
+    actor actors[MOST] = {0};
     for (bool moved = true; moved;) {
         moved = false;
         for (int stage = 0; stage < stages; stage++)
-            if (is_taken(a, stage, stages, n) && can_begin(a, stage, stages, n)) {
-                make_pass(a, stage, stages, n);
+            if (is_taken(actors, stage, stages, count) && can_begin(actors, stage, stages, count)) {
+                make_pass(actors, stage, stages, count);
                 moved = true;
             }
     }
     for (int stage = 0; stage < stages; stage++) {
-        assert_int_equal(a[stage].at, stage_passes(stage, stages, n));
-        assert_int_equal(a[stage].backwards, n);
+        assert_int_equal(actors[stage].at, stage_passes(stage, stages, count));
+        assert_int_equal(actors[stage].backwards, count);
     }
 }
 
@@ -197,8 +200,8 @@ static void test_stage_passes__end_without_getting_stuck(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= MOST; stages++)
-        for (int64_t n = 1; n <= 2 * MOST; n++)
-            run_schedule(stages, n);
+        for (int64_t count = 1; count <= 2 * MOST; count++)
+            run_schedule(stages, count);
 }
 
 static void test_stage_passes__are_1f1b(void **state)
@@ -208,8 +211,9 @@ static void test_stage_passes__are_1f1b(void **state)
     static const char want[] = "F0F1F2B0F3B1F4B2B3B4";
     char got[sizeof want] = "";
     for (int64_t i = 0; i < stage_passes(1, 4, 5); i++) {
-        stage_pass p = stage_pass_at(1, 4, 5, i);
-        snprintf(got + 2 * i, 3, "%c%d", p.kind == PASS_FORWARD ? 'F' : 'B', (int)p.micro_batch);
+        stage_pass pass = stage_pass_at(1, 4, 5, i);
+        snprintf(got + 2 * i, 3, "%c%d", pass.kind == PASS_FORWARD ? 'F' : 'B',
+                 (int)pass.micro_batch);
     }
     assert_string_equal(got, want);
     assert_int_equal(stage_flights(1, 4, 5), 3);

@@ -21,7 +21,7 @@ enum { MOST = 8, WORDS = 4096 };
 
 typedef struct rank {
     pthread_t thread;
-    rank_link_options o;
+    rank_link_options options;
     const char *fails; /* the failure that it reports at the end; NULL: none */
     bool waits;        /* stays until another rank's failure ends the job */
     unsigned char id[CONTROL_ID_BYTES];
@@ -37,72 +37,73 @@ static void sleep_ms(int ms)
 
 static void *be_rank(void *of)
 {
-    rank *r = of;
-    rank_link *c = NULL;
+    rank *peer = of;
+    rank_link *link = NULL;
     int64_t start = clock_ns();
     uint64_t sample[] = {40, 41};
-    r->opened = rank_link_open(&r->o, r->id, &c);
-    snprintf(r->words, WORDS, "%s", status_text());
-    if (r->opened == ST_OK) {
-        rank_link_at_step(c, 7 + r->o.rank, sample, 2);
+    peer->opened = rank_link_open(&peer->options, peer->id, &link);
+    snprintf(peer->words, WORDS, "%s", status_text());
+    if (peer->opened == ST_OK) {
+        rank_link_at_step(link, 7 + peer->options.rank, sample, 2);
         sleep_ms(50);
-        while (r->waits && r->checked == ST_OK && clock_ns() - start < INT64_C(60000000000)) {
+        while (peer->waits && peer->checked == ST_OK && clock_ns() - start < INT64_C(60000000000)) {
             sleep_ms(5);
-            r->checked = rank_link_check(c);
+            peer->checked = rank_link_check(link);
         }
-        r->closed = rank_link_close(&c, r->checked != ST_OK ? "gives up" : r->fails);
-        snprintf(r->words, WORDS, "%s", status_text());
+        peer->closed = rank_link_close(&link, peer->checked != ST_OK ? "gives up" : peer->fails);
+        snprintf(peer->words, WORDS, "%s", status_text());
     }
-    r->took_ns = clock_ns() - start;
+    peer->took_ns = clock_ns() - start;
     return NULL;
 }
 
-static void set_up(rank *r, int n, double timeout_s)
+static void set_up(rank *peer, int count, double timeout_s)
 {
     int port = harness_port(NULL);
-    memset(r, 0, (size_t)n * sizeof *r);
-    for (int i = 0; i < n; i++) {
-        r[i].o = (rank_link_options){.rank = i,
-                                     .size = n,
-                                     .at = {"127.0.0.1", port},
-                                     .options = "a.x: 1\nprepd.endpoint: here\nb.y: \"two\"\n",
-                                     .timeout_s = timeout_s,
-                                     .silence_s = 20.0};
-        memset(r[i].id, i == 0 ? 0x5A : 0, sizeof r[i].id);
+    memset(peer, 0, (size_t)count * sizeof *peer);
+    for (int i = 0; i < count; i++) {
+        peer[i].options =
+            (rank_link_options){.rank = i,
+                                .size = count,
+                                .at = {"127.0.0.1", port},
+                                .options = "a.x: 1\nprepd.endpoint: here\nb.y: \"two\"\n",
+                                .timeout_s = timeout_s,
+                                .silence_s = 20.0};
+        memset(peer[i].id, i == 0 ? 0x5A : 0, sizeof peer[i].id);
     }
 }
 
-static void spawn_rank(rank *r)
+static void spawn_rank(rank *peer)
 {
-    assert_int_equal(pthread_create(&r->thread, NULL, be_rank, r), 0);
+    assert_int_equal(pthread_create(&peer->thread, NULL, be_rank, peer), 0);
 }
 
-static rank *first_to_end(rank *a, rank *b)
+static rank *first_to_end(rank *first, rank *second)
 {
     for (;; sleep_ms(1)) {
-        if (pthread_tryjoin_np(a->thread, NULL) == 0)
-            return a;
-        if (pthread_tryjoin_np(b->thread, NULL) == 0)
-            return b;
+        if (pthread_tryjoin_np(first->thread, NULL) == 0)
+            return first;
+        if (pthread_tryjoin_np(second->thread, NULL) == 0)
+            return second;
     }
 }
 
-static void run_all(rank *r, int n)
+static void run_all(rank *peer, int count)
 {
-    for (int i = 0; i < n; i++)
-        spawn_rank(&r[i]);
-    for (int i = 0; i < n; i++)
-        pthread_join(r[i].thread, NULL);
+    for (int i = 0; i < count; i++)
+        spawn_rank(&peer[i]);
+    for (int i = 0; i < count; i++)
+        pthread_join(peer[i].thread, NULL);
 }
 
 /* Connects to the port of a rank as soon as it listens. */
-static int connect_rank(const rank *r)
+static int connect_rank(const rank *peer)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                            .sin_port = htons((uint16_t)r->o.at.port)};
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                  .sin_port = htons((uint16_t)peer->options.at.port)};
     int fd = socket(AF_INET, SOCK_STREAM, 0), tries = 0;
-    while (connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         assert_int_equal(errno, ECONNREFUSED);
         assert_true(++tries < 2000);
         sleep_ms(10);
@@ -119,44 +120,44 @@ static void says(const char *words, const char *wanted)
 static void test_meet__all_get_the_id_and_leave_without_error(void **state)
 {
     (void)state;
-    rank r[MOST];
-    set_up(r, MOST, 60.0);
+    rank peers[MOST];
+    set_up(peers, MOST, 60.0);
     /* prepd.endpoint may differ between ranks */
-    r[3].o.options = "a.x: 1\nprepd.endpoint: elsewhere\nb.y: \"two\"\n";
-    run_all(r, MOST);
+    peers[3].options.options = "a.x: 1\nprepd.endpoint: elsewhere\nb.y: \"two\"\n";
+    run_all(peers, MOST);
     for (int i = 0; i < MOST; i++) {
-        assert_int_equal(r[i].opened, ST_OK);
-        assert_int_equal(r[i].closed, ST_OK);
-        assert_memory_equal(r[i].id, r[0].id, sizeof r[i].id);
+        assert_int_equal(peers[i].opened, ST_OK);
+        assert_int_equal(peers[i].closed, ST_OK);
+        assert_memory_equal(peers[i].id, peers[0].id, sizeof peers[i].id);
     }
-    assert_int_equal(r[1].id[CONTROL_ID_BYTES - 1], 0x5A);
+    assert_int_equal(peers[1].id[CONTROL_ID_BYTES - 1], 0x5A);
 }
 
 static void test_meet__a_wrong_size_ends_all(void **state)
 {
     (void)state;
-    rank r[3];
-    set_up(r, 3, 60.0);
-    r[1].o.size = 4;
-    run_all(r, 3);
-    assert_int_equal(r[0].opened, ST_CONFIG);
-    says(r[0].words, "was started as one of 4 ranks");
-    assert_int_equal(r[1].opened, ST_CONFIG);
-    says(r[1].words, "it refused this rank: rank 1 on");
-    assert_int_not_equal(r[2].opened, ST_OK);
-    assert_true(r[0].took_ns < INT64_C(30000000000));
+    rank peers[3];
+    set_up(peers, 3, 60.0);
+    peers[1].options.size = 4;
+    run_all(peers, 3);
+    assert_int_equal(peers[0].opened, ST_CONFIG);
+    says(peers[0].words, "was started as one of 4 ranks");
+    assert_int_equal(peers[1].opened, ST_CONFIG);
+    says(peers[1].words, "it refused this rank: rank 1 on");
+    assert_int_not_equal(peers[2].opened, ST_OK);
+    assert_true(peers[0].took_ns < INT64_C(30000000000));
 }
 
 static void test_meet__other_options_are_named(void **state)
 {
     (void)state;
-    rank r[2];
-    set_up(r, 2, 60.0);
-    r[1].o.options = "a.x: 1\nprepd.endpoint: here\nb.y: \"ten\"\n";
-    run_all(r, 2);
+    rank peers[2];
+    set_up(peers, 2, 60.0);
+    peers[1].options.options = "a.x: 1\nprepd.endpoint: here\nb.y: \"ten\"\n";
+    run_all(peers, 2);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(r[i].opened, ST_CONFIG);
-        says(r[i].words, "b.y: \"two\" here, \"ten\" there");
+        assert_int_equal(peers[i].opened, ST_CONFIG);
+        says(peers[i].words, "b.y: \"two\" here, \"ten\" there");
     }
 }
 
@@ -165,19 +166,19 @@ static void test_meet__other_options_are_named(void **state)
 static void test_meet__another_build_is_named(void **state)
 {
     (void)state;
-    rank r[2];
+    rank peers[2];
     rank_link_kind kind;
     uint8_t header[CONTROL_HEADER], text[CONTROL_TEXT_MAX + 1] = {0}, *bytes;
     size_t size;
-    set_up(r, 2, 60.0);
+    set_up(peers, 2, 60.0);
     rank_link_hello other = {.rank = 1,
                              .size = 2,
                              .pid = 7,
                              .host = "node7",
                              .version = "trainer 9.9 (build other)",
-                             .options = r[0].o.options};
-    spawn_rank(&r[0]);
-    int fd = connect_rank(&r[0]);
+                             .options = peers[0].options.options};
+    spawn_rank(&peers[0]);
+    int fd = connect_rank(&peers[0]);
     assert_ok(rank_link_hello_put(&other, &bytes, &size));
     rank_link_header_put(header, CONTROL_HELLO, size);
     assert_int_equal(send(fd, header, sizeof header, 0), sizeof header);
@@ -188,11 +189,11 @@ static void test_meet__another_build_is_named(void **state)
     assert_int_equal(recv(fd, text, size, MSG_WAITALL), size);
     close(fd);
     free(bytes);
-    pthread_join(r[0].thread, NULL);
-    assert_int_equal(r[0].opened, ST_CONFIG);
-    assert_true(r[0].took_ns < INT64_C(30000000000));
+    pthread_join(peers[0].thread, NULL);
+    assert_int_equal(peers[0].opened, ST_CONFIG);
+    assert_true(peers[0].took_ns < INT64_C(30000000000));
     for (int i = 0; i < 2; i++) {
-        const char *words = i == 0 ? r[0].words : (const char *)text;
+        const char *words = i == 0 ? peers[0].words : (const char *)text;
         says(words, "rank 1 on node7 is trainer 9.9 (build other), rank 0 on");
         says(words, "all ranks must run the same build");
     }
@@ -201,37 +202,37 @@ static void test_meet__another_build_is_named(void **state)
 static void test_meet__missing_ranks_are_named(void **state)
 {
     (void)state;
-    rank r[4];
-    set_up(r, 4, 4.0);
-    spawn_rank(&r[0]);
-    spawn_rank(&r[2]);
-    pthread_join(r[0].thread, NULL);
-    pthread_join(r[2].thread, NULL);
-    assert_int_equal(r[0].opened, ST_TIMEOUT);
-    says(r[0].words, "2 of 4 ranks did not come");
-    says(r[0].words, "ranks 1 3");
-    assert_int_not_equal(r[2].opened, ST_OK);
-    says(r[2].words, "2 of 4 ranks did not come");
-    set_up(r, 2, 0.5);
-    spawn_rank(&r[1]);
-    pthread_join(r[1].thread, NULL);
-    assert_int_equal(r[1].opened, ST_TIMEOUT);
-    says(r[1].words, "rank 0 cannot be reached at 127.0.0.1 port");
+    rank peers[4];
+    set_up(peers, 4, 4.0);
+    spawn_rank(&peers[0]);
+    spawn_rank(&peers[2]);
+    pthread_join(peers[0].thread, NULL);
+    pthread_join(peers[2].thread, NULL);
+    assert_int_equal(peers[0].opened, ST_TIMEOUT);
+    says(peers[0].words, "2 of 4 ranks did not come");
+    says(peers[0].words, "ranks 1 3");
+    assert_int_not_equal(peers[2].opened, ST_OK);
+    says(peers[2].words, "2 of 4 ranks did not come");
+    set_up(peers, 2, 0.5);
+    spawn_rank(&peers[1]);
+    pthread_join(peers[1].thread, NULL);
+    assert_int_equal(peers[1].opened, ST_TIMEOUT);
+    says(peers[1].words, "rank 0 cannot be reached at 127.0.0.1 port");
 }
 
 static void test_meet__a_busy_port_is_named(void **state)
 {
     (void)state;
     int fd;
-    rank r[2];
-    set_up(r, 2, 1.0);
-    r[0].o.at.port = harness_port(&fd);
+    rank peers[2];
+    set_up(peers, 2, 1.0);
+    peers[0].options.at.port = harness_port(&fd);
     listen(fd, 1);
-    spawn_rank(&r[0]);
-    pthread_join(r[0].thread, NULL);
+    spawn_rank(&peers[0]);
+    pthread_join(peers[0].thread, NULL);
     close(fd);
-    assert_int_equal(r[0].opened, ST_UNAVAILABLE);
-    says(r[0].words, "is busy");
+    assert_int_equal(peers[0].opened, ST_UNAVAILABLE);
+    says(peers[0].words, "is busy");
 }
 
 /* Others who find the port are sent away: one that sends something else, and one that claims a rank
@@ -239,38 +240,38 @@ static void test_meet__a_busy_port_is_named(void **state)
 static void test_meet__strangers_are_sent_away(void **state)
 {
     (void)state;
-    rank r[3], second;
-    set_up(r, 3, 60.0);
-    spawn_rank(&r[0]);
-    int fd = connect_rank(&r[0]);
+    rank peers[3], second;
+    set_up(peers, 3, 60.0);
+    spawn_rank(&peers[0]);
+    int fd = connect_rank(&peers[0]);
     const char request[] = "GET / HTTP/1.1\r\n\r\n";
     assert_int_equal(send(fd, request, sizeof request, 0), sizeof request);
     close(fd);
-    second = r[1];
-    spawn_rank(&r[1]);
+    second = peers[1];
+    spawn_rank(&peers[1]);
     spawn_rank(&second);
-    rank *out = first_to_end(&r[1], &second), *in = out == &second ? &r[1] : &second;
+    rank *out = first_to_end(&peers[1], &second), *in = out == &second ? &peers[1] : &second;
     assert_int_equal(out->opened, ST_CONFIG);
     says(out->words, "rank 1 has connected already");
-    spawn_rank(&r[2]);
-    rank *left[] = {&r[0], in, &r[2]};
+    spawn_rank(&peers[2]);
+    rank *left[] = {&peers[0], in, &peers[2]};
     for (int i = 0; i < 3; i++) {
         pthread_join(left[i]->thread, NULL);
         assert_int_equal(left[i]->closed, ST_OK);
     }
 }
 
-static void expect_told(rank *r, int n, int culprit)
+static void expect_told(rank *peer, int count, int culprit)
 {
-    for (int i = 0; i < n; i++) {
-        assert_int_equal(r[i].opened, ST_OK);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(peer[i].opened, ST_OK);
         if (i == culprit)
             continue;
         char wanted[64];
         snprintf(wanted, sizeof wanted, "rank %d failed: a NaN in step 7", culprit);
-        assert_int_equal(r[i].checked, ST_UNAVAILABLE);
-        says(r[i].words, wanted);
-        assert_true(r[i].took_ns < INT64_C(30000000000));
+        assert_int_equal(peer[i].checked, ST_UNAVAILABLE);
+        says(peer[i].words, wanted);
+        assert_true(peer[i].took_ns < INT64_C(30000000000));
     }
 }
 
@@ -278,13 +279,13 @@ static void test_fault__one_fails_and_all_are_told(void **state)
 {
     (void)state;
     for (int culprit = 0; culprit < 4; culprit += 3) {
-        rank r[4];
-        set_up(r, 4, 60.0);
+        rank peers[4];
+        set_up(peers, 4, 60.0);
         for (int i = 0; i < 4; i++)
-            r[i].waits = i != culprit;
-        r[culprit].fails = "a NaN in step 7";
-        run_all(r, 4);
-        expect_told(r, 4, culprit);
+            peers[i].waits = i != culprit;
+        peers[culprit].fails = "a NaN in step 7";
+        run_all(peers, 4);
+        expect_told(peers, 4, culprit);
     }
 }
 
@@ -292,18 +293,18 @@ static void test_fault__one_fails_and_all_are_told(void **state)
 static void test_fault__rank_0_hears_of_it_while_it_leaves(void **state)
 {
     (void)state;
-    rank r[3];
-    set_up(r, 3, 60.0);
-    r[1].waits = true;
-    r[2].fails = "a NaN in step 7";
-    run_all(r, 3);
-    assert_int_equal(r[0].closed, ST_UNAVAILABLE);
-    says(r[0].words, "rank 2 failed: a NaN in step 7");
-    assert_int_equal(r[1].checked, ST_UNAVAILABLE);
+    rank peers[3];
+    set_up(peers, 3, 60.0);
+    peers[1].waits = true;
+    peers[2].fails = "a NaN in step 7";
+    run_all(peers, 3);
+    assert_int_equal(peers[0].closed, ST_UNAVAILABLE);
+    says(peers[0].words, "rank 2 failed: a NaN in step 7");
+    assert_int_equal(peers[1].checked, ST_UNAVAILABLE);
 }
 
 typedef struct waiter {
-    rank r;
+    rank peer;
     bool waits_for_rows;
     pthread_barrier_t *all_heard;
     int heard; /* what it heard of the others at the end */
@@ -313,43 +314,44 @@ typedef struct waiter {
  * expected, for at most 60 s. */
 static void *wait_for_rows(void *of)
 {
-    waiter *w = of;
-    rank_link *c = NULL;
-    w->r.opened = rank_link_open(&w->r.o, w->r.id, &c);
-    assert_int_equal(w->r.opened, ST_OK);
-    rank_link_waits(c, w->waits_for_rows ? "rows" : NULL);
+    waiter *waiting = of;
+    rank_link *link = NULL;
+    waiting->peer.opened = rank_link_open(&waiting->peer.options, waiting->peer.id, &link);
+    assert_int_equal(waiting->peer.opened, ST_OK);
+    rank_link_waits(link, waiting->waits_for_rows ? "rows" : NULL);
     const int64_t start = clock_ns();
-    const bool expected = !w->waits_for_rows;
+    const bool expected = !waiting->waits_for_rows;
     /* Two beats: a rank that waits must not be told of itself. */
     sleep_ms(900);
-    while (rank_link_others_wait(c) != expected && clock_ns() - start < INT64_C(60000000000))
+    while (rank_link_others_wait(link) != expected && clock_ns() - start < INT64_C(60000000000))
         sleep_ms(5);
-    w->heard = rank_link_others_wait(c);
-    pthread_barrier_wait(w->all_heard);
-    w->r.closed = rank_link_close(&c, NULL);
+    waiting->heard = rank_link_others_wait(link);
+    pthread_barrier_wait(waiting->all_heard);
+    waiting->peer.closed = rank_link_close(&link, NULL);
     return NULL;
 }
 
 static void test_waits__others_hear_of_a_rank_that_waits_for_rows(void **state)
 {
     (void)state;
-    enum { N = 3 };
-    for (int one = 0; one < N; one++) {
-        rank r[N];
-        waiter w[N];
+    enum { RANKS = 3 };
+    for (int one = 0; one < RANKS; one++) {
+        rank peers[RANKS];
+        waiter waiting[RANKS];
         pthread_barrier_t all_heard;
-        pthread_barrier_init(&all_heard, NULL, N);
-        set_up(r, N, 60.0);
-        for (int i = 0; i < N; i++) {
-            w[i] = (waiter){r[i], i == one, &all_heard, -1};
-            w[i].r.o.silence_s = 2.0;
-            assert_int_equal(pthread_create(&w[i].r.thread, NULL, wait_for_rows, &w[i]), 0);
+        pthread_barrier_init(&all_heard, NULL, RANKS);
+        set_up(peers, RANKS, 60.0);
+        for (int i = 0; i < RANKS; i++) {
+            waiting[i] = (waiter){peers[i], i == one, &all_heard, -1};
+            waiting[i].peer.options.silence_s = 2.0;
+            assert_int_equal(
+                pthread_create(&waiting[i].peer.thread, NULL, wait_for_rows, &waiting[i]), 0);
         }
-        for (int i = 0; i < N; i++)
-            pthread_join(w[i].r.thread, NULL);
+        for (int i = 0; i < RANKS; i++)
+            pthread_join(waiting[i].peer.thread, NULL);
         pthread_barrier_destroy(&all_heard);
-        for (int i = 0; i < N; i++)
-            assert_int_equal(w[i].heard, i != one);
+        for (int i = 0; i < RANKS; i++)
+            assert_int_equal(waiting[i].heard, i != one);
     }
 }
 

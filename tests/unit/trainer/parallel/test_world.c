@@ -47,21 +47,21 @@ static void set(const char *words) /* "A=1 B=2" */
 
 static void expect_place(int rank, int size, int local_rank, int local_size, const char *source)
 {
-    world_place p;
-    assert_int_equal(world_place_find(&p), ST_OK);
-    assert_int_equal(p.rank, rank);
-    assert_int_equal(p.size, size);
-    assert_int_equal(p.local_rank, local_rank);
-    assert_int_equal(p.local_size, local_size);
-    assert_string_equal(p.source, source);
+    world_place place;
+    assert_int_equal(world_place_find(&place), ST_OK);
+    assert_int_equal(place.rank, rank);
+    assert_int_equal(place.size, size);
+    assert_int_equal(place.local_rank, local_rank);
+    assert_int_equal(place.local_size, local_size);
+    assert_string_equal(place.source, source);
 }
 
 static void refuse_place(const char *words, const char *said)
 {
-    world_place p;
+    world_place place;
     forget_variables(NULL);
     set(words);
-    assert_int_equal(world_place_find(&p), ST_CONFIG);
+    assert_int_equal(world_place_find(&place), ST_CONFIG);
     if (!strstr(status_text(), said))
         fail_msg("\"%s\" does not say \"%s\"", status_text(), said);
 }
@@ -118,11 +118,11 @@ static void test_place__wrong_variables_are_named(void **state)
  * it. */
 static void expect_gpu(const char *words, int gpu)
 {
-    world_place p;
+    world_place place;
     forget_variables(NULL);
     set(words);
-    assert_int_equal(world_place_find(&p), ST_OK);
-    assert_int_equal(world_gpu(&p), gpu);
+    assert_int_equal(world_place_find(&place), ST_OK);
+    assert_int_equal(world_gpu(&place), gpu);
 }
 
 static void test_place__has_its_gpu(void **state)

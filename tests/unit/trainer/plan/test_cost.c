@@ -14,175 +14,181 @@
 #include "trainer/plan/sweep.h"
 
 typedef struct setting {
-    conf c;
-    model_dims d;
-    params *p;
-    rates r;
+    conf options;
+    model_dims dims;
+    params *registry;
+    rates speeds;
     plan_device device;
 } setting;
 
-static plan_input input_of(const setting *s, const layout *l)
+static plan_input input_of(const setting *setup, const layout *degrees)
 {
-    return (plan_input){
-        .conf = &s->c, .layout = l, .dims = &s->d, .params = s->p, .device = &s->device};
+    return (plan_input){.conf = &setup->options,
+                        .layout = degrees,
+                        .dims = &setup->dims,
+                        .params = setup->registry,
+                        .device = &setup->device};
 }
 
-static void open_setting(setting *s, const char *preset)
+static void open_setting(setting *setup, const char *preset)
 {
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
-    assert_ok(conf_load(&s->c, &argc, argv));
-    s->c.training_seq_len = 8192;
-    s->c.training_global_batch_size = 32;
-    s->c.training_local_batch_size = 1;
-    s->c.parallelism_world_size = 0;
-    assert_ok(dims_preset(preset, &s->d));
-    assert_ok(params_new(&s->d, &s->p));
-    s->r = rates_h200();
-    assert_ok(plan_device_named("h200", &s->device));
+    assert_ok(conf_load(&setup->options, &argc, argv));
+    setup->options.training_seq_len = 8192;
+    setup->options.training_global_batch_size = 32;
+    setup->options.training_local_batch_size = 1;
+    setup->options.parallelism_world_size = 0;
+    assert_ok(dims_preset(preset, &setup->dims));
+    assert_ok(params_new(&setup->dims, &setup->registry));
+    setup->speeds = rates_h200();
+    assert_ok(plan_device_named("h200", &setup->device));
 }
 
-static void close_setting(setting *s)
+static void close_setting(setting *setup)
 {
-    params_free(&s->p);
-    conf_done(&s->c);
+    params_free(&setup->registry);
+    conf_done(&setup->options);
 }
 
-static cost predict(setting *s, int mode)
+static cost predict(setting *setup, int mode)
 {
-    layout l;
+    layout degrees;
     cost k;
     recomputes again;
-    s->c.activation_checkpoint_mode = mode;
-    assert_ok(layout_of(&s->c, NULL, &l));
-    const plan_input in = input_of(s, &l);
-    assert_ok(recompute_plan_of(&in, s->c.training_local_batch_size, &again));
-    assert_ok(cost_of(&s->c, &l, &s->d, s->p, &s->r, &again, &k));
+    setup->options.activation_checkpoint_mode = mode;
+    assert_ok(layout_of(&setup->options, NULL, &degrees));
+    const plan_input in = input_of(setup, &degrees);
+    assert_ok(recompute_plan_of(&in, setup->options.training_local_batch_size, &again));
+    assert_ok(cost_of(&setup->options, &degrees, &setup->dims, setup->registry, &setup->speeds,
+                      &again, &k));
     return k;
 }
 
-static void expect_share(double a, double b, double share)
+static void expect_share(double first, double second, double share)
 {
-    if (fabs(a - b) > share * fabs(b))
-        fail_msg("%.15g is not %.15g", a, b);
+    if (fabs(first - second) > share * fabs(second))
+        fail_msg("%.15g is not %.15g", first, second);
 }
 
 static void test_cost__one_rank_has_no_traffic(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    cost k = predict(&setup, AC_NONE);
     for (int i = 0; i < TRAFFIC_KEYS; i++)
         assert_int_equal(k.traffic[i].bytes, 0);
     expect_share(k.exposed + k.bubble, 0, 0);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 /* Elements that are gathered once a micro-step and not twice: backward finds them still there, or
  * does not read them. */
-static double gathered_once(const params *p)
+static double gathered_once(const params *registry)
 {
     static const char *const parts[] = {".embed_tokens.", "lm_head.",     ".language_model.norm.",
                                         ".layers.47.",    "patch_embed.", "pos_embed."};
-    double n = 0;
-    for (int64_t i = 0; i < p->count; i++)
+    double bytes = 0;
+    for (int64_t i = 0; i < registry->count; i++)
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            n += strstr(p->list[i].name, parts[k]) ? (double)p->list[i].count : 0;
-    return n;
+            bytes += strstr(registry->list[i].name, parts[k]) ? (double)registry->list[i].count : 0;
+    return bytes;
 }
 
 static void test_cost__sharded_weights_cross_once_per_pass(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.parallelism_data_parallel_shard_degree = 8;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.options.parallelism_data_parallel_shard_degree = 8;
+    cost k = predict(&setup, AC_NONE);
     const double all = 31070754032.0;
     /* bf16 before the forward and before the backward pass, fp32 after the backward; 7/8 of the
      * bytes come from other ranks, in 4 micro-steps; pieces are rounded up. */
     expect_share((double)k.traffic[TRAFFIC_GATHER].bytes,
-                 4 * 2.0 * (2 * all - gathered_once(s.p)) * 7 / 8, 1e-5);
+                 4 * 2.0 * (2 * all - gathered_once(setup.registry)) * 7 / 8, 1e-5);
     expect_share((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
-    s.c.parallelism_fsdp_reshard_after_forward = RESHARD_NEVER;
-    cost never = predict(&s, AC_NONE);
+    setup.options.parallelism_fsdp_reshard_after_forward = RESHARD_NEVER;
+    cost never = predict(&setup, AC_NONE);
     expect_share((double)never.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * all * 7 / 8, 1e-5);
-    s.c.parallelism_fsdp_reshard_after_forward = RESHARD_DEFAULT;
-    s.c.training_local_batch_size = 4;
-    cost large = predict(&s, AC_NONE);
+    setup.options.parallelism_fsdp_reshard_after_forward = RESHARD_DEFAULT;
+    setup.options.training_local_batch_size = 4;
+    cost large = predict(&setup, AC_NONE);
     expect_share((double)large.traffic[TRAFFIC_GATHER].bytes,
                  (double)k.traffic[TRAFFIC_GATHER].bytes / 4, 1e-9);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 static void test_cost__every_dimension_has_its_traffic(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.parallelism_data_parallel_shard_degree = 1;
-    s.c.parallelism_tensor_parallel_degree = 2;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.options.parallelism_data_parallel_shard_degree = 1;
+    setup.options.parallelism_tensor_parallel_degree = 2;
+    cost k = predict(&setup, AC_NONE);
     /* 48 layers; each gathers the input of its heads and reduces their output in both passes, and
      * gathers the input once more for backward. Half of [8192, 2048] in bf16 crosses each time, in
      * 32 micro-steps. */
     expect_share((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2,
                  1e-9);
     /* Recomputation makes both exchanges of the forward pass again. */
-    expect_share((double)predict(&s, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
+    expect_share((double)predict(&setup, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
                  32.0 * 48 * 7 * 8192 * 2048 * 2 / 2, 1e-9);
     /* The experts' input crosses three times and the rest once: choices as i32, weights as
      * fp32. */
-    s.c.parallelism_expert_tensor_parallel_degree = 2;
-    expect_share((double)predict(&s, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
+    setup.options.parallelism_expert_tensor_parallel_degree = 2;
+    expect_share((double)predict(&setup, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
                  32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
-    s.c.parallelism_expert_tensor_parallel_degree = 1;
+    setup.options.parallelism_expert_tensor_parallel_degree = 1;
     assert_int_equal(k.traffic[TRAFFIC_CONTEXT].bytes, 0);
-    s.c.parallelism_tensor_parallel_degree = 1;
-    s.c.parallelism_context_parallel_degree = 2;
-    k = predict(&s, AC_NONE);
+    setup.options.parallelism_tensor_parallel_degree = 1;
+    setup.options.parallelism_context_parallel_degree = 2;
+    k = predict(&setup, AC_NONE);
     /* Keys and values are gathered in both passes, and their gradients are reduced. */
     expect_share((double)k.traffic[TRAFFIC_CONTEXT].bytes,
                  32.0 * 48 * 3 * 8192 * 2 * 4 * 128 * 2 / 2, 1e-9);
     assert_int_equal(k.traffic[TRAFFIC_TENSOR].bytes, 0);
-    s.c.parallelism_context_parallel_degree = 1;
-    s.c.parallelism_data_parallel_shard_degree = 2;
-    s.c.parallelism_expert_parallel_degree = 2;
-    k = predict(&s, AC_NONE);
+    setup.options.parallelism_context_parallel_degree = 1;
+    setup.options.parallelism_data_parallel_shard_degree = 2;
+    setup.options.parallelism_expert_parallel_degree = 2;
+    k = predict(&setup, AC_NONE);
     /* The 8 copies of each token travel to their experts and back in both passes, and once more to
      * the experts for backward; the counts travel in both passes; 16 micro-steps. */
     expect_share((double)k.traffic[TRAFFIC_EXPERT].bytes,
                  16.0 * 48 * (5 * 8192.0 * 8 * 2048 * 2 / 2 + 2 * 129 * 4), 1e-9);
-    s.c.parallelism_expert_parallel_degree = 1;
-    s.c.parallelism_data_parallel_shard_degree = 1;
-    s.c.parallelism_pipeline_parallel_degree = 2;
-    k = predict(&s, AC_NONE);
+    setup.options.parallelism_expert_parallel_degree = 1;
+    setup.options.parallelism_data_parallel_shard_degree = 1;
+    setup.options.parallelism_pipeline_parallel_degree = 2;
+    k = predict(&setup, AC_NONE);
     /* The first stage receives gradients, the second activations. */
     expect_share((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
     layout cut;
     double uneven;
-    assert_ok(layout_of(&s.c, NULL, &cut));
-    assert_ok(stage_plan(&s.c, &s.d, s.p, &cut));
-    assert_ok(stage_plan_uneven(&s.c, &s.d, s.p, &cut, &uneven));
+    assert_ok(layout_of(&setup.options, NULL, &cut));
+    assert_ok(stage_plan(&setup.options, &setup.dims, setup.registry, &cut));
+    assert_ok(stage_plan_uneven(&setup.options, &setup.dims, setup.registry, &cut, &uneven));
     assert_true(uneven > 1 && uneven < 1.02);
     /* 32 + 1 micro-steps at the pace of the slower stage. */
     const double even = k.step - k.update - k.bubble;
     expect_share(k.step - k.update, even * uneven * 33 / 32, 1e-6);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 static void test_cost__work_is_divided_by_rates(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-30b-a3b");
-    cost k = predict(&s, AC_NONE);
-    expect_share(k.experts, 3.0 * (double)k.flops.text_experts / s.r.of[RATE_EXPERTS], 1e-9);
-    expect_share(k.attention, 3.5 * (double)k.flops.text_attention / s.r.of[RATE_ATTENTION], 1e-9);
+    setting setup;
+    open_setting(&setup, "qwen3-30b-a3b");
+    cost k = predict(&setup, AC_NONE);
+    expect_share(k.experts, 3.0 * (double)k.flops.text_experts / setup.speeds.of[RATE_EXPERTS],
+                 1e-9);
+    expect_share(k.attention,
+                 3.5 * (double)k.flops.text_attention / setup.speeds.of[RATE_ATTENTION], 1e-9);
     expect_share(k.step, k.dense + k.experts + k.attention + k.memory + k.update, 1e-9);
-    expect_share(k.mfu, (double)k.flops.training / k.step / s.r.of[RATE_PEAK], 1e-9);
-    cost again = predict(&s, AC_FULL);
+    expect_share(k.mfu, (double)k.flops.training / k.step / setup.speeds.of[RATE_PEAK], 1e-9);
+    cost again = predict(&setup, AC_FULL);
     expect_share(again.experts, k.experts * 4 / 3, 1e-9);
     expect_share(again.attention, k.attention * 4.5 / 3.5, 1e-9);
     expect_share(again.memory, k.memory * 4 / 3, 1e-9);
@@ -190,28 +196,28 @@ static void test_cost__work_is_divided_by_rates(void **state)
     expect_share(again.step, k.step + again.recompute, 1e-9);
     assert_int_equal(again.flops.training,
                      k.flops.training); /* recomputed work is not useful work */
-    s.r.of[RATE_EXPERTS] /= 2;
-    expect_share(predict(&s, AC_NONE).experts, 2 * k.experts, 1e-9);
-    close_setting(&s);
+    setup.speeds.of[RATE_EXPERTS] /= 2;
+    expect_share(predict(&setup, AC_NONE).experts, 2 * k.experts, 1e-9);
+    close_setting(&setup);
 }
 
 /* With one sample in a row, only its own tokens and its own picture are computed. */
 static void test_cost__rows_without_packing(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.data_pack = false;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.options.data_pack = false;
+    cost k = predict(&setup, AC_NONE);
     assert_int_equal(k.row.seq_len, 313);
     assert_int_equal(row_kind_images(&k.row), 1);
     expect_share(k.tokens_per_s * k.step, 32 * 313, 1e-9);
-    s.c.data_pack = true;
-    cost packed = predict(&s, AC_NONE);
+    setup.options.data_pack = true;
+    cost packed = predict(&setup, AC_NONE);
     /* A full row holds 26 such samples and leaves 54 tokens. */
     expect_share(k.memory, packed.memory / (8192 / 313), 0.01);
     expect_share(k.mfu * k.step, packed.mfu * packed.step / (8192 / 313), 0.01);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 /* What mode `op` keeps fills memory.limit: one more layer would not fit, and a higher limit keeps
@@ -219,90 +225,94 @@ static void test_cost__rows_without_packing(void **state)
 static void test_recompute__keeps_what_fits(void **state)
 {
     (void)state;
-    setting s;
-    layout l;
-    memory_plan m;
-    recomputes r, more;
+    setting setup;
+    layout degrees;
+    memory_plan planned;
+    recomputes recomputed, more;
     char text[RECOMPUTE_TEXT_MAX];
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.activation_checkpoint_mode = AC_SELECTIVE;
-    s.c.parallelism_data_parallel_shard_degree = 8;
-    s.c.training_global_batch_size = 32;
-    s.c.training_local_batch_size = 4;
-    assert_ok(layout_of(&s.c, NULL, &l));
-    const plan_input in = input_of(&s, &l);
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.options.activation_checkpoint_mode = AC_SELECTIVE;
+    setup.options.parallelism_data_parallel_shard_degree = 8;
+    setup.options.training_global_batch_size = 32;
+    setup.options.training_local_batch_size = 4;
+    assert_ok(layout_of(&setup.options, NULL, &degrees));
+    const plan_input in = input_of(&setup, &degrees);
     double before = 0;
     for (int percent = 84; percent <= 98; percent += 7) {
-        s.c.memory_limit = percent / 100.0;
-        const double most = s.c.memory_limit * s.device.usable;
-        assert_ok(recompute_plan_of(&in, 4, &r));
-        assert_ok(layout_plan_make(&in, 4, &r, &m));
-        print_message("%d %%: %s", percent, recompute_plan_text(&r.text, text));
-        print_message("; vision %s\n", recompute_plan_text(&r.vision, text));
-        assert_true((double)m.total <= most && (double)m.total > before);
-        assert_true((r.text.layers > 0) != (r.vision.layers > 0));
-        more = r;
-        (r.text.layers > 0 ? &more.text : &more.vision)->layers++;
-        before = (double)m.total;
-        assert_ok(layout_plan_make(&in, 4, &more, &m));
-        assert_true((double)m.total > most);
+        setup.options.memory_limit = percent / 100.0;
+        const double most = setup.options.memory_limit * setup.device.usable;
+        assert_ok(recompute_plan_of(&in, 4, &recomputed));
+        assert_ok(layout_plan_make(&in, 4, &recomputed, &planned));
+        print_message("%d %%: %s", percent, recompute_plan_text(&recomputed.text, text));
+        print_message("; vision %s\n", recompute_plan_text(&recomputed.vision, text));
+        assert_true((double)planned.total <= most && (double)planned.total > before);
+        assert_true((recomputed.text.layers > 0) != (recomputed.vision.layers > 0));
+        more = recomputed;
+        (recomputed.text.layers > 0 ? &more.text : &more.vision)->layers++;
+        before = (double)planned.total;
+        assert_ok(layout_plan_make(&in, 4, &more, &planned));
+        assert_true((double)planned.total > most);
     }
     /* Where everything fits, all products are kept; only norms and activations are recomputed. */
-    s.c.training_seq_len = 256;
-    assert_ok(recompute_plan_of(&in, 1, &r));
-    assert_int_equal(r.text.what, RECOMPUTE_CHEAP);
-    assert_int_equal(r.vision.what & ~RECOMPUTE_FC2, RECOMPUTE_CHEAP);
-    assert_string_equal(recompute_plan_text(&r.text, text),
+    setup.options.training_seq_len = 256;
+    assert_ok(recompute_plan_of(&in, 1, &recomputed));
+    assert_int_equal(recomputed.text.what, RECOMPUTE_CHEAP);
+    assert_int_equal(recomputed.vision.what & ~RECOMPUTE_FC2, RECOMPUTE_CHEAP);
+    assert_string_equal(recompute_plan_text(&recomputed.text, text),
                         "selective: keeps qkv, attention, proj, fc1, fc2");
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 static void test_recompute__options_decide(void **state)
 {
     (void)state;
-    setting s;
-    layout l;
-    recomputes r;
+    setting setup;
+    layout degrees;
+    recomputes recomputed;
     char text[RECOMPUTE_TEXT_MAX];
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    assert_ok(layout_of(&s.c, NULL, &l));
-    const plan_input in = input_of(&s, &l);
-    s.c.activation_checkpoint_mode = AC_SELECTIVE;
-    s.c.activation_checkpoint_save = "attention, fc1";
-    s.c.activation_checkpoint_vision_mode = AC_VISION_FULL;
-    assert_ok(recompute_plan_of(&in, 1, &r));
-    assert_int_equal(r.text.what, RECOMPUTE_CHEAP | RECOMPUTE_QKV | RECOMPUTE_PROJ | RECOMPUTE_FC2);
-    assert_int_equal(r.vision.what, RECOMPUTE_ALL);
-    assert_string_equal(recompute_plan_text(&r.text, text), "selective: keeps attention, fc1");
-    s.c.activation_checkpoint_save = "none";
-    s.c.activation_checkpoint_vision_mode = AC_VISION_NONE;
-    assert_ok(recompute_plan_of(&in, 1, &r));
-    assert_string_equal(recompute_plan_text(&r.text, text), "selective: keeps routes alone");
-    assert_int_equal(r.vision.what, 0);
-    s.c.activation_checkpoint_selective_ac_option = "3";
-    s.c.activation_checkpoint_vision_mode = AC_VISION_SAME;
-    assert_ok(recompute_plan_of(&in, 1, &r));
-    assert_int_equal(recompute_of(&r.text, 1), 0);
-    assert_int_equal(recompute_of(&r.text, 2), RECOMPUTE_ALL);
-    assert_int_equal(recompute_plan_kept(&r.vision, 27, RECOMPUTE_QKV), 18);
-    assert_string_equal(recompute_plan_text(&r.text, text), "selective: of layers 3, 6, ..");
-    close_setting(&s);
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    assert_ok(layout_of(&setup.options, NULL, &degrees));
+    const plan_input in = input_of(&setup, &degrees);
+    setup.options.activation_checkpoint_mode = AC_SELECTIVE;
+    setup.options.activation_checkpoint_save = "attention, fc1";
+    setup.options.activation_checkpoint_vision_mode = AC_VISION_FULL;
+    assert_ok(recompute_plan_of(&in, 1, &recomputed));
+    assert_int_equal(recomputed.text.what,
+                     RECOMPUTE_CHEAP | RECOMPUTE_QKV | RECOMPUTE_PROJ | RECOMPUTE_FC2);
+    assert_int_equal(recomputed.vision.what, RECOMPUTE_ALL);
+    assert_string_equal(recompute_plan_text(&recomputed.text, text),
+                        "selective: keeps attention, fc1");
+    setup.options.activation_checkpoint_save = "none";
+    setup.options.activation_checkpoint_vision_mode = AC_VISION_NONE;
+    assert_ok(recompute_plan_of(&in, 1, &recomputed));
+    assert_string_equal(recompute_plan_text(&recomputed.text, text),
+                        "selective: keeps routes alone");
+    assert_int_equal(recomputed.vision.what, 0);
+    setup.options.activation_checkpoint_selective_ac_option = "3";
+    setup.options.activation_checkpoint_vision_mode = AC_VISION_SAME;
+    assert_ok(recompute_plan_of(&in, 1, &recomputed));
+    assert_int_equal(recompute_of(&recomputed.text, 1), 0);
+    assert_int_equal(recompute_of(&recomputed.text, 2), RECOMPUTE_ALL);
+    assert_int_equal(recompute_plan_kept(&recomputed.vision, 27, RECOMPUTE_QKV), 18);
+    assert_string_equal(recompute_plan_text(&recomputed.text, text),
+                        "selective: of layers 3, 6, ..");
+    close_setting(&setup);
 }
 
 static void test_cost__far_groups_take_the_network(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-vl-30b-a3b");
-    s.c.parallelism_data_parallel_shard_degree = 8;
-    s.c.parallelism_data_parallel_replicate_degree = 2;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.options.parallelism_data_parallel_shard_degree = 8;
+    setup.options.parallelism_data_parallel_replicate_degree = 2;
+    cost k = predict(&setup, AC_NONE);
     assert_false(k.traffic[TRAFFIC_GATHER].between_nodes);
     assert_true(k.traffic[TRAFFIC_REPLICATE].between_nodes);
-    s.c.parallelism_data_parallel_shard_degree = 16;
-    s.c.parallelism_data_parallel_replicate_degree = 1;
-    assert_true(predict(&s, AC_NONE).traffic[TRAFFIC_GATHER].between_nodes);
-    close_setting(&s);
+    setup.options.parallelism_data_parallel_shard_degree = 16;
+    setup.options.parallelism_data_parallel_replicate_degree = 1;
+    assert_true(predict(&setup, AC_NONE).traffic[TRAFFIC_GATHER].between_nodes);
+    close_setting(&setup);
 }
 
 /* What goes round a ring enters a node once and can use all adapters of the node; a rank that is
@@ -310,29 +320,29 @@ static void test_cost__far_groups_take_the_network(void **state)
 static void test_cost__adapters_of_a_node_share_a_ring(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-30b-a3b");
-    s.r.of[RATE_LINK] = 300e9;
-    s.r.of[RATE_NETWORK] = 20e9;
-    s.c.parallelism_data_parallel_shard_degree = 16;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-30b-a3b");
+    setup.speeds.of[RATE_LINK] = 300e9;
+    setup.speeds.of[RATE_NETWORK] = 20e9;
+    setup.options.parallelism_data_parallel_shard_degree = 16;
+    cost k = predict(&setup, AC_NONE);
     expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 160e9,
                  1e-9);
     expect_share(k.traffic[TRAFFIC_REDUCE].seconds, (double)k.traffic[TRAFFIC_REDUCE].bytes / 160e9,
                  1e-9);
-    s.r.of[RATE_NETWORK] = 50e9; /* now the links within the node are slower */
-    k = predict(&s, AC_NONE);
+    setup.speeds.of[RATE_NETWORK] = 50e9; /* now the links within the node are slower */
+    k = predict(&setup, AC_NONE);
     expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9,
                  1e-9);
-    s.r.of[RATE_NETWORK] = 20e9;
-    s.c.parallelism_data_parallel_shard_degree = 8;
-    s.c.parallelism_data_parallel_replicate_degree = 2;
-    k = predict(&s, AC_NONE);
+    setup.speeds.of[RATE_NETWORK] = 20e9;
+    setup.options.parallelism_data_parallel_shard_degree = 8;
+    setup.options.parallelism_data_parallel_replicate_degree = 2;
+    k = predict(&setup, AC_NONE);
     expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9,
                  1e-9);
     expect_share(k.traffic[TRAFFIC_REPLICATE].seconds,
                  (double)k.traffic[TRAFFIC_REPLICATE].bytes / 20e9, 1e-9);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 /* Tokens travel through each rank's own adapter. A rank's experts are sharded over ranks of
@@ -340,18 +350,18 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
 static void test_cost__experts_cross_by_their_own_adapter(void **state)
 {
     (void)state;
-    setting s;
-    open_setting(&s, "qwen3-30b-a3b");
-    s.r.of[RATE_LINK] = 300e9;
-    s.r.of[RATE_NETWORK] = 20e9;
-    s.c.parallelism_data_parallel_replicate_degree = 1;
-    s.c.parallelism_data_parallel_shard_degree = 16;
-    s.c.parallelism_expert_parallel_degree = 16;
-    cost k = predict(&s, AC_NONE);
+    setting setup;
+    open_setting(&setup, "qwen3-30b-a3b");
+    setup.speeds.of[RATE_LINK] = 300e9;
+    setup.speeds.of[RATE_NETWORK] = 20e9;
+    setup.options.parallelism_data_parallel_replicate_degree = 1;
+    setup.options.parallelism_data_parallel_shard_degree = 16;
+    setup.options.parallelism_expert_parallel_degree = 16;
+    cost k = predict(&setup, AC_NONE);
     expect_share(k.traffic[TRAFFIC_EXPERT].seconds,
                  (double)k.traffic[TRAFFIC_EXPERT].bytes * 8 / 15 / 20e9, 1e-9);
-    s.c.parallelism_expert_parallel_degree = 8;
-    k = predict(&s, AC_NONE);
+    setup.options.parallelism_expert_parallel_degree = 8;
+    k = predict(&setup, AC_NONE);
     assert_false(k.traffic[TRAFFIC_EXPERT].between_nodes);
     expect_share(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes / 300e9,
                  1e-9);
@@ -360,30 +370,30 @@ static void test_cost__experts_cross_by_their_own_adapter(void **state)
     const double experts = 2.0 * (2 * 48 - 1) * 128 * 3 * 2048 * 768 / 8 / 2 * 2;
     const traffic *gather = &k.traffic[TRAFFIC_GATHER];
     expect_share(gather->seconds, experts / 20e9 + ((double)gather->bytes - experts) / 160e9, 1e-6);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 /* The built-in rates say of each how it is known and where it comes from. */
 static void test_rates__built_in_rates_name_their_source(void **state)
 {
     (void)state;
-    const rates r = rates_h200();
+    const rates speeds = rates_h200();
     char *text = NULL;
     size_t size;
     FILE *to = open_memstream(&text, &size);
-    rates_print(&r, to);
+    rates_print(&speeds, to);
     fclose(to);
     for (int k = 0; k < RATE_KEYS; k++) {
         char *line = strstr(text, rate_name((rate_key)k));
         assert_non_null(line);
-        assert_non_null(r.from[k]);
-        assert_int_not_equal(r.kind[k], RATE_ASSUMED);
+        assert_non_null(speeds.from[k]);
+        assert_int_not_equal(speeds.kind[k], RATE_ASSUMED);
         const char *kind = k == RATE_PEAK   ? "nominal, "
                            : k == RATE_COPY ? "measured, "
                                             : "published, ";
         line = strstr(line, kind);
         assert_non_null(line);
-        assert_memory_equal(line + strlen(kind), r.from[k], strlen(r.from[k]));
+        assert_memory_equal(line + strlen(kind), speeds.from[k], strlen(speeds.from[k]));
     }
     free(text);
 }
@@ -393,14 +403,14 @@ static void test_rates__file_and_back(void **state)
     (void)state;
     char *folder = harness_temp(), path[4096];
     snprintf(path, sizeof path, "%s/rates.yaml", folder);
-    rates r = {.memory = 0}, back;
-    r.of[RATE_EXPERTS] = 612.5e12;
-    r.kind[RATE_EXPERTS] = RATE_MEASURED;
-    snprintf(r.source, sizeof r.source, "a card, its driver");
-    FILE *f = fopen(path, "w");
-    rates_write(&r, f);
-    fprintf(f, "memory_gib: 80\nranks_per_node: 4\n");
-    fclose(f);
+    rates speeds = {.memory = 0}, back;
+    speeds.of[RATE_EXPERTS] = 612.5e12;
+    speeds.kind[RATE_EXPERTS] = RATE_MEASURED;
+    snprintf(speeds.source, sizeof speeds.source, "a card, its driver");
+    FILE *file = fopen(path, "w");
+    rates_write(&speeds, file);
+    fprintf(file, "memory_gib: 80\nranks_per_node: 4\n");
+    fclose(file);
     assert_ok(rates_read(path, &back));
     expect_share(back.of[RATE_EXPERTS], 612.5e12, 1e-12);
     assert_true(back.kind[RATE_EXPERTS] == RATE_MEASURED && !back.from[RATE_EXPERTS]);
@@ -410,13 +420,13 @@ static void test_rates__file_and_back(void **state)
     expect_share(back.memory, 80.0 * 1073741824, 0);
     assert_int_equal(back.per_node, 4);
     assert_string_equal(back.source, "a card, its driver");
-    f = fopen(path, "w");
-    fprintf(f, "dense_tflops: 700\ncopy_gbs: fast\n");
-    fclose(f);
+    file = fopen(path, "w");
+    fprintf(file, "dense_tflops: 700\ncopy_gbs: fast\n");
+    fclose(file);
     assert_fails(ST_CONFIG, rates_read(path, &back), "copy_gbs: expected a number above 0");
-    f = fopen(path, "w");
-    fprintf(f, "dense_tflop: 700\n");
-    fclose(f);
+    file = fopen(path, "w");
+    fprintf(file, "dense_tflop: 700\n");
+    fclose(file);
     assert_fails(ST_CONFIG, rates_read(path, &back), "there is no rate named dense_tflop");
     harness_remove(&folder);
 }
@@ -424,16 +434,16 @@ static void test_rates__file_and_back(void **state)
 static void test_sweep__fastest_that_fits_first(void **state)
 {
     (void)state;
-    setting s;
+    setting setup;
     char *text = NULL;
     size_t size;
-    open_setting(&s, "qwen3-30b-a3b");
-    const plan_input in = input_of(&s, NULL);
+    open_setting(&setup, "qwen3-30b-a3b");
+    const plan_input in = input_of(&setup, NULL);
     FILE *to = open_memstream(&text, &size);
-    assert_ok(sweep_layouts(&in, 8, &s.r, 50, to));
+    assert_ok(sweep_layouts(&in, 8, &setup.speeds, 50, to));
     fclose(to);
     double before = INFINITY;
-    int n = 0;
+    int count = 0;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         long long degree[7], rows;
         double memory, ms, tps, mfu;
@@ -442,20 +452,21 @@ static void test_sweep__fastest_that_fits_first(void **state)
                    &degree[0], &degree[1], &degree[2], &degree[3], &degree[4], &degree[5],
                    &degree[6], &rows, mode, &memory, &ms, &tps, &mfu) != 13)
             continue;
-        n++;
+        count++;
         assert_int_equal(degree[0] * degree[1] * degree[2] * degree[3] * degree[4], 8);
         assert_int_equal(32 % (degree[0] * degree[1] * rows), 0);
         assert_true(memory <= 85.05 && tps <= before);
         before = tps;
     }
-    assert_true(n > 5);
+    assert_true(count > 5);
     free(text);
-    s.device.memory = s.device.usable = 1e9;
+    setup.device.memory = setup.device.usable = 1e9;
     to = open_memstream(&text, &size);
-    assert_fails(ST_CONFIG, sweep_layouts(&in, 8, &s.r, 50, to), "more ranks or shorter rows");
+    assert_fails(ST_CONFIG, sweep_layouts(&in, 8, &setup.speeds, 50, to),
+                 "more ranks or shorter rows");
     fclose(to);
     free(text);
-    close_setting(&s);
+    close_setting(&setup);
 }
 
 int main(void)

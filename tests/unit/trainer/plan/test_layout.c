@@ -18,27 +18,27 @@ static const char FITS[] = "the nearest layout that fits: ",
                   POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
 
 /* Checks what a run checks: options against each other, the layout, then the stages. */
-static status check_layout(const conf *c, const layout_limits *m)
+static status check_layout(const conf *options, const layout_limits *limits)
 {
-    layout l;
-    assert_true(c->parallelism_expert_tensor_parallel_degree == 1 ||
-                c->parallelism_expert_tensor_parallel_degree ==
-                    c->parallelism_tensor_parallel_degree);
-    TRY(layout_of(c, m, &l));
-    if (!c->parallelism_pipeline_parallel_split_points[0] || l.pipeline == 1)
+    layout degrees;
+    assert_true(options->parallelism_expert_tensor_parallel_degree == 1 ||
+                options->parallelism_expert_tensor_parallel_degree ==
+                    options->parallelism_tensor_parallel_degree);
+    TRY(layout_of(options, limits, &degrees));
+    if (!options->parallelism_pipeline_parallel_split_points[0] || degrees.pipeline == 1)
         return ST_OK;
-    return stages_read(c->parallelism_pipeline_parallel_split_points, m->layers, m->first_layers,
-                       &l);
+    return stages_read(options->parallelism_pipeline_parallel_split_points, limits->layers,
+                       limits->first_layers, &degrees);
 }
 
 /* Sets the degrees that the text names: "context_parallel_degree 2, expert_parallel_degree 4". */
-static void take_degrees(conf *c, const char *words)
+static void take_degrees(conf *options, const char *words)
 {
     char key[128], value[32];
     int used;
     while (sscanf(words, "%90[a-z_] %30[0-9]%n", key + 12, value, &used) == 2) {
         memcpy(key, "parallelism.", 12);
-        assert_ok(conf_set(c, key, value));
+        assert_ok(conf_set(options, key, value));
         words += used;
         if (strncmp(words, ", ", 2) != 0)
             return;
@@ -53,7 +53,7 @@ typedef struct tally {
 
 /* Tries what the current refusal suggests, and fails if that is refused. Returns false if it
  * suggests nothing. */
-static bool try_named(const conf *asked, const layout_limits *m, tally *t)
+static bool try_named(const conf *asked, const layout_limits *limits, tally *tallied)
 {
     char words[STATUS_MESSAGE_MAX];
     snprintf(words, sizeof words, "%s", status_last()->message);
@@ -61,166 +61,173 @@ static bool try_named(const conf *asked, const layout_limits *m, tally *t)
          *points = strstr(words, POINTS);
     for (int way = 0; way < 3; way++) {
         const char *named = way == 0 ? fits : way == 1 ? batch : points;
-        conf c;
+        conf options;
         if (!named)
             continue;
-        assert_ok(conf_copy(asked, &c));
+        assert_ok(conf_copy(asked, &options));
         if (way == 0)
-            take_degrees(&c, fits + sizeof FITS - 1);
+            take_degrees(&options, fits + sizeof FITS - 1);
         else if (way == 1)
-            c.training_global_batch_size = strtoll(batch + sizeof BATCH - 1, NULL, 10);
+            options.training_global_batch_size = strtoll(batch + sizeof BATCH - 1, NULL, 10);
         else
-            assert_ok(conf_set(&c, "parallelism.pipeline_parallel_split_points",
+            assert_ok(conf_set(&options, "parallelism.pipeline_parallel_split_points",
                                points + sizeof POINTS - 1));
-        if (check_layout(&c, m) != ST_OK && !(way != 2 && strstr(status_last()->message, POINTS)))
+        if (check_layout(&options, limits) != ST_OK &&
+            !(way != 2 && strstr(status_last()->message, POINTS)))
             fail_msg("%s\nnamed, and refused itself: %s", words, status_last()->message);
-        t->layouts += way == 0;
-        t->batches += way == 1;
-        t->points += way == 2;
-        conf_done(&c);
+        tallied->layouts += way == 0;
+        tallied->batches += way == 1;
+        tallied->points += way == 2;
+        conf_done(&options);
     }
     return fits || points || batch;
 }
 
 /* Tries every layout of this many ranks, without the search that made the refusal. */
-static bool any_fits(const conf *asked, const layout_limits *m, int64_t world)
+static bool any_fits(const conf *asked, const layout_limits *limits, int64_t world)
 {
-    conf c = *asked;
-    c.parallelism_world_size = world;
-    for (c.parallelism_data_parallel_replicate_degree = 1;
-         c.parallelism_data_parallel_replicate_degree <= world;
-         c.parallelism_data_parallel_replicate_degree++)
-        for (c.parallelism_context_parallel_degree = 1;
-             c.parallelism_context_parallel_degree <= world;
-             c.parallelism_context_parallel_degree++)
-            for (c.parallelism_tensor_parallel_degree = 1;
-                 c.parallelism_tensor_parallel_degree <= world;
-                 c.parallelism_tensor_parallel_degree++)
-                for (c.parallelism_pipeline_parallel_degree = 1;
-                     c.parallelism_pipeline_parallel_degree <= world;
-                     c.parallelism_pipeline_parallel_degree++) {
-                    const int64_t rest = c.parallelism_data_parallel_replicate_degree *
-                                         c.parallelism_context_parallel_degree *
-                                         c.parallelism_tensor_parallel_degree *
-                                         c.parallelism_pipeline_parallel_degree;
-                    layout l;
+    conf options = *asked;
+    options.parallelism_world_size = world;
+    for (options.parallelism_data_parallel_replicate_degree = 1;
+         options.parallelism_data_parallel_replicate_degree <= world;
+         options.parallelism_data_parallel_replicate_degree++)
+        for (options.parallelism_context_parallel_degree = 1;
+             options.parallelism_context_parallel_degree <= world;
+             options.parallelism_context_parallel_degree++)
+            for (options.parallelism_tensor_parallel_degree = 1;
+                 options.parallelism_tensor_parallel_degree <= world;
+                 options.parallelism_tensor_parallel_degree++)
+                for (options.parallelism_pipeline_parallel_degree = 1;
+                     options.parallelism_pipeline_parallel_degree <= world;
+                     options.parallelism_pipeline_parallel_degree++) {
+                    const int64_t rest = options.parallelism_data_parallel_replicate_degree *
+                                         options.parallelism_context_parallel_degree *
+                                         options.parallelism_tensor_parallel_degree *
+                                         options.parallelism_pipeline_parallel_degree;
+                    layout degrees;
                     if (world % rest)
                         continue;
-                    c.parallelism_data_parallel_shard_degree = world / rest;
-                    c.parallelism_expert_parallel_degree =
-                        c.parallelism_expert_tensor_parallel_degree = 1;
-                    if (layout_of(&c, NULL, &l) == ST_OK && layout_check(&l, m) == ST_OK)
+                    options.parallelism_data_parallel_shard_degree = world / rest;
+                    options.parallelism_expert_parallel_degree =
+                        options.parallelism_expert_tensor_parallel_degree = 1;
+                    if (layout_of(&options, NULL, &degrees) == ST_OK &&
+                        layout_check(&degrees, limits) == ST_OK)
                         return true;
                 }
     return false;
 }
 
-static int64_t draw_item(uint64_t n, const int64_t *of, int64_t size)
+static int64_t draw_item(uint64_t drawn, const int64_t *of, int64_t size)
 {
     static const rng_key key = {{7, 9}};
-    return of[rng_below(key, n, (uint64_t)size)];
+    return of[rng_below(key, drawn, (uint64_t)size)];
 }
 
 #define DRAW(n, ...)                                                                               \
     draw_item((n)++, (const int64_t[]){__VA_ARGS__},                                               \
               sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static void draw_model(uint64_t *n, layout_limits *m)
+static void draw_model(uint64_t *drawn, layout_limits *limits)
 {
     static const char *const presets[] = {"qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b", "debug",
                                           "tile"};
-    const int64_t which = DRAW(*n, 0, 0, 1, 2, 3, 4, 4, 4);
-    model_dims d;
+    const int64_t which = DRAW(*drawn, 0, 0, 1, 2, 3, 4, 4, 4);
+    model_dims dims;
     if (which < 4) {
-        assert_ok(dims_preset(presets[which], &d));
-        *m = params_limits(&d);
+        assert_ok(dims_preset(presets[which], &dims));
+        *limits = params_limits(&dims);
         return;
     }
-    *m = (layout_limits){.heads = DRAW(*n, 1, 4, 6, 12, 16, 64),
-                         .intermediate = DRAW(*n, 0, 0, 96, 768, 1000),
-                         .experts = DRAW(*n, 0, 6, 8, 60, 128),
-                         .layers = DRAW(*n, 1, 2, 3, 6, 28, 48),
-                         .tied = DRAW(*n, 0, 0, 1)};
-    m->kv_heads = m->heads % 3 ? m->heads : m->heads / 3;
-    m->expert_width = m->experts ? DRAW(*n, 96, 768, 1000) : 0;
-    m->first_layers = m->layers > 3 ? DRAW(*n, 0, 3) : 0;
+    *limits = (layout_limits){.heads = DRAW(*drawn, 1, 4, 6, 12, 16, 64),
+                              .intermediate = DRAW(*drawn, 0, 0, 96, 768, 1000),
+                              .experts = DRAW(*drawn, 0, 6, 8, 60, 128),
+                              .layers = DRAW(*drawn, 1, 2, 3, 6, 28, 48),
+                              .tied = DRAW(*drawn, 0, 0, 1)};
+    limits->kv_heads = limits->heads % 3 ? limits->heads : limits->heads / 3;
+    limits->expert_width = limits->experts ? DRAW(*drawn, 96, 768, 1000) : 0;
+    limits->first_layers = limits->layers > 3 ? DRAW(*drawn, 0, 3) : 0;
 }
 
-static void draw_options(uint64_t *n, conf *c)
+static void draw_options(uint64_t *drawn, conf *options)
 {
-    c->parallelism_data_parallel_replicate_degree = DRAW(*n, 1, 1, 1, 2, 3, 4);
-    c->parallelism_data_parallel_shard_degree = DRAW(*n, -1, -1, 1, 1, 2, 4, 5, 8);
-    c->parallelism_context_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 3, 6);
-    c->parallelism_tensor_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 4, 3);
-    c->parallelism_pipeline_parallel_degree = DRAW(*n, 1, 1, 1, 1, 2, 3);
-    c->parallelism_expert_parallel_degree = DRAW(*n, 1, 1, 2, 3, 4, 6, 8, 12);
-    c->parallelism_expert_tensor_parallel_degree =
-        DRAW(*n, 0, 1, 1) ? 1 : c->parallelism_tensor_parallel_degree;
-    c->parallelism_world_size = DRAW(*n, 0, 0, 0, 4, 6, 8, 12, 16, 60, 64);
-    c->training_local_batch_size = DRAW(*n, 1, 1, 2, 3);
-    c->training_global_batch_size = DRAW(*n, 1, 4, 6, 12, 32, 64, 96);
+    options->parallelism_data_parallel_replicate_degree = DRAW(*drawn, 1, 1, 1, 2, 3, 4);
+    options->parallelism_data_parallel_shard_degree = DRAW(*drawn, -1, -1, 1, 1, 2, 4, 5, 8);
+    options->parallelism_context_parallel_degree = DRAW(*drawn, 1, 1, 1, 1, 2, 3, 6);
+    options->parallelism_tensor_parallel_degree = DRAW(*drawn, 1, 1, 1, 1, 2, 4, 3);
+    options->parallelism_pipeline_parallel_degree = DRAW(*drawn, 1, 1, 1, 1, 2, 3);
+    options->parallelism_expert_parallel_degree = DRAW(*drawn, 1, 1, 2, 3, 4, 6, 8, 12);
+    options->parallelism_expert_tensor_parallel_degree =
+        DRAW(*drawn, 0, 1, 1) ? 1 : options->parallelism_tensor_parallel_degree;
+    options->parallelism_world_size = DRAW(*drawn, 0, 0, 0, 4, 6, 8, 12, 16, 60, 64);
+    options->training_local_batch_size = DRAW(*drawn, 1, 1, 2, 3);
+    options->training_global_batch_size = DRAW(*drawn, 1, 4, 6, 12, 32, 64, 96);
 }
 
-static void draw_points(uint64_t *n, conf *c, const layout_limits *m)
+static void draw_points(uint64_t *drawn, conf *options, const layout_limits *limits)
 {
     char text[128];
-    const int64_t first = (int64_t)DRAW(*n, 0, 1, 3, 5, 9, 60), more = DRAW(*n, 0, 1, 4, 90);
-    if (DRAW(*n, 0, 0, 1) == 0)
+    const int64_t first = (int64_t)DRAW(*drawn, 0, 1, 3, 5, 9, 60),
+                  more = DRAW(*drawn, 0, 1, 4, 90);
+    if (DRAW(*drawn, 0, 0, 1) == 0)
         snprintf(text, sizeof text, "%s", "");
-    else if (DRAW(*n, 0, 1))
-        snprintf(text, sizeof text, "layers.%" PRId64, first % (m->layers + 3));
+    else if (DRAW(*drawn, 0, 1))
+        snprintf(text, sizeof text, "layers.%" PRId64, first % (limits->layers + 3));
     else
         snprintf(text, sizeof text, "layers.%" PRId64 ", layers.%" PRId64, first, first + more);
-    assert_ok(conf_set(c, "parallelism.pipeline_parallel_split_points", text));
+    assert_ok(conf_set(options, "parallelism.pipeline_parallel_split_points", text));
     /* Make the split points the only thing that is wrong. */
-    if (DRAW(*n, 0, 1, 1) && text[0]) {
-        c->parallelism_pipeline_parallel_degree = stages_listed(text) + 1;
-        c->parallelism_data_parallel_replicate_degree = c->parallelism_context_parallel_degree =
-            c->parallelism_tensor_parallel_degree = c->parallelism_expert_parallel_degree = 1;
-        c->parallelism_expert_tensor_parallel_degree = 1;
-        c->parallelism_world_size = 0;
+    if (DRAW(*drawn, 0, 1, 1) && text[0]) {
+        options->parallelism_pipeline_parallel_degree = stages_listed(text) + 1;
+        options->parallelism_data_parallel_replicate_degree =
+            options->parallelism_context_parallel_degree =
+                options->parallelism_tensor_parallel_degree =
+                    options->parallelism_expert_parallel_degree = 1;
+        options->parallelism_expert_tensor_parallel_degree = 1;
+        options->parallelism_world_size = 0;
     }
 }
 
-static void check_one(uint64_t *n, const conf *fresh, tally *t)
+static void check_one(uint64_t *drawn, const conf *fresh, tally *tallied)
 {
-    layout_limits m;
-    conf c;
-    assert_ok(conf_copy(fresh, &c));
-    draw_model(n, &m);
-    draw_options(n, &c);
-    draw_points(n, &c, &m);
-    if (check_layout(&c, &m) != ST_OK) {
+    layout_limits limits;
+    conf options;
+    assert_ok(conf_copy(fresh, &options));
+    draw_model(drawn, &limits);
+    draw_options(drawn, &options);
+    draw_points(drawn, &options, &limits);
+    if (check_layout(&options, &limits) != ST_OK) {
         const bool none = strstr(status_last()->message, NONE) != NULL;
-        t->refused++;
-        t->none += none;
+        tallied->refused++;
+        tallied->none += none;
         const int64_t world =
             none ? strtoll(strstr(status_last()->message, NONE) + sizeof NONE - 1, NULL, 10) : 0;
-        const bool named = try_named(&c, &m, t);
-        if (none && world <= 12 && any_fits(&c, &m, world))
+        const bool named = try_named(&options, &limits, tallied);
+        if (none && world <= 12 && any_fits(&options, &limits, world))
             fail_msg("there is a layout of %lld ranks", (long long)world);
         if (!named && !none)
             fail_msg("a refusal without a way out: %s", status_last()->message);
     }
-    conf_done(&c);
+    conf_done(&options);
 }
 
 static void test_layout__what_a_refusal_suggests_is_accepted(void **state)
 {
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
-    uint64_t n = 0;
-    tally t = {0};
+    uint64_t drawn = 0;
+    tally tallied = {0};
     conf fresh;
     (void)state;
     assert_ok(conf_load(&fresh, &argc, argv));
     for (int i = 0; i < TRIED; i++)
-        check_one(&n, &fresh, &t);
+        check_one(&drawn, &fresh, &tallied);
     conf_done(&fresh);
     print_message("of %d layouts %d refused: %d name a layout, %d a batch, %d split points; of %d "
                   "there is none\n",
-                  TRIED, t.refused, t.layouts, t.batches, t.points, t.none);
-    assert_true(t.layouts > 300 && t.batches > 20 && t.points > 20 && t.none > 50);
+                  TRIED, tallied.refused, tallied.layouts, tallied.batches, tallied.points,
+                  tallied.none);
+    assert_true(tallied.layouts > 300 && tallied.batches > 20 && tallied.points > 20 &&
+                tallied.none > 50);
 }
 
 /* The suggested layout must suit the model: for each of these, one that ignored the model would be
@@ -242,25 +249,25 @@ static void test_layout__suggestions_suit_the_model(void **state)
     };
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
-    conf c;
+    conf options;
     (void)state;
-    assert_ok(conf_load(&c, &argc, argv));
+    assert_ok(conf_load(&options, &argc, argv));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        model_dims d;
-        layout l;
-        assert_ok(dims_preset(cases[i].preset, &d));
-        const layout_limits m = params_limits(&d);
-        c.parallelism_data_parallel_shard_degree = cases[i].shard;
-        c.parallelism_context_parallel_degree = cases[i].context;
-        c.parallelism_expert_parallel_degree = cases[i].expert;
-        c.training_local_batch_size = 1;
-        c.training_global_batch_size = cases[i].batch;
-        assert_fails(ST_CONFIG, layout_of(&c, &m, &l), cases[i].words);
-        assert_int_equal(layout_of(&c, NULL, &l), ST_CONFIG);
+        model_dims dims;
+        layout degrees;
+        assert_ok(dims_preset(cases[i].preset, &dims));
+        const layout_limits limits = params_limits(&dims);
+        options.parallelism_data_parallel_shard_degree = cases[i].shard;
+        options.parallelism_context_parallel_degree = cases[i].context;
+        options.parallelism_expert_parallel_degree = cases[i].expert;
+        options.training_local_batch_size = 1;
+        options.training_global_batch_size = cases[i].batch;
+        assert_fails(ST_CONFIG, layout_of(&options, &limits, &degrees), cases[i].words);
+        assert_int_equal(layout_of(&options, NULL, &degrees), ST_CONFIG);
         assert_null(
             strstr(status_text(), FITS)); /* the model is not known here and might refuse it */
     }
-    conf_done(&c);
+    conf_done(&options);
 }
 
 int main(void)

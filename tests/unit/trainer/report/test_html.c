@@ -1,5 +1,6 @@
 /* test_html.c: report.html: curves with several points are plotted, those with one point are facts;
- * the loss has a logarithmic axis and a smoothed line; the page loads nothing from elsewhere. */
+ * the loss has a logarithmic axis and a smoothed line; the page loads nothing from elsewhere.
+ * Letters: x, y the points of a curve. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -11,10 +12,10 @@
 
 static int count(const char *text, const char *part)
 {
-    int n = 0;
+    int count_ = 0;
     for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
-        n++;
-    return n;
+        count_++;
+    return count_;
 }
 
 /* The page of a run of this many steps, in which the loss halves every ten steps. The caller frees
@@ -24,20 +25,20 @@ static char *page_of(const char *folder, int steps)
     static const html_fact facts[] = {{"final accuracy", "75.0 %", "of <8> answers"}};
     char path[STATUS_PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    FILE *f = fopen(path, "we");
-    assert_non_null(f);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
     for (int step = 1; step <= steps; step++)
-        fprintf(f, "{\"step\":%d,\"loss\":%.6f,\"lr\":0.001,\"tps\":%d,\"seconds\":1.5}\n", step,
+        fprintf(file, "{\"step\":%d,\"loss\":%.6f,\"lr\":0.001,\"tps\":%d,\"seconds\":1.5}\n", step,
                 8 * pow(0.5, step / 10.0), 1000 + step);
-    fclose(f);
+    fclose(file);
     assert_ok(html_report(folder, "a <run>", facts, 1, "optimizer.lr: 1"));
     snprintf(path, sizeof path, "%s/report.html", folder);
-    f = fopen(path, "re");
-    assert_non_null(f);
+    file = fopen(path, "re");
+    assert_non_null(file);
     char *text = calloc(1, 1 << 20);
     assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
-    fclose(f);
+    assert_true(fread(text, 1, (1 << 20) - 1, file) > 0);
+    fclose(file);
     return text;
 }
 

@@ -29,83 +29,84 @@ static const char full_form[] =
 static const peak_rate high_peak = {.flops = 1e18};
 
 typedef struct bench {
-    conf c;
-    session s;
-    reporter *r;
+    conf options;
+    session run;
+    reporter *reports;
     char *folder;
     char printed[4096]; /* all that went to standard output */
     int32_t *experts;   /* token copies per expert in every step; NULL: none */
 } bench;
 
-static void open_bench(bench *b, int64_t log_freq)
+static void open_bench(bench *setup, int64_t log_freq)
 {
-    memset(b, 0, sizeof *b);
-    b->folder = harness_temp();
-    b->c.metrics_log_freq = log_freq;
-    b->c.metrics_mfu = MFU_USEFUL;
-    b->c.training_seq_len = 512;
-    assert_ok(dims_preset("debug", &b->s.dims));
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &b->s.device));
-    b->s.conf = &b->c;
-    mesh_alone(&b->s.mesh);
-    assert_ok(b->s.device->backend->stream_new(b->s.device, &b->s.stream));
-    assert_ok(reporter_new(&b->c, &b->s, &high_peak, b->folder, &b->r));
+    memset(setup, 0, sizeof *setup);
+    setup->folder = harness_temp();
+    setup->options.metrics_log_freq = log_freq;
+    setup->options.metrics_mfu = MFU_USEFUL;
+    setup->options.training_seq_len = 512;
+    assert_ok(dims_preset("debug", &setup->run.dims));
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &setup->run.device));
+    setup->run.conf = &setup->options;
+    mesh_alone(&setup->run.mesh);
+    assert_ok(setup->run.device->backend->stream_new(setup->run.device, &setup->run.stream));
+    assert_ok(
+        reporter_new(&setup->options, &setup->run, &high_peak, setup->folder, &setup->reports));
 }
 
-static void close_bench(bench *b)
+static void close_bench(bench *setup)
 {
-    reporter_free(&b->r);
-    b->s.device->backend->stream_free(&b->s.stream);
-    device_close(&b->s.device);
-    harness_remove(&b->folder);
+    reporter_free(&setup->reports);
+    setup->run.device->backend->stream_free(&setup->run.stream);
+    device_close(&setup->run.device);
+    harness_remove(&setup->folder);
 }
 
 /* Reports steps from..to and keeps what goes to standard output in b->printed. */
-static void report_steps(bench *b, int64_t from, int64_t to, bool finish, bool skipped)
+static void report_steps(bench *setup, int64_t from, int64_t to, bool finish, bool skipped)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s/stdout", b->folder);
+    snprintf(path, sizeof path, "%s/stdout", setup->folder);
     fflush(stdout);
     int kept = dup(STDOUT_FILENO), out = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(kept >= 0 && out >= 0 && dup2(out, STDOUT_FILENO) >= 0);
     status st = ST_OK;
     for (int64_t step = from; step <= to && st == ST_OK; step++) {
-        step_report r = {.step = step,
-                         .loss = 6.25,
-                         .grad_norm = 53.453,
-                         .lr = 0.001,
-                         .weight = 20,
-                         .skipped = skipped,
-                         .tokens = 900,
-                         .row_capacity = 1024,
-                         .patches = 64,
-                         .documents = 9,
-                         .images = 8,
-                         .targets = 20,
-                         .wait_ns = 0,
-                         .expert_count = b->experts};
-        r.flops = (flops){.text_linear = 300, .vision_blocks = 100, .forward = 400};
-        r.flops.training = 1200;
-        st = reporter_step(b->r, &r);
+        step_report report = {.step = step,
+                              .loss = 6.25,
+                              .grad_norm = 53.453,
+                              .lr = 0.001,
+                              .weight = 20,
+                              .skipped = skipped,
+                              .tokens = 900,
+                              .row_capacity = 1024,
+                              .patches = 64,
+                              .documents = 9,
+                              .images = 8,
+                              .targets = 20,
+                              .wait_ns = 0,
+                              .expert_count = setup->experts};
+        report.flops = (flops){.text_linear = 300, .vision_blocks = 100, .forward = 400};
+        report.flops.training = 1200;
+        st = reporter_step(setup->reports, &report);
     }
     if (finish && st == ST_OK)
-        st = reporter_finish(b->r);
+        st = reporter_finish(setup->reports);
     fflush(stdout);
     dup2(kept, STDOUT_FILENO);
     close(kept);
-    ssize_t n = pread(out, b->printed, sizeof b->printed - 1, 0);
+    ssize_t got = pread(out, setup->printed, sizeof setup->printed - 1, 0);
     close(out);
     assert_ok(st);
-    assert_true(n >= 0);
-    b->printed[n] = 0;
+    assert_true(got >= 0);
+    setup->printed[got] = 0;
 }
 
 static int lines_of(const char *text)
 {
-    int n = 0;
+    int count = 0;
     for (; *text; text++)
-        n += *text == '\n';
-    return n;
+        count += *text == '\n';
+    return count;
 }
 
 static void assert_form(const char *line, const char *form)
@@ -120,57 +121,57 @@ static void assert_form(const char *line, const char *form)
 static void test_reporter__line_has_the_form_of_torchtitan(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b, 10);
-    report_steps(&b, 1, 1, false, false);
-    assert_form(b.printed, short_form);
-    assert_non_null(strstr(b.printed, "step:  1  loss:  6.2500  grad_norm: 53.4530  memory: "));
-    assert_non_null(strstr(b.printed, "%  wait: 0.0%\n"));
-    report_steps(&b, 2, 10, false, true);
-    assert_form(b.printed, short_form);
-    assert_non_null(strstr(b.printed, "  skipped\n"));
-    close_bench(&b);
-    open_bench(&b, 10);
-    reporter_free(&b.r);
-    b.c.metrics_line = LINE_FULL;
-    assert_ok(reporter_new(&b.c, &b.s, &high_peak, b.folder, &b.r));
-    report_steps(&b, 11, 20, false, false);
-    assert_form(b.printed, full_form);
-    assert_non_null(strstr(b.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
-    close_bench(&b);
+    bench setup;
+    open_bench(&setup, 10);
+    report_steps(&setup, 1, 1, false, false);
+    assert_form(setup.printed, short_form);
+    assert_non_null(strstr(setup.printed, "step:  1  loss:  6.2500  grad_norm: 53.4530  memory: "));
+    assert_non_null(strstr(setup.printed, "%  wait: 0.0%\n"));
+    report_steps(&setup, 2, 10, false, true);
+    assert_form(setup.printed, short_form);
+    assert_non_null(strstr(setup.printed, "  skipped\n"));
+    close_bench(&setup);
+    open_bench(&setup, 10);
+    reporter_free(&setup.reports);
+    setup.options.metrics_line = LINE_FULL;
+    assert_ok(reporter_new(&setup.options, &setup.run, &high_peak, setup.folder, &setup.reports));
+    report_steps(&setup, 11, 20, false, false);
+    assert_form(setup.printed, full_form);
+    assert_non_null(strstr(setup.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
+    close_bench(&setup);
 }
 
 static void test_reporter__short_line_fits_120_columns(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b, 1000000);
-    reporter_rest(b.r, -1000000000); /* these steps took a second: tps has three digits */
-    report_steps(&b, 1000000, 1000000, false, false);
-    assert_form(b.printed, short_form);
+    bench setup;
+    open_bench(&setup, 1000000);
+    reporter_rest(setup.reports, -1000000000); /* these steps took a second: tps has three digits */
+    report_steps(&setup, 1000000, 1000000, false, false);
+    assert_form(setup.printed, short_form);
     const char *widest[] = {"120.40GiB(85.69%)", "999,999", "42.07%", "12.5%"};
     const char *here[] = {"0.00GiB(0.00%)", "900", "0.00%", "0.0%"};
     size_t more = 0;
     for (size_t i = 0; i < sizeof widest / sizeof *widest; i++)
         more += strlen(widest[i]) - strlen(here[i]);
-    if (strlen(b.printed) - 1 > 120 - more)
-        fail_msg("%zu columns: %s", strlen(b.printed) - 1, b.printed);
-    close_bench(&b);
+    if (strlen(setup.printed) - 1 > 120 - more)
+        fail_msg("%zu columns: %s", strlen(setup.printed) - 1, setup.printed);
+    close_bench(&setup);
 }
 
 static void test_reporter__prints_the_first_every_nth_and_the_last(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b, 4);
-    report_steps(&b, 1, 9, false, false); /* prints 1, 4 and 8 */
-    assert_int_equal(lines_of(b.printed), 3);
-    report_steps(&b, 10, 11, true, false); /* prints 11, since the run ends */
-    assert_int_equal(lines_of(b.printed), 1);
-    assert_non_null(strstr(b.printed, "step: 11 "));
-    report_steps(&b, 12, 12, true, false); /* prints 12 once, not twice */
-    assert_int_equal(lines_of(b.printed), 1);
-    close_bench(&b);
+    bench setup;
+    open_bench(&setup, 4);
+    report_steps(&setup, 1, 9, false, false); /* prints 1, 4 and 8 */
+    assert_int_equal(lines_of(setup.printed), 3);
+    report_steps(&setup, 10, 11, true, false); /* prints 11, since the run ends */
+    assert_int_equal(lines_of(setup.printed), 1);
+    assert_non_null(strstr(setup.printed, "step: 11 "));
+    report_steps(&setup, 12, 12, true, false); /* prints 12 once, not twice */
+    assert_int_equal(lines_of(setup.printed), 1);
+    close_bench(&setup);
 }
 
 /* Counts cover all steps since the last line; the loss is that of the line's own step. */
@@ -186,49 +187,49 @@ static void test_reporter__metrics_have_every_field(void **state)
         int64_t value;
     } counts[] = {{"step", 4},    {"targets", 60},  {"samples", 27},
                   {"images", 24}, {"tokens", 2700}, {"patches", 192}};
-    bench b;
-    open_bench(&b, 4);
-    report_steps(&b, 1, 4, false, false);
+    bench setup;
+    open_bench(&setup, 4);
+    report_steps(&setup, 1, 4, false, false);
     char path[4096], line[4096];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", b.folder);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(line, sizeof line, f)); /* step 1 */
-    assert_non_null(fgets(line, sizeof line, f)); /* steps 2 to 4 */
-    assert_null(fgets(path, sizeof path, f));
-    fclose(f);
-    json_value *v;
-    assert_ok(json_parse(line, strlen(line), "metrics", &v));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", setup.folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof line, file)); /* step 1 */
+    assert_non_null(fgets(line, sizeof line, file)); /* steps 2 to 4 */
+    assert_null(fgets(path, sizeof path, file));
+    fclose(file);
+    json_value *object;
+    assert_ok(json_parse(line, strlen(line), "metrics", &object));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         int64_t got;
-        assert_ok(json_want_int(v, counts[i].key, "metrics", &got));
+        assert_ok(json_want_int(object, counts[i].key, "metrics", &got));
         if (got != counts[i].value)
             fail_msg("%s is %lld", counts[i].key, (long long)got);
     }
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
         double got;
-        assert_ok(json_want_real(v, reals[i], "metrics", &got));
+        assert_ok(json_want_real(object, reals[i], "metrics", &got));
     }
     const char *digest;
-    assert_ok(json_want_text(v, "rows_digest", "metrics", &digest));
+    assert_ok(json_want_text(object, "rows_digest", "metrics", &digest));
     assert_int_equal(strlen(digest), 32);
-    json_free(&v);
-    close_bench(&b);
+    json_free(&object);
+    close_bench(&setup);
 }
 
 /* The numbers of a line of metrics.jsonl; lines count from 1. */
-static json_value *metrics_of(const bench *b, int number)
+static json_value *metrics_of(const bench *setup, int number)
 {
     char path[4096], line[4096];
-    json_value *v;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", b->folder);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
+    json_value *value;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", setup->folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
     for (int i = 0; i < number; i++)
-        assert_non_null(fgets(line, sizeof line, f));
-    fclose(f);
-    assert_ok(json_parse(line, strlen(line), "metrics", &v));
-    return v;
+        assert_non_null(fgets(line, sizeof line, file));
+    fclose(file);
+    assert_ok(json_parse(line, strlen(line), "metrics", &value));
+    return value;
 }
 
 /* The two ways of counting FLOPs: useful ones of real tokens, or torchtitan's of whole rows. */
@@ -237,24 +238,26 @@ static void test_reporter__both_countings(void **state)
     (void)state;
     const int kinds[] = {MFU_USEFUL, MFU_TORCHTITAN};
     for (int i = 0; i < 2; i++) {
-        bench b;
-        open_bench(&b, 1);
-        reporter_free(&b.r);
-        b.c.metrics_mfu = kinds[i];
-        assert_ok(reporter_new(&b.c, &b.s, &high_peak, b.folder, &b.r));
-        report_steps(&b, 1, 1, false, false);
-        json_value *v = metrics_of(&b, 1);
-        const double seconds = json_real(json_find(v, "seconds"), 0);
+        bench setup;
+        open_bench(&setup, 1);
+        reporter_free(&setup.reports);
+        setup.options.metrics_mfu = kinds[i];
+        assert_ok(
+            reporter_new(&setup.options, &setup.run, &high_peak, setup.folder, &setup.reports));
+        report_steps(&setup, 1, 1, false, false);
+        json_value *value = metrics_of(&setup, 1);
+        const double seconds = json_real(json_find(value, "seconds"), 0);
         const double tokens = kinds[i] == MFU_USEFUL ? 900 : 1024;
         const double work =
-            kinds[i] == MFU_USEFUL ? 1200 : 1024 * dims_flops_torchtitan(&b.s.dims, 512);
-        assert_true(fabs(json_real(json_find(v, "tps"), 0) * seconds / tokens - 1) < 1e-9);
-        assert_true(fabs(json_real(json_find(v, "tflops"), 0) * 1e12 * seconds / work - 1) < 1e-9);
-        assert_true(fabs(json_real(json_find(v, "mfu_percent"), 0) /
-                             (1e-4 * json_real(json_find(v, "tflops"), 0)) -
+            kinds[i] == MFU_USEFUL ? 1200 : 1024 * dims_flops_torchtitan(&setup.run.dims, 512);
+        assert_true(fabs(json_real(json_find(value, "tps"), 0) * seconds / tokens - 1) < 1e-9);
+        assert_true(fabs(json_real(json_find(value, "tflops"), 0) * 1e12 * seconds / work - 1) <
+                    1e-9);
+        assert_true(fabs(json_real(json_find(value, "mfu_percent"), 0) /
+                             (1e-4 * json_real(json_find(value, "tflops"), 0)) -
                          1) < 1e-9); /* at a peak of a million TFLOP/s */
-        json_free(&v);
-        close_bench(&b);
+        json_free(&value);
+        close_bench(&setup);
     }
 }
 
@@ -264,27 +267,27 @@ static void test_reporter__mfu_is_never_above_100(void **state)
 {
     (void)state;
     for (int measured = 0; measured < 2; measured++) {
-        bench b;
+        bench setup;
         double mfu;
         const peak_rate low = {.flops = 1.0, .measured = measured, .tries_left = 1};
-        open_bench(&b, 1);
-        reporter_free(&b.r);
-        assert_ok(reporter_new(&b.c, &b.s, &low, b.folder, &b.r));
-        report_steps(&b, 1, 2, false, false);
-        const bool unknown = strstr(b.printed, "  mfu: unknown  ") != NULL;
+        open_bench(&setup, 1);
+        reporter_free(&setup.reports);
+        assert_ok(reporter_new(&setup.options, &setup.run, &low, setup.folder, &setup.reports));
+        report_steps(&setup, 1, 2, false, false);
+        const bool unknown = strstr(setup.printed, "  mfu: unknown  ") != NULL;
         assert_true(unknown == !measured);
         for (int line = 1; line <= 2; line++) {
-            json_value *v = metrics_of(&b, line);
+            json_value *value = metrics_of(&setup, line);
             if (measured) {
-                assert_ok(json_want_real(v, "mfu_percent", "metrics", &mfu));
+                assert_ok(json_want_real(value, "mfu_percent", "metrics", &mfu));
                 assert_true(mfu > 0.0 && mfu <= 100.0);
             } else {
-                assert_non_null(json_find(v, "mfu_percent"));
-                assert_true(isnan(json_real(json_find(v, "mfu_percent"), NAN)));
+                assert_non_null(json_find(value, "mfu_percent"));
+                assert_true(isnan(json_real(json_find(value, "mfu_percent"), NAN)));
             }
-            json_free(&v);
+            json_free(&value);
         }
-        close_bench(&b);
+        close_bench(&setup);
     }
 }
 
@@ -293,32 +296,32 @@ static void test_reporter__mfu_is_never_above_100(void **state)
 static void test_reporter__load_is_of_its_step(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b, 10);
-    const text_dims *t = &b.s.dims.text;
-    const size_t n = (size_t)(t->layers * t->experts);
-    b.experts = calloc(n, sizeof *b.experts);
-    assert_non_null(b.experts);
-    for (size_t i = 0; i < n; i++)
-        b.experts[i] = 3;
-    report_steps(&b, 1, 1, false, false);
-    json_value *v = metrics_of(&b, 1);
-    assert_true(json_real(json_find(v, "expert_load"), 0) == 1.0);
-    assert_true(json_real(json_find(v, "experts_idle_percent"), -1) == 0.0);
-    json_free(&v);
-    for (size_t i = 0; i < n; i++) /* two experts of a layer get all tokens, three to one */
-        b.experts[i] = (int64_t)i % t->experts == 0 ? 3 : (int64_t)i % t->experts == 1;
-    report_steps(&b, 2, 2, false, false);
-    memset(b.experts, 0, n * sizeof *b.experts);
-    assert_ok(reporter_finish(b.r));
-    v = metrics_of(&b, 2);
-    const double experts = (double)t->experts;
-    assert_true(fabs(json_real(json_find(v, "expert_load"), 0) - 0.75 * experts) < 1e-9);
-    assert_true(fabs(json_real(json_find(v, "experts_idle_percent"), 0) -
+    bench setup;
+    open_bench(&setup, 10);
+    const text_dims *dims = &setup.run.dims.text;
+    const size_t count = (size_t)(dims->layers * dims->experts);
+    setup.experts = calloc(count, sizeof *setup.experts);
+    assert_non_null(setup.experts);
+    for (size_t i = 0; i < count; i++)
+        setup.experts[i] = 3;
+    report_steps(&setup, 1, 1, false, false);
+    json_value *value = metrics_of(&setup, 1);
+    assert_true(json_real(json_find(value, "expert_load"), 0) == 1.0);
+    assert_true(json_real(json_find(value, "experts_idle_percent"), -1) == 0.0);
+    json_free(&value);
+    for (size_t i = 0; i < count; i++) /* two experts of a layer get all tokens, three to one */
+        setup.experts[i] = (int64_t)i % dims->experts == 0 ? 3 : (int64_t)i % dims->experts == 1;
+    report_steps(&setup, 2, 2, false, false);
+    memset(setup.experts, 0, count * sizeof *setup.experts);
+    assert_ok(reporter_finish(setup.reports));
+    value = metrics_of(&setup, 2);
+    const double experts = (double)dims->experts;
+    assert_true(fabs(json_real(json_find(value, "expert_load"), 0) - 0.75 * experts) < 1e-9);
+    assert_true(fabs(json_real(json_find(value, "experts_idle_percent"), 0) -
                      100 * (experts - 2) / experts) < 1e-9);
-    json_free(&v);
-    free(b.experts);
-    close_bench(&b);
+    json_free(&value);
+    free(setup.experts);
+    close_bench(&setup);
 }
 
 /* Time handed to reporter_rest does not count as training time. With the 0.3 s that the test
@@ -327,19 +330,19 @@ static void test_reporter__load_is_of_its_step(void **state)
 static void test_reporter__rates_leave_out_rest(void **state)
 {
     (void)state;
-    bench b;
-    open_bench(&b, 1);
+    bench setup;
+    open_bench(&setup, 1);
     int64_t start = clock_ns();
     usleep(300000);
-    reporter_rest(b.r, clock_ns() - start);
-    report_steps(&b, 1, 1, false, false);
-    const char *tps = strstr(b.printed, "tps: ");
+    reporter_rest(setup.reports, clock_ns() - start);
+    report_steps(&setup, 1, 1, false, false);
+    const char *tps = strstr(setup.printed, "tps: ");
     assert_non_null(tps);
     int64_t rate = 0;
-    for (const char *p = tps + strlen("tps: "); *p != ' '; p++)
-        rate = *p == ',' ? rate : rate * 10 + (*p - '0');
+    for (const char *at = tps + strlen("tps: "); *at != ' '; at++)
+        rate = *at == ',' ? rate : rate * 10 + (*at - '0');
     assert_true(rate > 3000);
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 int main(void)

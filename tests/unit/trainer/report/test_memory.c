@@ -24,82 +24,84 @@ typedef struct small {
     memory_rank rank;
 } small;
 
-static small small_layout(const model_dims *d)
+static small small_layout(const model_dims *dims)
 {
     return (small){.cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1},
                    .options = {.rows = 6, .seq_len = 256, .patch_budget = 1024, .training = true},
-                   .rank = {.dims = d, .size = {.stored = 1000, .trained = 1000}}};
+                   .rank = {.dims = dims, .size = {.stored = 1000, .trained = 1000}}};
 }
 
-static memory_plan plan_small(const small *l)
+static memory_plan plan_small(const small *setup)
 {
-    memory_plan p;
-    assert_ok(memory_plan_make(&l->options, &l->rank, &(memory_shapes){0}, &l->cpu, &p));
-    return p;
+    memory_plan planned;
+    assert_ok(memory_plan_make(&setup->options, &setup->rank, &(memory_shapes){0}, &setup->cpu,
+                               &planned));
+    return planned;
 }
 
 static void test_memory__regions_are_counted(void **state)
 {
     (void)state;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    small l = small_layout(&d);
-    const memory_plan p = plan_small(&l);
-    assert_int_equal(p.parameters, 4000);
-    assert_int_equal(p.gradients, 4000);
-    assert_int_equal(p.moments, 8000);
-    assert_int_equal(p.weights, 0); /* the CPU computes with the values themselves */
-    assert_true(p.staging >= (int64_t)6 * 1024 * (768 + 1536));
-    assert_int_equal(memory_gpu_total(&p.gpu), 0); /* there are no regions of a GPU */
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    small setup = small_layout(&dims);
+    const memory_plan planned = plan_small(&setup);
+    assert_int_equal(planned.parameters, 4000);
+    assert_int_equal(planned.gradients, 4000);
+    assert_int_equal(planned.moments, 8000);
+    assert_int_equal(planned.weights, 0); /* the CPU computes with the values themselves */
+    assert_true(planned.staging >= (int64_t)6 * 1024 * (768 + 1536));
+    assert_int_equal(memory_gpu_total(&planned.gpu), 0); /* there are no regions of a GPU */
     /* Two micro-batches of rows, and one that is being built. */
-    assert_true(p.built + p.received >= p.staging + (int64_t)12 * 1024 * 768);
-    assert_int_equal(p.total, 16000 + p.activations + p.staging + p.built + p.received);
-    l.options.training = false;
-    const memory_plan eval = plan_small(&l);
+    assert_true(planned.built + planned.received >= planned.staging + (int64_t)12 * 1024 * 768);
+    assert_int_equal(planned.total, 16000 + planned.activations + planned.staging + planned.built +
+                                        planned.received);
+    setup.options.training = false;
+    const memory_plan eval = plan_small(&setup);
     assert_int_equal(eval.gradients + eval.moments, 0);
-    assert_true(eval.activations < p.activations);
+    assert_true(eval.activations < planned.activations);
 }
 
 /* Ranks that share experts have windows; without windows the same rows lie in scratch. */
 static void test_memory__windows_are_in_the_plan(void **state)
 {
     (void)state;
-    const layout l = {.replicate = 1,
-                      .shard = 4,
-                      .context = 1,
-                      .tensor = 1,
-                      .pipeline = 1,
-                      .expert = 4,
-                      .expert_tensor = 1,
-                      .world = 4,
-                      .accumulation = 1};
-    model_dims d;
+    const layout degrees = {.replicate = 1,
+                            .shard = 4,
+                            .context = 1,
+                            .tensor = 1,
+                            .pipeline = 1,
+                            .expert = 4,
+                            .expert_tensor = 1,
+                            .world = 4,
+                            .accumulation = 1};
+    model_dims dims;
     mesh at;
-    assert_ok(dims_preset("debug", &d));
-    mesh_sketch(&l, 0, &at);
-    small m = small_layout(&d);
-    m.rank.mesh = &at;
-    const memory_plan by_host = plan_small(&m);
-    m.options.exchange = EXCHANGE_IF_REACHED;
-    const memory_plan by_device = plan_small(&m);
-    const int64_t slots = m.options.rows * m.options.seq_len * d.text.top_k;
-    const int64_t row_bytes = d.text.hidden * 4;
+    assert_ok(dims_preset("debug", &dims));
+    mesh_sketch(&degrees, 0, &at);
+    small setup = small_layout(&dims);
+    setup.rank.mesh = &at;
+    const memory_plan by_host = plan_small(&setup);
+    setup.options.exchange = EXCHANGE_IF_REACHED;
+    const memory_plan by_device = plan_small(&setup);
+    const int64_t slots = setup.options.rows * setup.options.seq_len * dims.text.top_k;
+    const int64_t row_bytes = dims.text.hidden * 4;
     assert_int_equal(by_host.window, 0);
-    assert_int_equal(by_device.window, exchange_window_bytes(&d.text, &l, slots, 4));
+    assert_int_equal(by_device.window, exchange_window_bytes(&dims.text, &degrees, slots, 4));
     assert_true(by_device.window >= 3 * (slots * 5 / 4) * row_bytes);
     assert_int_equal(by_device.total - by_device.window - by_device.activations,
                      by_host.total - by_host.activations);
     assert_true(by_device.activations <= by_host.activations); /* scratch is shared */
     assert_true(by_device.total >= by_host.total - 8 * (slots * 5 / 4 + 1));
 
-    conf c = {.training_backend = BACKEND_CPU};
-    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_HOST);
-    c.training_backend = BACKEND_CUDA;
-    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_IF_REACHED);
-    c.comm_engine = ENGINE_MPI;
-    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_HOST);
-    c.comm_expert_exchange = EXPERT_EXCHANGE_DEVICE;
-    assert_int_equal(memory_exchange_way(&c, &l), EXCHANGE_BY_DEVICE);
+    conf options = {.training_backend = BACKEND_CPU};
+    assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_BY_HOST);
+    options.training_backend = BACKEND_CUDA;
+    assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_IF_REACHED);
+    options.comm_engine = ENGINE_MPI;
+    assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_BY_HOST);
+    options.comm_expert_exchange = EXPERT_EXCHANGE_DEVICE;
+    assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_BY_DEVICE);
 }
 
 /* Checks what is suggested where the device has exactly this much memory. */
@@ -114,40 +116,41 @@ static void change_for(plan_input *in, plan_device *on, int64_t bytes, const cha
 
 static int64_t total_of(const plan_input *in, int64_t rows, unsigned again)
 {
-    memory_plan p;
-    const recomputes r = {{.what = again}, {.what = again}};
-    assert_ok(layout_plan_make(in, rows, &r, &p));
-    return p.total;
+    memory_plan planned;
+    const recomputes recomputed = {{.what = again}, {.what = again}};
+    assert_ok(layout_plan_make(in, rows, &recomputed, &planned));
+    return planned.total;
 }
 
 static void test_memory__offers_the_smallest_change(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
-    layout l;
+    model_dims dims;
+    params *registry;
+    layout degrees;
     plan_device cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
-    conf c = {.parallelism_data_parallel_replicate_degree = 1,
-              .parallelism_pipeline_parallel_degree = 1,
-              .parallelism_pipeline_parallel_split_points = "",
-              .parallelism_data_parallel_shard_degree = -1,
-              .parallelism_tensor_parallel_degree = 1,
-              .parallelism_context_parallel_degree = 1,
-              .parallelism_expert_parallel_degree = 1,
-              .parallelism_expert_tensor_parallel_degree = 1,
-              .training_local_batch_size = 6,
-              .training_global_batch_size = 6,
-              .training_seq_len = 256,
-              .training_backend = BACKEND_CPU,
-              .memory_limit = 1,
-              .activation_checkpoint_selective_ac_option = "op",
-              .activation_checkpoint_save = "auto",
-              .activation_checkpoint_vision_save = "auto",
-              .feed_replay = ""};
-    assert_ok(dims_preset("debug", &d));
-    assert_ok(params_new(&d, &p));
-    assert_ok(layout_of(&c, NULL, &l));
-    plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &cpu};
+    conf options = {.parallelism_data_parallel_replicate_degree = 1,
+                    .parallelism_pipeline_parallel_degree = 1,
+                    .parallelism_pipeline_parallel_split_points = "",
+                    .parallelism_data_parallel_shard_degree = -1,
+                    .parallelism_tensor_parallel_degree = 1,
+                    .parallelism_context_parallel_degree = 1,
+                    .parallelism_expert_parallel_degree = 1,
+                    .parallelism_expert_tensor_parallel_degree = 1,
+                    .training_local_batch_size = 6,
+                    .training_global_batch_size = 6,
+                    .training_seq_len = 256,
+                    .training_backend = BACKEND_CPU,
+                    .memory_limit = 1,
+                    .activation_checkpoint_selective_ac_option = "op",
+                    .activation_checkpoint_save = "auto",
+                    .activation_checkpoint_vision_save = "auto",
+                    .feed_replay = ""};
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(layout_of(&options, NULL, &degrees));
+    plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &cpu};
 
     change_for(&in, &cpu, total_of(&in, 6, 0),
                "what fits: training.local_batch_size 6, training.seq_len 256");
@@ -167,12 +170,12 @@ static void test_memory__offers_the_smallest_change(void **state)
                "training.local_batch_size 1, training.seq_len ");
     change_for(&in, &cpu, 1000, "no batch of this model fits");
     /* If the suggested mode needs another option changed, that option is named too. */
-    c.activation_checkpoint_save = "qkv";
-    c.activation_checkpoint_mode = AC_SELECTIVE;
-    in.conf = &c;
+    options.activation_checkpoint_save = "qkv";
+    options.activation_checkpoint_mode = AC_SELECTIVE;
+    in.conf = &options;
     change_for(&in, &cpu, total_of(&in, 6, RECOMPUTE_CHEAP),
                "what fits: training.local_batch_size 6, ");
-    params_free(&p);
+    params_free(&registry);
 }
 
 /* `save: auto` decides by the device: an H100 recomputes what an H200 has room for, and a B200
@@ -184,65 +187,66 @@ static void test_memory__auto_decides_for_the_device(void **state)
     char name[] = "trainer", *argv[] = {name, NULL}, text[RECOMPUTE_TEXT_MAX];
     int argc = 1;
     int64_t kept[3];
-    conf c;
-    model_dims d;
-    params *p;
-    layout l;
-    assert_ok(conf_load(&c, &argc, argv));
-    c.parallelism_world_size = c.parallelism_data_parallel_shard_degree = 16;
-    c.training_seq_len = 8192;
-    c.training_local_batch_size = 4;
-    c.training_global_batch_size = 64;
-    c.activation_checkpoint_mode = AC_SELECTIVE;
-    assert_ok(dims_preset("qwen3-30b-a3b", &d));
-    assert_ok(params_new(&d, &p));
-    assert_ok(layout_of(&c, NULL, &l));
+    conf options;
+    model_dims dims;
+    params *registry;
+    layout degrees;
+    assert_ok(conf_load(&options, &argc, argv));
+    options.parallelism_world_size = options.parallelism_data_parallel_shard_degree = 16;
+    options.training_seq_len = 8192;
+    options.training_local_batch_size = 4;
+    options.training_global_batch_size = 64;
+    options.activation_checkpoint_mode = AC_SELECTIVE;
+    assert_ok(dims_preset("qwen3-30b-a3b", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(layout_of(&options, NULL, &degrees));
     for (int i = 0; i < 3; i++) {
         plan_device on;
-        recomputes r;
-        memory_plan m;
+        recomputes recomputed;
+        memory_plan planned;
         assert_ok(plan_device_named(names[i], &on));
-        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &on};
-        assert_ok(recompute_plan_of(&in, 4, &r));
-        assert_ok(layout_plan_make(&in, 4, &r, &m));
-        print_message("%s: %s\n", names[i], recompute_plan_text(&r.text, text));
-        kept[i] = m.activations;
-        assert_true(layout_fits(&in, &m));
+        const plan_input in = {
+            .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &on};
+        assert_ok(recompute_plan_of(&in, 4, &recomputed));
+        assert_ok(layout_plan_make(&in, 4, &recomputed, &planned));
+        print_message("%s: %s\n", names[i], recompute_plan_text(&recomputed.text, text));
+        kept[i] = planned.activations;
+        assert_true(layout_fits(&in, &planned));
     }
     assert_true(kept[0] < kept[1] && kept[1] < kept[2]);
-    params_free(&p);
-    conf_done(&c);
+    params_free(&registry);
+    conf_done(&options);
 }
 
 static void test_device__is_named(void **state)
 {
     (void)state;
-    plan_device p;
-    assert_ok(plan_device_named("h100", &p));
-    assert_true(p.memory < 85e9 && !plan_device_is_cpu(&p));
-    assert_ok(plan_device_named("80000000000", &p));
-    assert_true(p.memory == 80e9 && p.sizes->act == DT_BF16);
-    assert_ok(plan_device_named("cpu", &p));
-    assert_true(plan_device_is_cpu(&p) && p.memory > 1e8);
-    assert_fails(ST_USAGE, plan_device_named("a100", &p), "expected h100, h200, b200, cpu, or ");
-    assert_fails(ST_USAGE, plan_device_named("-5", &p), "--device -5: expected ");
-    assert_fails(ST_USAGE, plan_device_named("", &p), "expected h100");
+    plan_device on;
+    assert_ok(plan_device_named("h100", &on));
+    assert_true(on.memory < 85e9 && !plan_device_is_cpu(&on));
+    assert_ok(plan_device_named("80000000000", &on));
+    assert_true(on.memory == 80e9 && on.sizes->act == DT_BF16);
+    assert_ok(plan_device_named("cpu", &on));
+    assert_true(plan_device_is_cpu(&on) && on.memory > 1e8);
+    assert_fails(ST_USAGE, plan_device_named("a100", &on), "expected h100, h200, b200, cpu, or ");
+    assert_fails(ST_USAGE, plan_device_named("-5", &on), "--device -5: expected ");
+    assert_fails(ST_USAGE, plan_device_named("", &on), "expected h100");
 }
 
 /* What a device that is there says of itself. */
 static size_t said_used, said_total, said_available;
 
-static status say_memory(device *d, size_t *out_used, size_t *out_total)
+static status say_memory(device *dev, size_t *out_used, size_t *out_total)
 {
-    (void)d;
+    (void)dev;
     *out_used = said_used;
     *out_total = said_total;
     return ST_OK;
 }
 
-static status say_available(device *d, size_t *out)
+static status say_available(device *dev, size_t *out)
 {
-    (void)d;
+    (void)dev;
     *out = said_available;
     return ST_OK;
 }
@@ -255,18 +259,18 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     const backend_vtable gpu = {.memory = say_memory, .available = say_available};
     backend_vtable cpu = gpu;
     cpu.immediate = true;
-    device d = {.backend = &gpu,
-                .multiprocessors = 77,
-                .context_bytes = 500,
-                .used_at_open = 29000,
-                .description = "NVIDIA H200, sm_90"};
+    device dev = {.backend = &gpu,
+                  .multiprocessors = 77,
+                  .context_bytes = 500,
+                  .used_at_open = 29000,
+                  .description = "NVIDIA H200, sm_90"};
     plan_device on;
     plan_room room;
     char text[PLAN_DEVICE_TEXT];
     said_total = 100000;
     said_used = 30000; /* of a GPU this is everyone's */
     said_available = 70000;
-    assert_ok(plan_device_opened(&d, &on, &room));
+    assert_ok(plan_device_opened(&dev, &on, &room));
     assert_true(on.memory == 100000 && on.usable == 71500);
     assert_true(room.own == 500 && room.grown == 1000);
     assert_int_equal(on.multiprocessors, 77); /* not those that an H200 has */
@@ -274,11 +278,11 @@ static void test_device__others_and_sharers_are_taken_off(void **state)
     plan_device_share(&on, 3);
     plan_device_share(&on, 3);
     assert_true(fabs(on.usable - 71500.0 / 3) < 1e-6 && on.sharers == 3 && on.memory == 100000);
-    d.backend = &cpu;
-    assert_ok(plan_device_opened(&d, &on, NULL)); /* of a CPU it is this process's */
+    dev.backend = &cpu;
+    assert_ok(plan_device_opened(&dev, &on, NULL)); /* of a CPU it is this process's */
     assert_true(on.usable == 100000 && plan_device_is_cpu(&on));
     said_available = 20000;
-    assert_ok(plan_device_opened(&d, &on, NULL));
+    assert_ok(plan_device_opened(&dev, &on, NULL));
     assert_true(on.usable == 50000);
     on.memory = 4.0 * 1073741824;
     on.usable = 3.0 * 1073741824;
@@ -293,13 +297,13 @@ static void test_device__a_stand_in_is_planned_as_what_it_claims(void **state)
 {
     (void)state;
     static const char *const names[] = {"h100", "h200", "b200", "80000000000"};
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    small l = small_layout(&d);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    small setup = small_layout(&dims);
     int64_t context[2] = {0};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         plan_device named, opened;
-        memory_plan a, b;
+        memory_plan first, second;
         device *shapes;
         assert_ok(plan_device_named(names[i], &named));
         assert_ok(device_open(BACKEND_SHAPES,
@@ -308,10 +312,12 @@ static void test_device__a_stand_in_is_planned_as_what_it_claims(void **state)
         device_close(&shapes);
         assert_true((int64_t)named.memory == (int64_t)opened.memory);
         assert_true((int64_t)named.usable == (int64_t)opened.usable);
-        assert_ok(memory_plan_make(&l.options, &l.rank, &(memory_shapes){0}, &named, &a));
-        assert_ok(memory_plan_make(&l.options, &l.rank, &(memory_shapes){0}, &opened, &b));
-        assert_memory_equal(&a, &b, sizeof a);
-        context[i == 2] = a.gpu.context;
+        assert_ok(
+            memory_plan_make(&setup.options, &setup.rank, &(memory_shapes){0}, &named, &first));
+        assert_ok(
+            memory_plan_make(&setup.options, &setup.rank, &(memory_shapes){0}, &opened, &second));
+        assert_memory_equal(&first, &second, sizeof first);
+        context[i == 2] = first.gpu.context;
     }
     assert_true(context[1] - context[0] > 43 << 20); /* a B200 has more multiprocessors */
 }
@@ -321,32 +327,33 @@ static void test_device__a_stand_in_is_planned_as_what_it_claims(void **state)
 static void test_memory__tables_are_short_unless_asked(void **state)
 {
     (void)state;
-    const layout l = {.world = 1, .pipeline = 1};
+    const layout degrees = {.world = 1, .pipeline = 1};
     const char *const names[] = {"cpu", "h200"};
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    small s = small_layout(&d);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    small setup = small_layout(&dims);
     for (int i = 0; i < 2; i++) {
         plan_device on;
-        memory_plan p;
+        memory_plan planned;
         memory_region region[MEMORY_REGIONS];
         char *text = NULL, total[MEMORY_BYTES_TEXT], bytes[64];
         size_t size;
         assert_ok(plan_device_named(names[i], &on));
-        assert_ok(memory_plan_make(&s.options, &s.rank, &(memory_shapes){0}, &on, &p));
+        assert_ok(
+            memory_plan_make(&setup.options, &setup.rank, &(memory_shapes){0}, &on, &planned));
         int64_t sum = 0;
-        for (int r = 0, n = memory_plan_regions(&p, &on, region); r < n; r++)
-            sum += i == 1 && region[r].part == MEMORY_HOST ? 0 : region[r].bytes;
-        assert_int_equal(sum, p.total);
+        for (int line = 0, count = memory_plan_regions(&planned, &on, region); line < count; line++)
+            sum += i == 1 && region[line].part == MEMORY_HOST ? 0 : region[line].bytes;
+        assert_int_equal(sum, planned.total);
         for (int table = TABLE_SHORT; table <= TABLE_FULL; table++) {
             int lines = 0;
             FILE *to = open_memstream(&text, &size);
-            memory_plan_print(&p, &l, &on, table, to);
+            memory_plan_print(&planned, &degrees, &on, table, to);
             fclose(to);
             for (size_t at = 0; at < size; at++)
                 lines += text[at] == '\n';
-            assert_non_null(strstr(text, memory_bytes_text(p.total, total)));
-            snprintf(bytes, sizeof bytes, " %lld bytes ", (long long)p.total);
+            assert_non_null(strstr(text, memory_bytes_text(planned.total, total)));
+            snprintf(bytes, sizeof bytes, " %lld bytes ", (long long)planned.total);
             assert_true((strstr(text, bytes) != NULL) == (table == TABLE_FULL));
             assert_true(table == TABLE_FULL ? lines > 9 : lines >= 4 && lines <= 6);
             free(text);
@@ -361,10 +368,10 @@ static void test_memory__tables_are_short_unless_asked(void **state)
 static void test_memory__patches_are_whole_groups(void **state)
 {
     (void)state;
-    batch_caps c = memory_caps(3, 100, 401);
-    assert_int_equal(c.patches, 3 * 404);
-    assert_int_equal(c.tokens, 300);
-    assert_true(c.docs >= 3 && c.items == 303 && c.frames == 303);
+    batch_caps caps = memory_caps(3, 100, 401);
+    assert_int_equal(caps.patches, 3 * 404);
+    assert_int_equal(caps.tokens, 300);
+    assert_true(caps.docs >= 3 && caps.items == 303 && caps.frames == 303);
 }
 
 static void test_layout__ranks_fit_each_other(void **state)
@@ -385,36 +392,36 @@ static void test_layout__ranks_fit_each_other(void **state)
         {8, -1, 1, 1, 1, 1, 3, 8, "local_batch_size 3 x 8", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        conf c = {.parallelism_data_parallel_replicate_degree = 1,
-                  .parallelism_pipeline_parallel_degree = 1,
-                  .parallelism_pipeline_parallel_split_points = "",
-                  .parallelism_world_size = cases[i].world,
-                  .parallelism_data_parallel_shard_degree = cases[i].shard,
-                  .parallelism_tensor_parallel_degree = cases[i].tensor,
-                  .parallelism_context_parallel_degree = cases[i].context,
-                  .parallelism_expert_parallel_degree = cases[i].expert,
-                  .parallelism_expert_tensor_parallel_degree = cases[i].expert_tensor,
-                  .training_local_batch_size = cases[i].local,
-                  .training_global_batch_size = cases[i].global};
-        layout l;
+        conf options = {.parallelism_data_parallel_replicate_degree = 1,
+                        .parallelism_pipeline_parallel_degree = 1,
+                        .parallelism_pipeline_parallel_split_points = "",
+                        .parallelism_world_size = cases[i].world,
+                        .parallelism_data_parallel_shard_degree = cases[i].shard,
+                        .parallelism_tensor_parallel_degree = cases[i].tensor,
+                        .parallelism_context_parallel_degree = cases[i].context,
+                        .parallelism_expert_parallel_degree = cases[i].expert,
+                        .parallelism_expert_tensor_parallel_degree = cases[i].expert_tensor,
+                        .training_local_batch_size = cases[i].local,
+                        .training_global_batch_size = cases[i].global};
+        layout degrees;
         if (cases[i].words) {
-            assert_fails(ST_CONFIG, layout_of(&c, NULL, &l), cases[i].words);
+            assert_fails(ST_CONFIG, layout_of(&options, NULL, &degrees), cases[i].words);
             continue;
         }
-        assert_ok(layout_of(&c, NULL, &l));
-        assert_int_equal(l.accumulation, cases[i].accumulation);
-        assert_int_equal(l.shard * l.tensor * l.context, l.world);
+        assert_ok(layout_of(&options, NULL, &degrees));
+        assert_int_equal(degrees.accumulation, cases[i].accumulation);
+        assert_int_equal(degrees.shard * degrees.tensor * degrees.context, degrees.world);
     }
 }
 
-static int64_t workspace(const batch_caps *caps, int n)
+static int64_t workspace(const batch_caps *caps, int count)
 {
-    model_dims d;
-    memory_gpu m;
-    const memory_steps steps = {.caps = caps, .count = n, .buffers = 2};
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    memory_gpu_plan(&d, &(model_options){.training = true}, &steps, 132, &m);
-    return m.workspace;
+    model_dims dims;
+    memory_gpu gpu;
+    const memory_steps steps = {.caps = caps, .count = count, .buffers = 2};
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    memory_gpu_plan(&dims, &(model_options){.training = true}, &steps, 132, &gpu);
+    return gpu.workspace;
 }
 
 /* Memory of NCCL and of values exchanged by hosts: nothing for one rank; else a part for each
@@ -429,24 +436,25 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
                  {8, 1, 1, mib + communicator},
                  {8, 8, 1, mib + communicator + 7 * peer},
                  {4, 1, 2, mib + 3 * communicator + peer}};
-    model_dims d;
+    model_dims dims;
     const batch_caps caps = {.tokens = 64};
     const memory_steps steps = {.caps = &caps, .count = 1, .buffers = 2};
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mesh m;
+        mesh ranks;
         memory_gpu gpu;
-        const layout l = {.replicate = 1,
-                          .shard = cases[i].shard,
-                          .context = 1,
-                          .tensor = 1,
-                          .pipeline = cases[i].pipeline,
-                          .expert = cases[i].expert,
-                          .expert_tensor = 1,
-                          .world = cases[i].shard * cases[i].pipeline,
-                          .accumulation = 2};
-        mesh_sketch(&l, 0, &m);
-        memory_gpu_plan(&d, &(model_options){.training = true, .mesh = &m}, &steps, 132, &gpu);
+        const layout degrees = {.replicate = 1,
+                                .shard = cases[i].shard,
+                                .context = 1,
+                                .tensor = 1,
+                                .pipeline = cases[i].pipeline,
+                                .expert = cases[i].expert,
+                                .expert_tensor = 1,
+                                .world = cases[i].shard * cases[i].pipeline,
+                                .accumulation = 2};
+        mesh_sketch(&degrees, 0, &ranks);
+        memory_gpu_plan(&dims, &(model_options){.training = true, .mesh = &ranks}, &steps, 132,
+                        &gpu);
         assert_int_equal(gpu.ranks, cases[i].bytes);
         assert_int_equal(memory_gpu_total(&gpu),
                          gpu.context + gpu.libraries + gpu.workspace + gpu.graphs + gpu.ranks);
@@ -460,17 +468,17 @@ static void test_gpu__graphs_of_every_kind_of_batch(void **state)
     const batch_caps stills = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 8};
     const batch_caps clips = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 64};
     const batch_caps both[] = {stills, clips};
-    const model_options o = {.training = true};
-    model_dims d;
+    const model_options options = {.training = true};
+    model_dims dims;
     memory_gpu one, more;
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 1}, 132, &one);
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    memory_gpu_plan(&dims, &options, &(memory_steps){&stills, 1, 1}, 132, &one);
     assert_true(one.nodes > 0);
-    memory_gpu_plan(&d, &o, &(memory_steps){&stills, 1, 2}, 132, &more);
+    memory_gpu_plan(&dims, &options, &(memory_steps){&stills, 1, 2}, 132, &more);
     assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
-    memory_gpu_plan(&d, &o, &(memory_steps){&clips, 1, 1}, 132, &more);
+    memory_gpu_plan(&dims, &options, &(memory_steps){&clips, 1, 1}, 132, &more);
     assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
-    memory_gpu_plan(&d, &o, &(memory_steps){both, 2, 2}, 132, &more);
+    memory_gpu_plan(&dims, &options, &(memory_steps){both, 2, 2}, 132, &more);
     assert_in_range(more.nodes, 6 * one.nodes, 6 * one.nodes + 5);
 }
 
@@ -506,30 +514,31 @@ static void test_gpu__workspace_is_that_of_attention(void **state)
 static void test_layout__state_is_sharded(void **state)
 {
     (void)state;
-    model_dims d;
-    params *p;
-    layout l;
+    model_dims dims;
+    params *registry;
+    layout degrees;
     plan_device h200;
     memory_plan none, full;
     const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
-    conf c = {.parallelism_data_parallel_replicate_degree = 1,
-              .parallelism_pipeline_parallel_degree = 1,
-              .parallelism_pipeline_parallel_split_points = "",
-              .parallelism_world_size = 8,
-              .parallelism_data_parallel_shard_degree = -1,
-              .parallelism_tensor_parallel_degree = 1,
-              .parallelism_context_parallel_degree = 1,
-              .parallelism_expert_parallel_degree = 1,
-              .parallelism_expert_tensor_parallel_degree = 1,
-              .training_local_batch_size = 1,
-              .training_global_batch_size = 8,
-              .training_seq_len = 4096,
-              .feed_replay = ""};
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    assert_ok(params_new(&d, &p));
-    assert_ok(layout_of(&c, NULL, &l));
+    conf options = {.parallelism_data_parallel_replicate_degree = 1,
+                    .parallelism_pipeline_parallel_degree = 1,
+                    .parallelism_pipeline_parallel_split_points = "",
+                    .parallelism_world_size = 8,
+                    .parallelism_data_parallel_shard_degree = -1,
+                    .parallelism_tensor_parallel_degree = 1,
+                    .parallelism_context_parallel_degree = 1,
+                    .parallelism_expert_parallel_degree = 1,
+                    .parallelism_expert_tensor_parallel_degree = 1,
+                    .training_local_batch_size = 1,
+                    .training_global_batch_size = 8,
+                    .training_seq_len = 4096,
+                    .feed_replay = ""};
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(layout_of(&options, NULL, &degrees));
     assert_ok(plan_device_named("h200", &h200));
-    const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &h200};
     assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &none));
     assert_ok(layout_plan_make(&in, 1, &all, &full));
     /* A little more, since the pieces of spans are padded. */
@@ -540,37 +549,38 @@ static void test_layout__state_is_sharded(void **state)
                                      none.staging + memory_gpu_total(&none.gpu));
     assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
     assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation makes more calls */
-    params_free(&p);
+    params_free(&registry);
 }
 
 /* The memory that a rank takes, measured by opening its part of the model on a device of shapes, as
  * a run opens it. */
-static int64_t taken_by(const conf *c, const layout *l, const model_dims *d, int rank)
+static int64_t taken_by(const conf *options, const layout *degrees, const model_dims *dims,
+                        int rank)
 {
-    params *p;
+    params *registry;
     device *dev;
-    stream *s;
-    model *m;
+    stream *queue;
+    model *net;
     mesh at;
     assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
-    assert_ok(dev->backend->stream_new(dev, &s));
-    assert_ok(params_new(d, &p));
-    mesh_sketch(l, rank, &at);
-    assert_ok(params_cut(p, d, l, at.place));
-    params_share(p, &at, true);
+    assert_ok(dev->backend->stream_new(dev, &queue));
+    assert_ok(params_new(dims, &registry));
+    mesh_sketch(degrees, rank, &at);
+    assert_ok(params_cut(registry, dims, degrees, at.place));
+    params_share(registry, &at, true);
     const int64_t before = (int64_t)shapes_bytes(dev);
-    assert_ok(params_alloc(p, s, true));
-    model_options o = {
-        .cap = memory_caps(1, c->training_seq_len, d->vision.depth ? 4 * c->training_seq_len : 0),
-        .mesh = &at,
-        .training = true};
-    model_options_freeze(&o, p);
-    assert_ok(model_new(s, d, p, &o, &m));
+    assert_ok(params_alloc(registry, queue, true));
+    model_options how = {.cap = memory_caps(1, options->training_seq_len,
+                                            dims->vision.depth ? 4 * options->training_seq_len : 0),
+                         .mesh = &at,
+                         .training = true};
+    model_options_freeze(&how, registry);
+    assert_ok(model_new(queue, dims, registry, &how, &net));
     const int64_t bytes = (int64_t)shapes_bytes(dev) - before;
-    model_free(&m, s);
-    params_release(p, s);
-    params_free(&p);
-    dev->backend->stream_free(&s);
+    model_free(&net, queue);
+    params_release(registry, queue);
+    params_free(&registry);
+    dev->backend->stream_free(&queue);
     device_close(&dev);
     return bytes;
 }
@@ -607,35 +617,39 @@ static void test_layout__stages_take_what_is_planned(void **state)
                  {6, 3, 1, 1, "layers.3 layers.4"}};
     const recomputes none = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        conf c = pipeline_of(cases[i].world, cases[i].stages, cases[i].points);
-        c.parallelism_tensor_parallel_degree = cases[i].tensor;
-        c.parallelism_expert_parallel_degree = cases[i].expert;
-        model_dims d;
-        params *p;
-        layout l;
+        conf options = pipeline_of(cases[i].world, cases[i].stages, cases[i].points);
+        options.parallelism_tensor_parallel_degree = cases[i].tensor;
+        options.parallelism_expert_parallel_degree = cases[i].expert;
+        model_dims dims;
+        params *registry;
+        layout degrees;
         plan_device h200;
         memory_plan one, most = {0}, whole;
-        assert_ok(dims_preset("debug", &d));
-        d.text.layers = 12;
-        assert_ok(params_new(&d, &p));
-        assert_ok(layout_of(&c, NULL, &l));
+        assert_ok(dims_preset("debug", &dims));
+        dims.text.layers = 12;
+        assert_ok(params_new(&dims, &registry));
+        assert_ok(layout_of(&options, NULL, &degrees));
         assert_ok(plan_device_named("h200", &h200));
-        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
+        const plan_input in = {.conf = &options,
+                               .layout = &degrees,
+                               .dims = &dims,
+                               .params = registry,
+                               .device = &h200};
         assert_ok(layout_plan_make(&in, 1, &none, &whole));
-        assert_ok(stage_plan(&c, &d, p, &l));
-        const int each = (int)(l.world / l.pipeline);
-        for (int stage = 0; stage < l.pipeline; stage++) {
+        assert_ok(stage_plan(&options, &dims, registry, &degrees));
+        const int each = (int)(degrees.world / degrees.pipeline);
+        for (int stage = 0; stage < degrees.pipeline; stage++) {
             assert_ok(layout_plan_stage(&in, 1, &none, stage, &one));
             assert_int_equal(one.stage, stage);
             for (int rank = stage * each; rank < (stage + 1) * each; rank++)
                 assert_int_equal(one.parameters + one.gradients + one.moments + one.weights +
                                      one.gathered + one.activations,
-                                 taken_by(&c, &l, &d, rank));
+                                 taken_by(&options, &degrees, &dims, rank));
             if (one.total > most.total)
                 most = one;
         }
         assert_memory_equal(&whole, &most, sizeof most);
-        params_free(&p);
+        params_free(&registry);
     }
 }
 
@@ -650,24 +664,28 @@ static void test_layout__the_largest_stage_decides(void **state)
     } cases[] = {{"layers.3 layers.4 layers.5", 3},
                  {"layers.3 layers.40 layers.44", 1},
                  {"layers.40 layers.42 layers.44", 0}};
-    model_dims d;
-    params *p;
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &d));
-    assert_ok(params_new(&d, &p));
+    model_dims dims;
+    params *registry;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    assert_ok(params_new(&dims, &registry));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        conf c = pipeline_of(8, 4, cases[i].points);
-        layout l;
+        conf options = pipeline_of(8, 4, cases[i].points);
+        layout degrees;
         plan_device h200;
-        memory_plan m;
-        assert_ok(layout_of(&c, NULL, &l));
+        memory_plan planned;
+        assert_ok(layout_of(&options, NULL, &degrees));
         assert_ok(plan_device_named("h200", &h200));
-        const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &h200};
-        assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &m));
-        assert_int_equal(m.stage, cases[i].largest);
+        const plan_input in = {.conf = &options,
+                               .layout = &degrees,
+                               .dims = &dims,
+                               .params = registry,
+                               .device = &h200};
+        assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &planned));
+        assert_int_equal(planned.stage, cases[i].largest);
         /* 36 or more of the 48 layers, over two ranks */
-        assert_true((double)m.weights > 0.7 * 31.07e9 * 2 / 2);
+        assert_true((double)planned.weights > 0.7 * 31.07e9 * 2 / 2);
     }
-    params_free(&p);
+    params_free(&registry);
 }
 
 int main(void)

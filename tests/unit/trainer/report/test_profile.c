@@ -20,14 +20,14 @@ static struct {
     int64_t ns[2];
 } now;
 
-static int64_t *clock_of(const stream *s)
+static int64_t *clock_of(const stream *queue)
 {
-    return &now.ns[s == now.of[1]];
+    return &now.ns[queue == now.of[1]];
 }
 
-static status record_event(stream *s, event *e)
+static status record_event(stream *queue, event *moment)
 {
-    e->ns = *clock_of(s);
+    moment->ns = *clock_of(queue);
     return ST_OK;
 }
 
@@ -38,46 +38,46 @@ static status measure_between(event *from, event *to, int64_t *out_ns)
 }
 
 /* A copy takes 10 us. */
-static status time_copy(stream *s, void *dst, const void *src, size_t bytes)
+static status time_copy(stream *queue, void *dst, const void *src, size_t bytes)
 {
     (void)dst;
     (void)src;
     (void)bytes;
-    *clock_of(s) += 10000;
+    *clock_of(queue) += 10000;
     return ST_OK;
 }
 
-static status zero(stream *s, void *dst, size_t bytes)
+static status zero(stream *queue, void *dst, size_t bytes)
 {
-    return time_copy(s, dst, NULL, bytes);
+    return time_copy(queue, dst, NULL, bytes);
 }
 
-static status event_new(device *d, event **out)
+static status event_new(device *dev, event **out)
 {
-    (void)d;
+    (void)dev;
     *out = calloc(1, sizeof **out);
     return *out ? ST_OK : ST_NO_MEMORY;
 }
 
-static void event_free(event **e)
+static void event_free(event **moment)
 {
-    free(*e);
-    *e = NULL;
+    free(*moment);
+    *moment = NULL;
 }
 
-static status event_wait(device *d, event *e)
+static status event_wait(device *dev, event *moment)
 {
-    (void)d;
-    (void)e;
+    (void)dev;
+    (void)moment;
     return ST_OK;
 }
 
 /* A collective of this name that takes ns on its stream. */
-static void time_collective(stream *s, const char *what, int64_t ns)
+static void time_collective(stream *queue, const char *what, int64_t ns)
 {
-    assert_ok(device_call_begins(s, what));
-    *clock_of(s) += ns;
-    assert_ok(device_call_ended(s));
+    assert_ok(device_call_begins(queue, what));
+    *clock_of(queue) += ns;
+    assert_ok(device_call_ended(queue));
 }
 
 /* Lets computing wait for all that is queued on the other stream so far. */
@@ -99,70 +99,70 @@ static const profile_call *find_call(const profile_sums *sums, const char *what)
 }
 
 typedef struct scene {
-    backend_vtable v;
-    device *cpu, d;
-    stream *side, *s;
+    backend_vtable backend;
+    device *cpu, dev;
+    stream *side, *queue;
     const ops_table *ops; /* the real table of s */
-    profile *p;
+    profile *profiler;
 } scene;
 
-static void open_scene(scene *c)
+static void open_scene(scene *picture)
 {
-    c->v = backend_cpu;
-    c->v.event_new = event_new;
-    c->v.event_free = event_free;
-    c->v.event_record = record_event;
-    c->v.event_wait = event_wait;
-    c->v.event_ns = measure_between;
-    c->v.copy = time_copy;
-    c->v.zero = zero;
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &c->cpu));
-    assert_ok(c->cpu->backend->stream_new(c->cpu, &c->s));
-    assert_ok(c->cpu->backend->stream_new(c->cpu, &c->side));
-    c->d = *c->cpu;
-    c->d.backend = &c->v;
-    c->ops = c->s->ops;
-    c->s->dev = c->side->dev = &c->d;
-    now.of[0] = c->s;
-    now.of[1] = c->side;
+    picture->backend = backend_cpu;
+    picture->backend.event_new = event_new;
+    picture->backend.event_free = event_free;
+    picture->backend.event_record = record_event;
+    picture->backend.event_wait = event_wait;
+    picture->backend.event_ns = measure_between;
+    picture->backend.copy = time_copy;
+    picture->backend.zero = zero;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &picture->cpu));
+    assert_ok(picture->cpu->backend->stream_new(picture->cpu, &picture->queue));
+    assert_ok(picture->cpu->backend->stream_new(picture->cpu, &picture->side));
+    picture->dev = *picture->cpu;
+    picture->dev.backend = &picture->backend;
+    picture->ops = picture->queue->ops;
+    picture->queue->dev = picture->side->dev = &picture->dev;
+    now.of[0] = picture->queue;
+    now.of[1] = picture->side;
     now.ns[0] = now.ns[1] = 0;
 }
 
-static void close_scene(scene *c)
+static void close_scene(scene *picture)
 {
-    profile_free(&c->p);
-    assert_true(c->d.backend == &c->v && !c->d.calls);
-    c->s->ops = c->ops;
-    c->s->dev = c->side->dev = c->cpu;
-    c->cpu->backend->stream_free(&c->s);
-    c->cpu->backend->stream_free(&c->side);
-    device_close(&c->cpu);
+    profile_free(&picture->profiler);
+    assert_true(picture->dev.backend == &picture->backend && !picture->dev.calls);
+    picture->queue->ops = picture->ops;
+    picture->queue->dev = picture->side->dev = picture->cpu;
+    picture->cpu->backend->stream_free(&picture->queue);
+    picture->cpu->backend->stream_free(&picture->side);
+    device_close(&picture->cpu);
 }
 
 static void test_profile__exposed_and_overlapped(void **state)
 {
     (void)state;
-    scene c;
-    open_scene(&c);
-    stream *const s = c.s, *const side = c.side;
-    assert_ok(profile_new(s, &c.p));
+    scene picture;
+    open_scene(&picture);
+    stream *const queue = picture.queue, *const side = picture.side;
+    assert_ok(profile_new(queue, &picture.profiler));
     for (int step = 0; step < 2; step++) {
         now.ns[0] = now.ns[1] = 0;
-        assert_ok(profile_begin(c.p));
+        assert_ok(profile_begin(picture.profiler));
         time_collective(side, "gather", 25000);
-        assert_ok(c.d.backend->copy(s, NULL, NULL, 0)); /* computing until 10 us */
-        wait_for("gather");                             /* 15 of the gather's 25 us */
-        time_collective(side, "reduce", 8000);          /* overlaps with the copy below */
-        assert_ok(c.d.backend->copy(s, NULL, NULL, 0));
+        assert_ok(picture.dev.backend->copy(queue, NULL, NULL, 0)); /* computing until 10 us */
+        wait_for("gather");                                         /* 15 of the gather's 25 us */
+        time_collective(side, "reduce", 8000); /* overlaps with the copy below */
+        assert_ok(picture.dev.backend->copy(queue, NULL, NULL, 0));
         wait_for("reduce");
-        assert_ok(device_call_begins(s, NULL)); /* a group of messages is named by its first */
-        time_collective(s, "exchange", 4000);
-        time_collective(s, "another", 1000);
-        assert_ok(device_call_ended(s));
+        assert_ok(device_call_begins(queue, NULL)); /* a group of messages is named by its first */
+        time_collective(queue, "exchange", 4000);
+        time_collective(queue, "another", 1000);
+        assert_ok(device_call_ended(queue));
         now.ns[0] += 3000; /* nothing of ours runs */
-        assert_ok(profile_end(c.p, 0));
+        assert_ok(profile_end(picture.profiler, 0));
     }
-    const profile_sums *sums = profile_read(c.p);
+    const profile_sums *sums = profile_read(picture.profiler);
     const profile_call *gather = find_call(sums, "gather"), *reduce = find_call(sums, "reduce");
     const profile_call *exchange = find_call(sums, "exchange");
     assert_int_equal(sums->n_calls, 3);
@@ -177,40 +177,40 @@ static void test_profile__exposed_and_overlapped(void **state)
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 2 * 20000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 2 * 3000);
     assert_int_equal(sums->total_ns, 2 * (10 + 15 + 10 + 5 + 3) * 1000);
-    close_scene(&c);
+    close_scene(&picture);
 }
 
 /* A product that clears and copies first, as products of the CUDA backend do. */
-static status time_product(stream *s, const gemm_args *a)
+static status time_product(stream *queue, const gemm_args *args)
 {
-    (void)a;
-    TRY(s->dev->backend->zero(s, NULL, 0));
-    TRY(s->dev->backend->copy(s, NULL, NULL, 0));
-    *clock_of(s) += 30000;
+    (void)args;
+    TRY(queue->dev->backend->zero(queue, NULL, 0));
+    TRY(queue->dev->backend->copy(queue, NULL, NULL, 0));
+    *clock_of(queue) += 30000;
     return ST_OK;
 }
 
 static void test_profile__a_call_inside_another_is_counted_once(void **state)
 {
     (void)state;
-    scene c;
+    scene picture;
     ops_table ops = {.gemm = time_product};
-    open_scene(&c);
-    c.s->ops = &ops;
-    assert_ok(profile_new(c.s, &c.p));
-    assert_ok(profile_begin(c.p));
-    assert_ok(op_gemm(c.s, NULL));
-    assert_ok(
-        c.d.backend->copy(c.s, NULL, NULL, 0)); /* a copy outside a product counts as before */
+    open_scene(&picture);
+    picture.queue->ops = &ops;
+    assert_ok(profile_new(picture.queue, &picture.profiler));
+    assert_ok(profile_begin(picture.profiler));
+    assert_ok(op_gemm(picture.queue, NULL));
+    assert_ok(picture.dev.backend->copy(picture.queue, NULL, NULL,
+                                        0)); /* a copy outside a product counts as before */
     now.ns[0] += 3000;
-    assert_ok(profile_end(c.p, 0));
-    const profile_sums *sums = profile_read(c.p);
+    assert_ok(profile_end(picture.profiler, 0));
+    const profile_sums *sums = profile_read(picture.profiler);
     assert_int_equal(sums->calls, 2);
     assert_int_equal(sums->ns[PROFILE_DENSE], 50000);
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 10000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 3000);
     assert_int_equal(sums->total_ns, now.ns[0]); /* the parts add up to the whole */
-    close_scene(&c);
+    close_scene(&picture);
 }
 
 int main(void)

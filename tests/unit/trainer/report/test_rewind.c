@@ -24,24 +24,24 @@ static void put_lines(const char *name, const char *text)
 {
     char path[64];
     path_of(name, path);
-    FILE *f = fopen(path, "we");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
 }
 
 static void expect_lines(const char *name, const char *wanted)
 {
     char path[64], text[TEXT];
     path_of(name, path);
-    FILE *f = fopen(path, "re");
+    FILE *file = fopen(path, "re");
     if (!wanted) {
-        assert_null(f);
+        assert_null(file);
         return;
     }
-    assert_non_null(f);
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
     assert_string_equal(text, wanted);
 }
 

@@ -21,23 +21,23 @@ static int read_losses(void **state)
     char path[4096];
     snprintf(path, sizeof path, "%s/tests/unit/trainer/report/smoke_losses.txt",
              source ? source : ".");
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
     for (int step = 0; step < STEPS; step++)
         for (int seed = 0; seed < SEEDS; seed++)
-            assert_int_equal(fscanf(f, "%lf", &recorded[seed][step]), 1);
-    fclose(f);
+            assert_int_equal(fscanf(file, "%lf", &recorded[seed][step]), 1);
+    fclose(file);
     return 0;
 }
 
 /* Counts the leaps after the warm-up. *out_last: the step of the last one, from 1. */
 static int count_leaps(const double *loss, int *out_last)
 {
-    spike s = {0};
+    spike judge = {0};
     double median;
     int leaps = 0;
     for (int step = WARMUP + 1; step <= STEPS; step++)
-        if (spike_add(&s, loss[step - 1], &median)) {
+        if (spike_add(&judge, loss[step - 1], &median)) {
             leaps++;
             *out_last = step;
         }
@@ -84,22 +84,22 @@ static void test_spike__a_leap_and_what_follows_it(void **state)
 {
     (void)state;
     double median = 0.0;
-    spike s = {0};
+    spike judge = {0};
     for (int i = 0; i < SPIKE_LEAST; i++) /* nothing to compare with */
-        assert_false(spike_add(&s, i == 20 ? 99.0 : 2.0 + 0.1 * sin(i), &median));
-    assert_false(spike_add(&s, 3.9, &median)); /* far in deviations, but not twice the median */
-    assert_false(spike_add(&s, 2.0, &median));
-    assert_true(spike_add(&s, 10.0, &median));
+        assert_false(spike_add(&judge, i == 20 ? 99.0 : 2.0 + 0.1 * sin(i), &median));
+    assert_false(spike_add(&judge, 3.9, &median)); /* far in deviations, but not twice the median */
+    assert_false(spike_add(&judge, 2.0, &median));
+    assert_true(spike_add(&judge, 10.0, &median));
     assert_true(fabs(median - 2.0) < 0.1);
-    assert_false(spike_add(&s, 9.0, &median)); /* its consequence */
-    assert_false(spike_add(&s, NAN, &median));
-    assert_false(spike_add(&s, INFINITY, &median));
-    assert_false(spike_add(&s, 2.1, &median));
-    assert_true(spike_add(&s, 10.0, &median)); /* again, since the level did not move */
+    assert_false(spike_add(&judge, 9.0, &median)); /* its consequence */
+    assert_false(spike_add(&judge, NAN, &median));
+    assert_false(spike_add(&judge, INFINITY, &median));
+    assert_false(spike_add(&judge, 2.1, &median));
+    assert_true(spike_add(&judge, 10.0, &median)); /* again, since the level did not move */
     for (int i = 0; i < SPIKE_WINDOW; i++)
-        assert_false(spike_add(&s, 10.0, &median)); /* a new level */
-    assert_false(spike_add(&s, 19.0, &median));
-    assert_true(spike_add(&s, 50.0, &median));
+        assert_false(spike_add(&judge, 10.0, &median)); /* a new level */
+    assert_false(spike_add(&judge, 19.0, &median));
+    assert_true(spike_add(&judge, 50.0, &median));
 }
 
 /* A climb that takes several steps is not the work of one batch. */
@@ -107,22 +107,22 @@ static void test_spike__a_climb_is_no_spike(void **state)
 {
     (void)state;
     double median;
-    spike s = {0};
+    spike judge = {0};
     for (int i = 0; i < 100; i++)
-        assert_false(spike_add(&s, 1.0, &median));
+        assert_false(spike_add(&judge, 1.0, &median));
     for (double loss = 1.0; loss < 100.0; loss *= 1.9)
-        assert_false(spike_add(&s, loss, &median));
+        assert_false(spike_add(&judge, loss, &median));
 }
 
 static void test_spike__a_falling_loss_is_no_spike(void **state)
 {
     (void)state;
     double median;
-    spike s = {0};
+    spike judge = {0};
     for (int i = 0; i < 200; i++) /* a warm-up's loss, falling fast, with noise */
-        assert_false(spike_add(&s, 8.0 * exp(-i / 50.0) + 0.05 * (i % 3), &median));
+        assert_false(spike_add(&judge, 8.0 * exp(-i / 50.0) + 0.05 * (i % 3), &median));
     for (int i = 0; i < 100; i++) /* to nothing at all */
-        assert_false(spike_add(&s, 0.0, &median));
+        assert_false(spike_add(&judge, 0.0, &median));
 }
 
 int main(void)

@@ -19,29 +19,30 @@ static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33
                                            {{"12", 61}, {"5 1x6x6 5", 62}},
                                            {{"25", 71}, {"8", 72}}};
 
-char *bench_record(fixture *f, const char *folder)
+char *bench_record(fixture *setup, const char *folder)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/rows.rec", folder);
-    record_writer *w;
-    codec *c;
-    wire_msg *m;
-    assert_ok(record_create(path, "{}", &w));
-    assert_ok(codec_new(&c));
-    assert_ok(wire_msg_new(&m));
+    record_writer *recording;
+    codec *coder;
+    wire_msg *message;
+    assert_ok(record_create(path, "{}", &recording));
+    assert_ok(codec_new(&coder));
+    assert_ok(wire_msg_new(&message));
     for (int i = 0; i < ROWS; i++) {
-        row r = fixture_row(f, contents[i], 2, false);
+        row packed = fixture_row(setup, contents[i], 2, false);
         char cursor[32];
         snprintf(cursor, sizeof cursor, "{\"row\":%d}", i);
-        r.cursor = cursor;
-        r.quarantine = "[]";
-        wire_msg_clear(m);
-        assert_ok(codec_encode(c, &r, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, m));
-        assert_ok(record_add(w, m));
+        packed.cursor = cursor;
+        packed.quarantine = "[]";
+        wire_msg_clear(message);
+        assert_ok(codec_encode(coder, &packed, (uint64_t)i, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE,
+                               message));
+        assert_ok(record_add(recording, message));
     }
-    assert_ok(record_finish(&w));
-    wire_msg_free(&m);
-    codec_free(&c);
+    assert_ok(record_finish(&recording));
+    wire_msg_free(&message);
+    codec_free(&coder);
     return strdup(path);
 }
 
@@ -66,66 +67,66 @@ const bucket_list bench_buckets = {
     .count = 2,
 };
 
-static void open_device(bench *b, int ahead, bool graphs)
+static void open_device(bench *setup, int ahead, bool graphs)
 {
     if (ahead >= 0) {
-        assert_ok(emulated_open(ahead, graphs, &b->s.device));
+        assert_ok(emulated_open(ahead, graphs, &setup->run.device));
         return;
     }
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &b->s.device));
-    b->fixed = *b->s.device->backend;
-    b->fixed.fixed_shapes = true;
-    b->s.device->backend = &b->fixed;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &setup->run.device));
+    setup->fixed = *setup->run.device->backend;
+    setup->fixed.fixed_shapes = true;
+    setup->run.device->backend = &setup->fixed;
 }
 
-void bench_open(bench *b, const char *recording, int ahead, const char *scope,
+void bench_open(bench *setup, const char *recording, int ahead, const char *scope,
                 const bucket_list *list)
 {
-    *b = (bench){0};
-    session *s = &b->s;
-    conf *c = &b->c;
-    s->buckets = *list;
-    s->seq_len = SEQ_LEN;
-    c->training_local_batch_size = LOCAL;
-    c->optimizer_beta1 = 0.9;
-    c->optimizer_beta2 = 0.95;
-    c->optimizer_eps = 1e-8;
-    c->optimizer_weight_decay = 0.1;
-    c->training_max_norm = 1.0;
-    s->conf = c;
-    mesh_alone(&s->mesh);
-    s->accumulation = ACCUMULATION;
-    s->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
-    open_device(b, ahead, strcmp(scope, "none") != 0);
-    assert_ok(s->device->backend->stream_new(s->device, &s->stream));
-    assert_ok(dims_preset("debug", &s->dims));
-    assert_ok(params_new(&s->dims, &s->params));
-    assert_ok(params_alloc(s->params, s->stream, true));
-    assert_ok(params_init(s->params, s->stream, 3));
-    groups_share(s->params, &s->dims, &s->share);
-    s->cap = (batch_caps){.tokens = LOCAL * SEQ_LEN,
-                          .docs = 8,
-                          .patches = LOCAL * PATCHES,
-                          .items = 16,
-                          .frames = 16,
-                          .targets = LOCAL * SEQ_LEN};
-    const backend_vtable *v = s->device->backend;
-    assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.loss));
-    assert_ok(v->alloc(s->device, sizeof(double), (void **)&s->sums.weight));
-    assert_ok(v->alloc(s->device, sizeof(double), &s->sums.aux));
-    model_options o = {.cap = s->cap, .training = true, .router_aux_coef = 0.01};
-    assert_ok(model_new(s->stream, &s->dims, s->params, &o, &s->model));
-    upload_ring_options l = {.cap = s->cap,
-                             .buckets = s->buckets.cap,
-                             .n_buckets = s->buckets.count,
-                             .aux_coefficient = 0.01};
-    assert_ok(upload_ring_new(s->stream, &s->dims, &l, &s->upload_ring));
-    s->stager = upload_ring_stager(s->upload_ring);
-    s->got = calloc(LOCAL, sizeof *s->got);
-    s->rows = calloc(LOCAL, sizeof *s->rows);
-    assert_ok(optimizer_new(c, s->params, s->stream, &s->optimizer));
-    assert_ok(graph_replay_new(s->stream, strcmp(scope, "none") == 0 ? "off" : scope));
-    assert_ok(step_open(s));
-    receiver_options r = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
-    assert_ok(receiver_open(&r, &s->train));
+    *setup = (bench){0};
+    session *run = &setup->run;
+    conf *options = &setup->options;
+    run->buckets = *list;
+    run->seq_len = SEQ_LEN;
+    options->training_local_batch_size = LOCAL;
+    options->optimizer_beta1 = 0.9;
+    options->optimizer_beta2 = 0.95;
+    options->optimizer_eps = 1e-8;
+    options->optimizer_weight_decay = 0.1;
+    options->training_max_norm = 1.0;
+    run->conf = options;
+    mesh_alone(&run->mesh);
+    run->accumulation = ACCUMULATION;
+    run->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
+    open_device(setup, ahead, strcmp(scope, "none") != 0);
+    assert_ok(run->device->backend->stream_new(run->device, &run->stream));
+    assert_ok(dims_preset("debug", &run->dims));
+    assert_ok(params_new(&run->dims, &run->params));
+    assert_ok(params_alloc(run->params, run->stream, true));
+    assert_ok(params_init(run->params, run->stream, 3));
+    groups_share(run->params, &run->dims, &run->share);
+    run->cap = (batch_caps){.tokens = LOCAL * SEQ_LEN,
+                            .docs = 8,
+                            .patches = LOCAL * PATCHES,
+                            .items = 16,
+                            .frames = 16,
+                            .targets = LOCAL * SEQ_LEN};
+    const backend_vtable *backend = run->device->backend;
+    assert_ok(backend->alloc(run->device, sizeof(double), (void **)&run->sums.loss));
+    assert_ok(backend->alloc(run->device, sizeof(double), (void **)&run->sums.weight));
+    assert_ok(backend->alloc(run->device, sizeof(double), &run->sums.aux));
+    model_options how = {.cap = run->cap, .training = true, .router_aux_coef = 0.01};
+    assert_ok(model_new(run->stream, &run->dims, run->params, &how, &run->model));
+    upload_ring_options ring = {.cap = run->cap,
+                                .buckets = run->buckets.cap,
+                                .n_buckets = run->buckets.count,
+                                .aux_coefficient = 0.01};
+    assert_ok(upload_ring_new(run->stream, &run->dims, &ring, &run->upload_ring));
+    run->stager = upload_ring_stager(run->upload_ring);
+    run->got = calloc(LOCAL, sizeof *run->got);
+    run->rows = calloc(LOCAL, sizeof *run->rows);
+    assert_ok(optimizer_new(options, run->params, run->stream, &run->optimizer));
+    assert_ok(graph_replay_new(run->stream, strcmp(scope, "none") == 0 ? "off" : scope));
+    assert_ok(step_open(run));
+    receiver_options feed = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
+    assert_ok(receiver_open(&feed, &run->train));
 }

@@ -15,17 +15,17 @@ extern const bucket_list bench_buckets;
 extern const bucket_list bench_no_buckets;
 
 typedef struct bench {
-    conf c;
-    session s;
+    conf options;
+    session run;
     backend_vtable fixed; /* the CPU on capacities, as the emulated device is */
 } bench;
 
 /* Records rows for the fixture's model in the folder, different ones for each step. Returns the
  * path, which the caller frees. */
-char *bench_record(fixture *f, const char *folder);
+char *bench_record(fixture *setup, const char *folder);
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that
  * many steps under way. scope: what is captured, or "none". End with session_close. */
-void bench_open(bench *b, const char *recording, int ahead, const char *scope,
+void bench_open(bench *setup, const char *recording, int ahead, const char *scope,
                 const bucket_list *list);
 
 #endif

@@ -12,65 +12,65 @@
 #define LAYER "model.language_model.layers.1.self_attn."
 
 typedef struct files {
-    fixture f;
+    fixture setup;
     char *folder, *recording;
 } files;
 
 static int set_up(void **state)
 {
-    files *x = calloc(1, sizeof *x);
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&x->f, &d);
-    x->folder = harness_temp();
-    x->recording = bench_record(&x->f, x->folder);
-    *state = x;
+    files *paths = calloc(1, sizeof *paths);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&paths->setup, &dims);
+    paths->folder = harness_temp();
+    paths->recording = bench_record(&paths->setup, paths->folder);
+    *state = paths;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    files *x = *state;
-    fixture_close(&x->f);
-    harness_remove(&x->folder);
-    free(x->recording);
-    free(x);
+    files *paths = *state;
+    fixture_close(&paths->setup);
+    harness_remove(&paths->folder);
+    free(paths->recording);
+    free(paths);
     return 0;
 }
 
-/* Sets elements [first, first + n) of a parameter; n 0 means all from there on. */
-static void spoil(session *s, const char *name, int64_t first, int64_t n, double value)
+/* Sets elements [first, first + count) of a parameter; count 0 means all from there on. */
+static void spoil(session *run, const char *name, int64_t first, int64_t count, double value)
 {
-    const param *p = params_get(s->params, "%s", name);
-    n = n ? n : p->n_local;
-    double *values = malloc((size_t)n * sizeof *values);
+    const param *weight = params_get(run->params, "%s", name);
+    count = count ? count : weight->n_local;
+    double *values = malloc((size_t)count * sizeof *values);
     assert_non_null(values);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < count; i++)
         values[i] = value;
-    assert_ok(params_write(p, s->stream, first, n, values));
+    assert_ok(params_write(weight, run->stream, first, count, values));
     free(values);
 }
 
-static void expect_words(const step_report *r, const char *words)
+static void expect_words(const step_report *report, const char *words)
 {
-    assert_true(r->skipped);
-    assert_non_null(r->where);
-    if (!strstr(r->where, words))
-        fail_msg("\"%s\" does not say \"%s\"", r->where, words);
+    assert_true(report->skipped);
+    assert_non_null(report->where);
+    if (!strstr(report->where, words))
+        fail_msg("\"%s\" does not say \"%s\"", report->where, words);
 }
 
-static void spoil_and_expect(const files *x, const char *name, double value, const char *words)
+static void spoil_and_expect(const files *paths, const char *name, double value, const char *words)
 {
-    bench b;
-    step_report r;
-    bench_open(&b, x->recording, -1, "none", &bench_no_buckets);
-    b.s.accumulation = 1;
-    assert_ok(step_run(&b.s, 1, &r));
-    assert_null(r.where);
-    spoil(&b.s, name, 0, isnan(value) ? 1 : 0, value);
-    assert_ok(step_run(&b.s, 2, &r));
-    expect_words(&r, words);
-    session_close(&b.s);
+    bench setup;
+    step_report report;
+    bench_open(&setup, paths->recording, -1, "none", &bench_no_buckets);
+    setup.run.accumulation = 1;
+    assert_ok(step_run(&setup.run, 1, &report));
+    assert_null(report.where);
+    spoil(&setup.run, name, 0, isnan(value) ? 1 : 0, value);
+    assert_ok(step_run(&setup.run, 2, &report));
+    expect_words(&report, words);
+    session_close(&setup.run);
 }
 
 static void test_nonfinite__value(void **state)
@@ -103,37 +103,38 @@ static void test_nonfinite__overflow(void **state)
  * pass. */
 static void test_nonfinite__backward(void **state)
 {
-    bench b;
-    step_report r;
-    bench_open(&b, ((files *)*state)->recording, -1, "none", &bench_no_buckets);
-    spoil(&b.s, LAYER "v_proj.weight", 0, 0, 0);
-    spoil(&b.s, LAYER "o_proj.weight", 0, 0, 3e38);
-    assert_ok(step_run(&b.s, 1, &r));
-    assert_true(isfinite(r.loss));
-    expect_words(&r, "every loss is finite, and in the backward pass layer 1 is the first whose "
-                     "gradient is not, "
-                     "held by rank 0 (samples ");
-    session_close(&b.s);
+    bench setup;
+    step_report report;
+    bench_open(&setup, ((files *)*state)->recording, -1, "none", &bench_no_buckets);
+    spoil(&setup.run, LAYER "v_proj.weight", 0, 0, 0);
+    spoil(&setup.run, LAYER "o_proj.weight", 0, 0, 3e38);
+    assert_ok(step_run(&setup.run, 1, &report));
+    assert_true(isfinite(report.loss));
+    expect_words(&report,
+                 "every loss is finite, and in the backward pass layer 1 is the first whose "
+                 "gradient is not, "
+                 "held by rank 0 (samples ");
+    session_close(&setup.run);
 }
 
 /* Two such steps follow each other. The first is reported when the second has already overwritten
  * what it left. */
 static void test_nonfinite__two_steps_under_way(void **state)
 {
-    bench b;
-    step_report r;
-    bench_open(&b, ((files *)*state)->recording, 1, "step", &bench_no_buckets);
-    spoil(&b.s, LAYER "o_proj.weight", 0, 1, NAN);
-    assert_ok(step_queue(&b.s, 1));
-    assert_ok(step_queue(&b.s, 2));
-    assert_ok(step_told(&b.s, &r));
-    expect_words(&r, "values of layer 1 (" LAYER
-                     "o_proj.weight) are not finite, stored by rank 0; the loss is "
-                     "not finite: rank 0 (samples ");
-    expect_words(&r, "the layer is not known, because the next step was already under way");
-    assert_ok(step_told(&b.s, &r));
-    expect_words(&r, "the forward pass is not finite from layer 1 on: rank 0 (samples ");
-    session_close(&b.s);
+    bench setup;
+    step_report report;
+    bench_open(&setup, ((files *)*state)->recording, 1, "step", &bench_no_buckets);
+    spoil(&setup.run, LAYER "o_proj.weight", 0, 1, NAN);
+    assert_ok(step_queue(&setup.run, 1));
+    assert_ok(step_queue(&setup.run, 2));
+    assert_ok(step_told(&setup.run, &report));
+    expect_words(&report, "values of layer 1 (" LAYER
+                          "o_proj.weight) are not finite, stored by rank 0; the loss is "
+                          "not finite: rank 0 (samples ");
+    expect_words(&report, "the layer is not known, because the next step was already under way");
+    assert_ok(step_told(&setup.run, &report));
+    expect_words(&report, "the forward pass is not finite from layer 1 on: rank 0 (samples ");
+    session_close(&setup.run);
 }
 
 int main(void)

@@ -21,95 +21,96 @@ typedef struct outcome {
     char cursor[STEPS][32];
     hash128 experts[STEPS]; /* token copies per expert in each step */
     double *values;         /* all parameters, heap */
-    int64_t n;
+    int64_t count;
 } outcome;
 
-static void tell_outcome(bench *b, outcome *out)
+static void tell_outcome(bench *setup, outcome *out)
 {
-    step_report r;
-    assert_ok(step_told(&b->s, &r));
-    int64_t i = r.step - 1;
+    step_report report;
+    assert_ok(step_told(&setup->run, &report));
+    int64_t i = report.step - 1;
     assert_in_range(i, 0, STEPS - 1);
-    out->loss[i] = r.loss;
-    out->norm[i] = r.grad_norm;
-    out->aux[i] = r.aux;
-    snprintf(out->cursor[i], sizeof out->cursor[i], "%s", r.cursor);
-    assert_non_null(r.expert_count);
-    const text_dims *t = &b->s.dims.text;
-    out->experts[i] =
-        hash_bytes(r.expert_count, (size_t)(t->layers * t->experts) * sizeof *r.expert_count);
-    assert_int_equal(r.documents, ACCUMULATION * LOCAL * 2);
-    assert_int_equal(r.n_samples, r.documents);
-    assert_int_equal(r.row_capacity, ACCUMULATION * LOCAL * SEQ_LEN);
+    out->loss[i] = report.loss;
+    out->norm[i] = report.grad_norm;
+    out->aux[i] = report.aux;
+    snprintf(out->cursor[i], sizeof out->cursor[i], "%s", report.cursor);
+    assert_non_null(report.expert_count);
+    const text_dims *dims = &setup->run.dims.text;
+    out->experts[i] = hash_bytes(report.expert_count, (size_t)(dims->layers * dims->experts) *
+                                                          sizeof *report.expert_count);
+    assert_int_equal(report.documents, ACCUMULATION * LOCAL * 2);
+    assert_int_equal(report.n_samples, report.documents);
+    assert_int_equal(report.row_capacity, ACCUMULATION * LOCAL * SEQ_LEN);
 }
 
-static void read_values(bench *b, outcome *out)
+static void read_values(bench *setup, outcome *out)
 {
-    const params *p = b->s.params;
-    out->values = calloc((size_t)p->total, sizeof *out->values);
+    const params *registry = setup->run.params;
+    out->values = calloc((size_t)registry->total, sizeof *out->values);
     assert_non_null(out->values);
-    for (int64_t i = 0; i < p->count; i++) {
-        assert_ok(
-            params_read(p->list[i].value, b->s.stream, 0, p->list[i].count, out->values + out->n));
-        out->n += p->list[i].count;
+    for (int64_t i = 0; i < registry->count; i++) {
+        assert_ok(params_read(registry->list[i].value, setup->run.stream, 0,
+                              registry->list[i].count, out->values + out->count));
+        out->count += registry->list[i].count;
     }
 }
 
 /* Runs all steps, with as many under way as the device allows. `counts` gets what the device
  * counted from step `steady` on. */
-static void run_training(bench *b, outcome *out, int64_t steady, device_counts *counts)
+static void run_training(bench *setup, outcome *out, int64_t steady, device_counts *counts)
 {
-    session *s = &b->s;
+    session *run = &setup->run;
     device_counts before = {0};
     *out = (outcome){0};
     int64_t told = 0;
     for (int64_t step = 1; step <= STEPS; step++) {
         if (step == steady)
-            before = s->device->counts;
-        assert_ok(step_queue(s, step));
-        if (step_under_way(s) > s->device->backend->ahead) {
-            tell_outcome(b, out);
+            before = run->device->counts;
+        assert_ok(step_queue(run, step));
+        if (step_under_way(run) > run->device->backend->ahead) {
+            tell_outcome(setup, out);
             told++;
         }
     }
-    device_counts now = s->device->counts;
+    device_counts now = run->device->counts;
     *counts = (device_counts){now.allocations - before.allocations, now.waits - before.waits,
                               now.event_waits - before.event_waits, now.captures - before.captures};
     for (; told < STEPS; told++)
-        tell_outcome(b, out);
-    assert_int_equal(step_under_way(s), 0);
-    read_values(b, out);
+        tell_outcome(setup, out);
+    assert_int_equal(step_under_way(run), 0);
+    read_values(setup, out);
 }
 
-static void expect_same(const outcome *a, const outcome *b)
+static void expect_same(const outcome *first, const outcome *second)
 {
     for (int i = 0; i < STEPS; i++) {
-        assert_true(a->loss[i] == b->loss[i]);
-        assert_true(a->norm[i] == b->norm[i]);
-        assert_true(a->aux[i] == b->aux[i]);
-        assert_string_equal(a->cursor[i], b->cursor[i]);
-        assert_true(hash_equal(a->experts[i], b->experts[i]));
+        assert_true(first->loss[i] == second->loss[i]);
+        assert_true(first->norm[i] == second->norm[i]);
+        assert_true(first->aux[i] == second->aux[i]);
+        assert_string_equal(first->cursor[i], second->cursor[i]);
+        assert_true(hash_equal(first->experts[i], second->experts[i]));
     }
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->values, b->values, (size_t)a->n * sizeof *a->values);
+    assert_int_equal(first->count, second->count);
+    assert_memory_equal(first->values, second->values,
+                        (size_t)first->count * sizeof *first->values);
 }
 
 static void plain(const char *recording, const bucket_list *list, outcome *out)
 {
-    bench b;
+    bench setup;
     device_counts counts;
-    bench_open(&b, recording, -1, "none", list);
-    run_training(&b, out, 2, &counts);
+    bench_open(&setup, recording, -1, "none", list);
+    run_training(&setup, out, 2, &counts);
     assert_int_equal(counts.allocations, 0);
     assert_int_equal(counts.waits, 0);
     assert_int_equal(counts.event_waits, (STEPS - 1) * (1 + ACCUMULATION));
-    session_close(&b.s);
+    session_close(&setup.run);
     assert_true(out->loss[0] != out->loss[1] && out->norm[0] > 0 && out->aux[0] > 0);
     assert_false(hash_equal(out->experts[0], out->experts[1]));
 }
 
 typedef struct files {
-    fixture f;
+    fixture setup;
     char *folder, *recording;
     outcome want;     /* on the CPU, one step after the other */
     outcome bucketed; /* the same in buckets */
@@ -117,46 +118,46 @@ typedef struct files {
 
 static int set_up(void **state)
 {
-    files *x = calloc(1, sizeof *x);
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&x->f, &d);
-    x->folder = harness_temp();
-    x->recording = bench_record(&x->f, x->folder);
-    plain(x->recording, &bench_no_buckets, &x->want);
-    plain(x->recording, &bench_buckets, &x->bucketed);
-    *state = x;
+    files *paths = calloc(1, sizeof *paths);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&paths->setup, &dims);
+    paths->folder = harness_temp();
+    paths->recording = bench_record(&paths->setup, paths->folder);
+    plain(paths->recording, &bench_no_buckets, &paths->want);
+    plain(paths->recording, &bench_buckets, &paths->bucketed);
+    *state = paths;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    files *x = *state;
-    fixture_close(&x->f);
-    harness_remove(&x->folder);
-    free(x->recording);
-    free(x->want.values);
-    free(x->bucketed.values);
-    free(x);
+    files *paths = *state;
+    fixture_close(&paths->setup);
+    harness_remove(&paths->folder);
+    free(paths->recording);
+    free(paths->want.values);
+    free(paths->bucketed.values);
+    free(paths);
     return 0;
 }
 
-static void check_in(const bucket_list *list, const outcome *want, const files *x, int ahead,
+static void check_in(const bucket_list *list, const outcome *want, const files *paths, int ahead,
                      const char *scope, int64_t captures)
 {
-    bench b;
+    bench setup;
     outcome got;
     device_counts all, steady;
-    bench_open(&b, x->recording, ahead, scope, list);
-    run_training(&b, &got, 1, &all);
+    bench_open(&setup, paths->recording, ahead, scope, list);
+    run_training(&setup, &got, 1, &all);
     assert_int_equal(all.captures, captures);
     expect_same(want, &got);
-    session_close(&b.s);
+    session_close(&setup.run);
     free(got.values);
     /* Again, counting only after every kind of batch has come twice. */
     enum { STEADY = STEPS - 1 };
-    bench_open(&b, x->recording, ahead, scope, list);
-    run_training(&b, &got, STEADY, &steady);
+    bench_open(&setup, paths->recording, ahead, scope, list);
+    run_training(&setup, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
     assert_int_equal(steady.captures, 0);
@@ -164,13 +165,13 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     int64_t steps = STEPS - STEADY + 1;
     assert_int_equal(steady.event_waits, steps * (1 + ACCUMULATION));
     expect_same(want, &got);
-    session_close(&b.s);
+    session_close(&setup.run);
     free(got.values);
 }
 
-static void check_unbucketed(const files *x, int ahead, const char *scope, int64_t captures)
+static void check_unbucketed(const files *paths, int ahead, const char *scope, int64_t captures)
 {
-    check_in(&bench_no_buckets, &x->want, x, ahead, scope, captures);
+    check_in(&bench_no_buckets, &paths->want, paths, ahead, scope, captures);
 }
 
 static void test_step__late_device(void **state)
@@ -197,21 +198,22 @@ static void test_step__captured_and_under_way(void **state)
 /* Captures: each bucket once, with and without video, for each buffer, and the update. */
 static void test_step__buckets_captured(void **state)
 {
-    const files *x = *state;
-    check_in(&bench_buckets, &x->bucketed, x, 0, "step", 4);
-    check_in(&bench_buckets, &x->bucketed, x, 1, "step", 7);
+    const files *paths = *state;
+    check_in(&bench_buckets, &paths->bucketed, paths, 0, "step", 4);
+    check_in(&bench_buckets, &paths->bucketed, paths, 1, "step", 7);
 }
 
 /* Forward and backward of each piece, for batches with and without video, with one buffer. The
  * pieces: attention, router and experts of a layer; embedding, blocks and mergers of the tower. */
 static void test_step__pieces_captured(void **state)
 {
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    int layers = (int)d.text.layers, tower = 1 + (int)d.vision.depth + 1 + d.vision.n_deepstack;
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    int layers = (int)dims.text.layers,
+        tower = 1 + (int)dims.vision.depth + 1 + dims.vision.n_deepstack;
     int moe = 0;
-    for (int l = 0; l < layers; l++)
-        moe += dims_layer_is_moe(&d, l);
+    for (int layer = 0; layer < layers; layer++)
+        moe += dims_layer_is_moe(&dims, layer);
     check_unbucketed(*state, 0, "attn", 2 * 2 * layers);
     check_unbucketed(*state, 0, "router,experts", 2 * 2 * 2 * moe);
     check_unbucketed(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
@@ -221,42 +223,44 @@ static void test_step__pieces_captured(void **state)
  * rounding. */
 static void test_step__buckets_change_nothing(void **state)
 {
-    const files *x = *state;
+    const files *paths = *state;
     for (int i = 0; i < STEPS; i++) {
-        assert_true(fabs(x->want.loss[i] - x->bucketed.loss[i]) < 1e-5);
-        assert_true(fabs(x->want.norm[i] - x->bucketed.norm[i]) < 1e-4 * x->want.norm[i]);
+        assert_true(fabs(paths->want.loss[i] - paths->bucketed.loss[i]) < 1e-5);
+        assert_true(fabs(paths->want.norm[i] - paths->bucketed.norm[i]) <
+                    1e-4 * paths->want.norm[i]);
     }
 }
 
 /* There are rows for one and a half steps. Neither the second step nor the ones queued after it
  * change anything. */
-static void check_void(const files *x, int ahead, const char *scope)
+static void check_void(const files *paths, int ahead, const char *scope)
 {
-    bench b;
-    step_report r;
+    bench setup;
+    step_report report;
     outcome after_one = {0}, after_void = {0};
-    bench_open(&b, x->recording, ahead, scope, &bench_no_buckets);
-    session *s = &b.s;
-    receiver_close(&s->train);
-    receiver_options half = {.replay.path = x->recording, .replay.loops = 1, .slots = 2 * LOCAL};
-    assert_ok(receiver_open(&half, &s->train));
-    assert_ok(step_run(s, 1, &r));
-    assert_true(r.loss == x->want.loss[0]);
-    assert_false(step_is_void(s));
-    read_values(&b, &after_one);
+    bench_open(&setup, paths->recording, ahead, scope, &bench_no_buckets);
+    session *run = &setup.run;
+    receiver_close(&run->train);
+    receiver_options half = {
+        .replay.path = paths->recording, .replay.loops = 1, .slots = 2 * LOCAL};
+    assert_ok(receiver_open(&half, &run->train));
+    assert_ok(step_run(run, 1, &report));
+    assert_true(report.loss == paths->want.loss[0]);
+    assert_false(step_is_void(run));
+    read_values(&setup, &after_one);
     for (int64_t step = 2; step <= 2 + (ahead > 0); step++)
-        assert_ok(step_queue(s, step));
-    assert_fails(ST_PROTOCOL, step_told(s, &r), "ended in the middle of step 2");
-    assert_true(step_is_void(s) && r.skipped);
-    while (step_under_way(s) > 0)
-        assert_fails(ST_PROTOCOL, step_told(s, &r), "ended in the middle of step 2");
-    assert_fails(ST_PROTOCOL, step_run(s, 4, &r), "ended in the middle of step 2");
-    read_values(&b, &after_void);
+        assert_ok(step_queue(run, step));
+    assert_fails(ST_PROTOCOL, step_told(run, &report), "ended in the middle of step 2");
+    assert_true(step_is_void(run) && report.skipped);
+    while (step_under_way(run) > 0)
+        assert_fails(ST_PROTOCOL, step_told(run, &report), "ended in the middle of step 2");
+    assert_fails(ST_PROTOCOL, step_run(run, 4, &report), "ended in the middle of step 2");
+    read_values(&setup, &after_void);
     assert_memory_equal(after_one.values, after_void.values,
-                        (size_t)after_one.n * sizeof *after_one.values);
+                        (size_t)after_one.count * sizeof *after_one.values);
     free(after_one.values);
     free(after_void.values);
-    session_close(s);
+    session_close(run);
 }
 
 static void test_step__without_rows_is_void(void **state)
@@ -270,44 +274,44 @@ static void test_step__without_rows_is_void(void **state)
 static void test_step__refuses_what_a_graph_cannot_hold(void **state)
 {
     (void)state;
-    device *d;
-    stream *s;
-    void *p, *pinned;
+    device *dev;
+    stream *queue;
+    void *memory, *pinned;
     char pageable[8] = {0};
-    assert_ok(emulated_open(1, true, &d));
-    assert_ok(d->backend->stream_new(d, &s));
-    assert_ok(d->backend->alloc(d, 8, &p));
-    assert_ok(d->backend->alloc_host(d, 8, &pinned));
-    assert_ok(d->backend->capture_begin(s));
-    assert_ok(d->backend->to_device(s, p, pinned, 8));
-    assert_fails(ST_BAD_DEVICE, d->backend->to_device(s, p, pageable, 8), "not pinned");
-    assert_fails(ST_BAD_DEVICE, d->backend->wait(s), "waiting");
-    assert_fails(ST_BAD_DEVICE, d->backend->alloc(d, 8, &p), "allocation");
-    graph *g;
-    assert_ok(d->backend->capture_end(s, &g));
-    d->backend->graph_free(&g);
-    d->backend->release(d, p);
-    d->backend->release_host(d, pinned);
-    d->backend->stream_free(&s);
-    device_close(&d);
+    assert_ok(emulated_open(1, true, &dev));
+    assert_ok(dev->backend->stream_new(dev, &queue));
+    assert_ok(dev->backend->alloc(dev, 8, &memory));
+    assert_ok(dev->backend->alloc_host(dev, 8, &pinned));
+    assert_ok(dev->backend->capture_begin(queue));
+    assert_ok(dev->backend->to_device(queue, memory, pinned, 8));
+    assert_fails(ST_BAD_DEVICE, dev->backend->to_device(queue, memory, pageable, 8), "not pinned");
+    assert_fails(ST_BAD_DEVICE, dev->backend->wait(queue), "waiting");
+    assert_fails(ST_BAD_DEVICE, dev->backend->alloc(dev, 8, &memory), "allocation");
+    graph *recorded;
+    assert_ok(dev->backend->capture_end(queue, &recorded));
+    dev->backend->graph_free(&recorded);
+    dev->backend->release(dev, memory);
+    dev->backend->release_host(dev, pinned);
+    dev->backend->stream_free(&queue);
+    device_close(&dev);
 }
 
 /* By a clock that advances with each call and never else: each call belongs to one kind, and the
  * kinds add up to the step to the nanosecond. */
 static void test_profile__adds_up(void **state)
 {
-    const files *x = *state;
-    bench b;
-    profile *p;
-    bench_open(&b, x->recording, 0, "none", &bench_no_buckets);
-    assert_ok(profile_new(b.s.stream, &p));
+    const files *paths = *state;
+    bench setup;
+    profile *profiler;
+    bench_open(&setup, paths->recording, 0, "none", &bench_no_buckets);
+    assert_ok(profile_new(setup.run.stream, &profiler));
     for (int64_t step = 1; step <= 3; step++) {
-        step_report r;
-        assert_ok(profile_begin(p));
-        assert_ok(step_run(&b.s, step, &r));
-        assert_ok(profile_end(p, 0));
+        step_report report;
+        assert_ok(profile_begin(profiler));
+        assert_ok(step_run(&setup.run, step, &report));
+        assert_ok(profile_end(profiler, 0));
     }
-    const profile_sums *sums = profile_read(p);
+    const profile_sums *sums = profile_read(profiler);
     int64_t all = 0, work = 0;
     for (int k = 0; k < PROFILE_KINDS; k++) {
         all += sums->ns[k];
@@ -321,26 +325,26 @@ static void test_profile__adds_up(void **state)
     for (int k = PROFILE_VISION; k <= PROFILE_OPTIMIZER; k++)
         assert_true(sums->ns[k] > 0);
     assert_int_equal(sums->ns[PROFILE_COLLECTIVES] + sums->ns[PROFILE_WAIT], 0);
-    profile_free(&p);
-    session_close(&b.s);
+    profile_free(&profiler);
+    session_close(&setup.run);
 }
 
 static void test_replay__scope(void **state)
 {
     (void)state;
-    device *d;
-    stream *s;
-    assert_ok(emulated_open(0, true, &d));
-    assert_ok(d->backend->stream_new(d, &s));
+    device *dev;
+    stream *queue;
+    assert_ok(emulated_open(0, true, &dev));
+    assert_ok(dev->backend->stream_new(dev, &queue));
     const char *good[] = {"off", "step", "attn", "attn,router, experts,vision", ""};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        assert_ok(graph_replay_new(s, good[i]));
-        graph_replay_free(s);
+        assert_ok(graph_replay_new(queue, good[i]));
+        graph_replay_free(queue);
     }
-    assert_fails(ST_CONFIG, graph_replay_new(s, "attn,moe"), "\"moe\" is not known");
-    assert_fails(ST_CONFIG, graph_replay_new(s, "step,attn"), "\"step\" is not known");
-    d->backend->stream_free(&s);
-    device_close(&d);
+    assert_fails(ST_CONFIG, graph_replay_new(queue, "attn,moe"), "\"moe\" is not known");
+    assert_fails(ST_CONFIG, graph_replay_new(queue, "step,attn"), "\"step\" is not known");
+    dev->backend->stream_free(&queue);
+    device_close(&dev);
 }
 
 int main(void)

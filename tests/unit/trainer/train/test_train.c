@@ -21,26 +21,26 @@ enum { SEQ_LEN = 64, ROWS = 4 };
 static json_value *last_line(const char *folder, const char *name)
 {
     char path[4096], line[8192] = "";
-    json_value *v;
+    json_value *value;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
     }
-    fclose(f);
-    assert_ok(json_parse(line, strlen(line), name, &v));
-    return v;
+    fclose(file);
+    assert_ok(json_parse(line, strlen(line), name, &value));
+    return value;
 }
 
 /* The losses that the run is told instead of its own: 1 everywhere but in this step. 0: its own. */
 static int64_t bad_step;
 
-status __real_step_told(session *s, step_report *out);
-status __wrap_step_told(session *s, step_report *out);
+status __real_step_told(session *run, step_report *out);
+status __wrap_step_told(session *run, step_report *out);
 
-status __wrap_step_told(session *s, step_report *out)
+status __wrap_step_told(session *run, step_report *out)
 {
-    TRY(__real_step_told(s, out));
+    TRY(__real_step_told(run, out));
     if (bad_step)
         out->loss = out->step == bad_step ? 5.0 : 1.0;
     return ST_OK;
@@ -70,9 +70,9 @@ static void load_options(const char *folder, const char *backend, const char *st
                           "--job.dump_folder",
                           folder,
                           NULL};
-    int n = sizeof word / sizeof *word - 1;
-    assert_ok(conf_load(out, &n, (char **)word));
-    assert_int_equal(n, 1);
+    int count = sizeof word / sizeof *word - 1;
+    assert_ok(conf_load(out, &count, (char **)word));
+    assert_int_equal(count, 1);
 }
 
 /* Runs trainer train on rows of text, with standard output and standard error in files of the
@@ -80,27 +80,27 @@ static void load_options(const char *folder, const char *backend, const char *st
 static void run_train(const char *folder, const char *backend, const char *steps)
 {
     char rows[4096], said[4096], warned[4096];
-    conf c;
-    model_dims d;
+    conf options;
+    model_dims dims;
     const world alone = {.place = {.size = 1, .local_size = 1}};
     snprintf(rows, sizeof rows, "%s/rows.rec", folder);
     snprintf(said, sizeof said, "%s/stdout", folder);
     snprintf(warned, sizeof warned, "%s/stderr", folder);
-    assert_ok(dims_preset("debug", &d));
-    assert_ok(text_rows_record(rows, &d, ROWS, SEQ_LEN, 16, 0));
-    load_options(folder, backend, steps, &c);
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(text_rows_record(rows, &dims, ROWS, SEQ_LEN, 16, 0));
+    load_options(folder, backend, steps, &options);
     fflush(stdout);
     int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_non_null(freopen(said, "w", stdout));
     assert_non_null(freopen(warned, "w", stderr));
-    status st = train_run(&c, &alone);
+    status st = train_run(&options, &alone);
     fflush(stdout);
     fflush(stderr);
     assert_true(dup2(kept[0], STDOUT_FILENO) >= 0 && dup2(kept[1], STDERR_FILENO) >= 0);
     close(kept[0]);
     close(kept[1]);
     assert_ok(st);
-    conf_done(&c);
+    conf_done(&options);
 }
 
 /* The line of the last of two steps. */
@@ -118,9 +118,9 @@ static json_value *trained(const char *backend)
 
 static double read_metric(const json_value *line, const char *key)
 {
-    double x;
-    assert_ok(json_want_real(line, key, "metrics", &x));
-    return x;
+    double value;
+    assert_ok(json_want_real(line, key, "metrics", &value));
+    return value;
 }
 
 /* Without metrics.peak_tflops, mfu on an H200 is a share of the peak that its maker states, and not
@@ -156,21 +156,22 @@ static void test_train__a_leap_is_told_in_one_line(void **state)
     run_train(folder, "cpu", "60");
     bad_step = 0;
     snprintf(path, sizeof path, "%s/stderr", folder);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f)) {
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
         if (!strstr(line, "step 60: "))
             continue;
         told++;
         assert_non_null(strstr(line, "loss 5.0000 is 5.0 times the median of the steps before it; "
                                      "its sample ids are in ledger.jsonl\n"));
     }
-    fclose(f);
+    fclose(file);
     assert_int_equal(told, 1);
-    json_value *v = last_line(folder, "ledger.jsonl");
-    assert_true(json_bool(json_find(v, "leaps"), false));
-    assert_true(json_count(json_find(v, "ids")) == (size_t)json_int(json_find(v, "documents"), 0));
-    json_free(&v);
+    json_value *value = last_line(folder, "ledger.jsonl");
+    assert_true(json_bool(json_find(value, "leaps"), false));
+    assert_true(json_count(json_find(value, "ids")) ==
+                (size_t)json_int(json_find(value, "documents"), 0));
+    json_free(&value);
     harness_remove(&folder);
 }
 
@@ -180,32 +181,33 @@ static void test_train__plans_as_trainer_plan_does(void **state)
 {
     (void)state;
     char *folder = harness_temp();
-    conf c;
-    model_dims d;
-    params *p;
-    layout l;
+    conf options;
+    model_dims dims;
+    params *registry;
+    layout degrees;
     plan_device on;
     recomputes recomputed;
     memory_plan plan;
     int64_t told;
     run_train(folder, "cuda", "2");
     json_value *kept = last_line(folder, "memory.json");
-    load_options(folder, "cuda", "2", &c);
-    assert_ok(session_dims(&c, &d));
-    assert_ok(params_new(&d, &p));
-    assert_ok(groups_apply(&c, p));
-    assert_ok(layout_of(&c, NULL, &l));
+    load_options(folder, "cuda", "2", &options);
+    assert_ok(session_dims(&options, &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(groups_apply(&options, registry));
+    assert_ok(layout_of(&options, NULL, &degrees));
     assert_ok(plan_device_named("h200", &on));
-    const plan_input in = {.conf = &c, .layout = &l, .dims = &d, .params = p, .device = &on};
-    assert_ok(recompute_plan_of(&in, c.training_local_batch_size, &recomputed));
-    assert_ok(layout_plan_make(&in, c.training_local_batch_size, &recomputed, &plan));
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &on};
+    assert_ok(recompute_plan_of(&in, options.training_local_batch_size, &recomputed));
+    assert_ok(layout_plan_make(&in, options.training_local_batch_size, &recomputed, &plan));
     assert_ok(json_want_int(kept, "planned_by_options", "memory.json", &told));
     assert_int_equal(told, plan.total);
     assert_ok(json_want_int(json_find(kept, "regions"), "context", "memory.json", &told));
     assert_int_equal(told, plan.gpu.context);
     json_free(&kept);
-    params_free(&p);
-    conf_done(&c);
+    params_free(&registry);
+    conf_done(&options);
     harness_remove(&folder);
 }
 

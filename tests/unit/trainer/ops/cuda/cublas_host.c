@@ -1,4 +1,5 @@
-/* cublas_host.c: the stand-in for cuBLASLt; cublas_host.h describes it. */
+/* cublas_host.c: the stand-in for cuBLASLt; cublas_host.h describes it. Letters: a, b the factors
+ * of a product; c what it is added to; d the result; m, n, k rows, columns and summed axis. */
 #include "tests/unit/trainer/ops/cuda/cublas_host.h"
 
 #include <stdlib.h>
@@ -26,10 +27,10 @@ static void *make_object(size_t bytes)
     return calloc(1, bytes);
 }
 
-static cublasStatus_t free_object(const void *p)
+static cublasStatus_t free_object(const void *memory)
 {
     cublas_host.alive--;
-    free((void *)p);
+    free((void *)memory);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -52,15 +53,15 @@ static const char *status_words(cublasStatus_t st)
 static cublasStatus_t layout_create(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
                                     uint64_t columns, int64_t stride)
 {
-    layout *l = make_object(sizeof *l);
-    *l = (layout){type, (int64_t)rows, (int64_t)columns, stride};
-    *out = (cublasLtMatrixLayout_t)(void *)l;
+    layout *degrees = make_object(sizeof *degrees);
+    *degrees = (layout){type, (int64_t)rows, (int64_t)columns, stride};
+    *out = (cublasLtMatrixLayout_t)(void *)degrees;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t l)
+static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t matrix)
 {
-    return free_object(l);
+    return free_object(matrix);
 }
 
 static cublasStatus_t desc_create(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
@@ -72,30 +73,30 @@ static cublasStatus_t desc_create(cublasLtMatmulDesc_t *out, cublasComputeType_t
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t desc_destroy(cublasLtMatmulDesc_t d)
+static cublasStatus_t desc_destroy(cublasLtMatmulDesc_t desc)
 {
-    return free_object(d);
+    return free_object(desc);
 }
 
-static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name,
+static cublasStatus_t desc_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name,
                                const void *value, size_t bytes)
 {
-    product *p = (product *)(void *)d;
+    product *work = (product *)(void *)desc;
     switch (name) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-        memcpy(&p->op[0], value, bytes);
+        memcpy(&work->op[0], value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_TRANSB:
-        memcpy(&p->op[1], value, bytes);
+        memcpy(&work->op[1], value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        memcpy(&p->epilogue, value, bytes);
+        memcpy(&work->epilogue, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        memcpy(&p->bias, value, bytes);
+        memcpy(&work->bias, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        memcpy(&p->bias_type, value, bytes);
+        memcpy(&work->bias_type, value, bytes);
         return CUBLAS_STATUS_SUCCESS;
     default:
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -108,16 +109,16 @@ static cublasStatus_t preference_create(cublasLtMatmulPreference_t *out)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t preference_destroy(cublasLtMatmulPreference_t p)
+static cublasStatus_t preference_destroy(cublasLtMatmulPreference_t prefer)
 {
-    return free_object(p);
+    return free_object(prefer);
 }
 
-static cublasStatus_t preference_set(cublasLtMatmulPreference_t p,
+static cublasStatus_t preference_set(cublasLtMatmulPreference_t prefer,
                                      cublasLtMatmulPreferenceAttributes_t name, const void *value,
                                      size_t bytes)
 {
-    (void)p;
+    (void)prefer;
     uint32_t *to = name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES   ? &cublas_host.align[0]
                    : name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES ? &cublas_host.align[1]
                    : name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES ? &cublas_host.align[2]
@@ -129,13 +130,14 @@ static cublasStatus_t preference_set(cublasLtMatmulPreference_t p,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
-                                cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                cublasLtMatrixLayout_t first, cublasLtMatrixLayout_t second,
+                                cublasLtMatrixLayout_t matrix, cublasLtMatrixLayout_t out,
                                 cublasLtMatmulPreference_t prefer, int wanted,
                                 cublasLtMatmulHeuristicResult_t *results, int *found)
 {
-    (void)handle, (void)d, (void)a, (void)b, (void)c, (void)out, (void)prefer, (void)wanted;
+    (void)handle, (void)desc, (void)first, (void)second, (void)matrix, (void)out, (void)prefer,
+        (void)wanted;
     cublas_host.asked++;
     if (cublas_host.refuse) {
         *found = 0;
@@ -148,13 +150,13 @@ static cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static double read_cell(const layout *l, const void *base, int64_t row, int64_t column)
+static double read_cell(const layout *degrees, const void *base, int64_t row, int64_t column)
 {
-    double x;
-    bool narrow = l->type == CUDA_R_16BF;
-    size_t at = (size_t)(column * l->stride + row) * (narrow ? 2 : 4);
-    convert_to_double(&x, (const char *)base + at, narrow ? DT_BF16 : DT_F32, 1);
-    return x;
+    double value;
+    bool narrow = degrees->type == CUDA_R_16BF;
+    size_t at = (size_t)(column * degrees->stride + row) * (narrow ? 2 : 4);
+    convert_to_double(&value, (const char *)base + at, narrow ? DT_BF16 : DT_F32, 1);
+    return value;
 }
 
 /* The library's rule, in column-major order: D = alpha op(A) op(B) + beta C, plus a bias along D's
@@ -167,9 +169,9 @@ static cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                              cudaStream_t stream)
 {
     (void)handle, (void)algorithm, (void)workspace, (void)stream;
-    const product *p = (const product *)(const void *)desc;
+    const product *work = (const product *)(const void *)desc;
     const layout *la = (const void *)al, *lb = (const void *)bl, *lc = (const void *)cl;
-    bool ta = p->op[0] == CUBLAS_OP_T, tb = p->op[1] == CUBLAS_OP_T;
+    bool ta = work->op[0] == CUBLAS_OP_T, tb = work->op[1] == CUBLAS_OP_T;
     int64_t m = ta ? la->columns : la->rows, k = ta ? la->rows : la->columns;
     int64_t n = tb ? lb->rows : lb->columns;
     cublas_host.products++;
@@ -180,14 +182,14 @@ static cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
     for (int64_t j = 0; j < n; j++) {
         for (int64_t i = 0; i < m; i++) {
             double sum = 0, bias = 0;
-            for (int64_t x = 0; x < k; x++)
-                sum += read_cell(la, a, ta ? x : i, ta ? i : x) *
-                       read_cell(lb, b, tb ? j : x, tb ? x : j);
+            for (int64_t value = 0; value < k; value++)
+                sum += read_cell(la, a, ta ? value : i, ta ? i : value) *
+                       read_cell(lb, b, tb ? j : value, tb ? value : j);
             sum *= (double)*(const float *)alpha;
             if (*(const float *)beta != 0)
                 sum += (double)*(const float *)beta * read_cell(lc, c, i, j);
-            if (p->epilogue == CUBLASLT_EPILOGUE_BIAS)
-                convert_to_double(&bias, (const char *)p->bias + 2 * i, DT_BF16, 1);
+            if (work->epilogue == CUBLASLT_EPILOGUE_BIAS)
+                convert_to_double(&bias, (const char *)work->bias + 2 * i, DT_BF16, 1);
             sum += bias;
             bool narrow = lc->type == CUDA_R_16BF;
             convert_from_double((char *)d + (size_t)(j * lc->stride + i) * (narrow ? 2 : 4),
