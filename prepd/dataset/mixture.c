@@ -137,10 +137,10 @@ static status set_key(mixture *mix, mixed_source *source, const char *key, const
     }
     source->own_limit |= strcmp(key, "limit") == 0;
     source->own_format |= strcmp(key, "format") == 0;
-    if (strcmp(key, "group") == 0 && strcmp(value, "shared_image") == 0)
+    if (strcmp(key, "group") == 0 && strncmp(value, "shared_", 7) == 0)
         return FAIL_AT(ST_CONFIG, mix->file, item->line, -1,
-                       "%s: samples of one picture are grouped over all sources: set data.group "
-                       "beside data.path",
+                       "%s: which samples share a picture or a prefix is said for all sources "
+                       "together: set data.group beside data.path",
                        item->key);
     if (conf_set(&source->conf, full, value) == ST_OK)
         return ST_OK;

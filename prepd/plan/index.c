@@ -5,7 +5,7 @@
  *
  *   offset  bytes
  *        0      4  magic "TSIX"
- *        4      4  version (INDEX_VERSION)
+ *        4      4  version (INDEX_VERSION, or WITH_BEGINNINGS)
  *        8     16  key: the options and the data set to which this index belongs
  *       24     16  digest of the contents, as index_seal computes it
  *       40      8  number of samples
@@ -15,9 +15,13 @@
  *       80     48  for each image: file bytes i64, modification time in ns i64, width i32,
  *                  height i32, cause u64, frames i64, frames per second f64
  *              16  for each sample: text tokens i32, targets i32, cause u64
+ *              24  for each sample, only in an index with beginnings: before i64, agrees i32, head
+ *                  i32, first label i32, zero u32
  *                  the texts, each ended by a zero byte; a cause is an offset into them, 0 for none
  *
- * When the form changes, raise INDEX_VERSION: older files are then built again. When a record gets
+ * An index without beginnings is written in the form that it had before there were any, so that
+ * the files of older builds stay valid. When the form changes, raise both versions: older files are
+ * then built again. When a record gets
  * a field that the stream depends on, add it to digest_of as well. */
 #include "prepd/plan/index.h"
 
@@ -39,10 +43,13 @@
 enum {
     INDEX_MAGIC = 0x58495354,
     INDEX_VERSION = 2,
+    WITH_BEGINNINGS = 3,
     HEADER_BYTES = 80,
     CHECK_AT = 64, /* where the checksum stands */
     IMAGE_BYTES = 48,
     SAMPLE_BYTES = 16,
+    BEGINNING_BYTES = 24,
+    N_PARTS = 4, /* images, samples, beginnings, texts */
 };
 /* No data set has more records than this, and it keeps every product far from overflow. */
 static const uint64_t MAX_RECORDS = UINT64_C(1) << 40;
@@ -51,12 +58,13 @@ static const double MIN_FPS = 1e-10, MAX_FPS = 1e9; /* the range that workers ac
 struct data_index {
     int64_t n_samples, n_images;
     const uint8_t *images, *samples; /* the records: in own_images and own_samples, or in the map */
+    const uint8_t *beginnings;       /* NULL without them; in own_beginnings, or in the map */
     const char *texts;
     size_t text_bytes;
     hash128 identity;         /* of the data set; while building (index_identify) */
     hash128 contents, digest; /* they differ after index_mix */
     /* Only while building: */
-    uint8_t *own_images, *own_samples, *present;
+    uint8_t *own_images, *own_samples, *own_beginnings, *present;
     int64_t missing;
     text_pool pool;
     /* Only of a loaded index: */
@@ -95,6 +103,7 @@ void index_free(data_index **index)
         return;
     free((*index)->own_images);
     free((*index)->own_samples);
+    free((*index)->own_beginnings);
     free((*index)->present);
     text_pool_done(&(*index)->pool);
     if ((*index)->map)
@@ -170,6 +179,85 @@ status index_put_sample(data_index *index, int64_t at, const index_sample *recor
     return ST_OK;
 }
 
+status index_take_beginnings(data_index *index)
+{
+    index->own_beginnings = (uint8_t *)calloc((size_t)index->n_samples + 1, BEGINNING_BYTES);
+    if (!index->own_beginnings)
+        return FAIL(ST_NO_MEMORY, "no memory for an index of %" PRId64 " samples",
+                    index->n_samples);
+    index->beginnings = index->own_beginnings;
+    return ST_OK;
+}
+
+bool index_has_beginnings(const data_index *index)
+{
+    return index->beginnings != NULL;
+}
+
+bool index_has_sample(const data_index *index, int64_t at)
+{
+    return !index->present || index->present[at];
+}
+
+/* Whether the beginning of a sample, whose own record is there, can be true. */
+static bool is_possible(const data_index *index, int64_t at, const index_beginning *record)
+{
+    index_sample own;
+    index_sample_get(index, at, &own);
+    if (own.cause)
+        return record->before == 0 && record->agrees == 0 && record->head == 0 &&
+               record->first_label == 0;
+    return record->before >= 0 && record->before <= at && record->agrees >= 0 &&
+           record->agrees <= own.text_tokens && (record->before > 0 || record->agrees == 0) &&
+           record->head >= 0 && record->head < own.text_tokens && record->first_label >= 1 &&
+           record->first_label < own.text_tokens;
+}
+
+status index_put_beginning(data_index *index, int64_t at, const index_beginning *record)
+{
+    if (!index->own_beginnings || at < 0 || at >= index->n_samples || !index->present ||
+        !index->present[at])
+        return FAIL(ST_BAD_INPUT, "the index cannot take the beginning of sample %" PRId64, at);
+    if (!is_possible(index, at, record))
+        return FAIL(ST_BAD_INPUT,
+                    "the beginning of sample %" PRId64 " is impossible: it agrees with the sample "
+                    "%" PRId64 " before it in %d tokens, has %d before its last picture, and its "
+                    "first label is token %d",
+                    at, record->before, record->agrees, record->head, record->first_label);
+    uint8_t *to = index->own_beginnings + at * BEGINNING_BYTES;
+    store_u64(to, (uint64_t)record->before);
+    store_u32(to + 8, (uint32_t)record->agrees);
+    store_u32(to + 12, (uint32_t)record->head);
+    store_u32(to + 16, (uint32_t)record->first_label);
+    return ST_OK;
+}
+
+void index_beginning_get(const data_index *index, int64_t at, index_beginning *out)
+{
+    assert(index->beginnings && at >= 0 && at < index->n_samples);
+    const uint8_t *from = index->beginnings + at * BEGINNING_BYTES;
+    out->before = (int64_t)load_u64(from);
+    out->agrees = (int32_t)load_u32(from + 8);
+    out->head = (int32_t)load_u32(from + 12);
+    out->first_label = (int32_t)load_u32(from + 16);
+}
+
+/* Takes the predecessor from samples whose predecessor was refused, and everything from samples
+ * that were refused themselves. */
+static void settle_beginnings(data_index *index)
+{
+    for (int64_t i = 0; index->own_beginnings && i < index->n_samples; i++) {
+        uint8_t *own = index->own_beginnings + i * BEGINNING_BYTES;
+        index_sample record;
+        index_sample_get(index, i, &record);
+        if (record.cause)
+            memset(own, 0, BEGINNING_BYTES);
+        index_sample_get(index, i - (int64_t)load_u64(own), &record);
+        if (record.cause)
+            memset(own, 0, 12);
+    }
+}
+
 void index_identify(data_index *index, hash128 contents)
 {
     index->identity = contents;
@@ -202,6 +290,8 @@ static status digest_of(const data_index *index, hash128 identity, hash128 *out)
                        (uint64_t)(uint32_t)record.text_tokens << 32 | (uint32_t)record.targets);
         hasher_add_u64(hash, record.cause != NULL);
     }
+    if (index->beginnings) /* an index without them keeps the digest it always had */
+        hasher_add(hash, index->beginnings, (size_t)index->n_samples * BEGINNING_BYTES);
     *out = hasher_value(hash);
     hasher_free(&hash);
     return ST_OK;
@@ -214,6 +304,7 @@ status index_seal(data_index *index)
                     index->missing, index->n_samples + index->n_images);
     index->texts = index->pool.bytes ? index->pool.bytes : "";
     index->text_bytes = index->pool.bytes ? index->pool.size : 1;
+    settle_beginnings(index);
     TRY(digest_of(index, index->identity, &index->contents));
     index->digest = index->contents;
     free(index->present);
@@ -275,7 +366,7 @@ void index_sample_get(const data_index *index, int64_t at, index_sample *out)
 }
 
 /* The checksum of header and body, with the checksum's own bytes as zeros. */
-static status hash_index(const uint8_t header[HEADER_BYTES], const span body[3], hash128 *out)
+static status hash_index(const uint8_t header[HEADER_BYTES], const span body[N_PARTS], hash128 *out)
 {
     uint8_t copy[HEADER_BYTES];
     hasher *hash = NULL;
@@ -283,7 +374,7 @@ static status hash_index(const uint8_t header[HEADER_BYTES], const span body[3],
     memset(copy + CHECK_AT, 0, sizeof(hash128));
     TRY(hasher_new(&hash));
     hasher_add(hash, copy, sizeof copy);
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < N_PARTS; k++)
         hasher_add(hash, body[k].data, body[k].size);
     *out = hasher_value(hash);
     hasher_free(&hash);
@@ -304,13 +395,15 @@ status index_save(const data_index *index, const char *path, hash128 key)
     hash128 check;
     status st;
     assert(!index->present); /* it is sealed */
-    span body[3] = {
+    const bool begins = index->beginnings != NULL;
+    span body[N_PARTS] = {
         span_of(index->images, (size_t)index->n_images * IMAGE_BYTES),
         span_of(index->samples, (size_t)index->n_samples * SAMPLE_BYTES),
+        span_of(index->beginnings, begins ? (size_t)index->n_samples * BEGINNING_BYTES : 0),
         span_of(index->texts, index->text_bytes),
     };
     store_u32(header, INDEX_MAGIC);
-    store_u32(header + 4, INDEX_VERSION);
+    store_u32(header + 4, begins ? WITH_BEGINNINGS : INDEX_VERSION);
     memcpy(header + 8, key.bytes, sizeof key.bytes);
     memcpy(header + 24, index->contents.bytes, sizeof index->contents.bytes);
     store_u64(header + 40, (uint64_t)index->n_samples);
@@ -326,7 +419,7 @@ status index_save(const data_index *index, const char *path, hash128 key)
     if (fd < 0)
         return FAIL_IN(ST_CANT_CREATE, temporary, "cannot create: %s", strerror(errno));
     TRY_OR(done, write_part(fd, header, sizeof header, temporary));
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < N_PARTS; k++)
         TRY_OR(done, write_part(fd, body[k].data, body[k].size, temporary));
     /* There is no fsync, since the dispatcher must not wait for a disk to which checkpoints are
      * being written. If the machine stops now, the file has a wrong checksum and is built again. */
@@ -352,6 +445,21 @@ static bool causes_inside(const uint8_t *records, uint64_t count, size_t stride,
     return true;
 }
 
+/* Checks what the plan relies on: every predecessor is a sample before, and every count lies inside
+ * its sample. */
+static status check_beginnings(const data_index *index, const char *source)
+{
+    for (int64_t i = 0; index->beginnings && i < index->n_samples; i++) {
+        index_beginning record;
+        index_beginning_get(index, i, &record);
+        if (!is_possible(index, i, &record))
+            return FAIL_IN(
+                ST_BAD_INPUT, source,
+                "the index is damaged: the beginning of sample %" PRId64 " is impossible", i);
+    }
+    return ST_OK;
+}
+
 status index_parse(span file, const char *source, hash128 key, data_index **out)
 {
     hash128 found, check;
@@ -362,10 +470,11 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
     if (load_u32(data) != INDEX_MAGIC)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 0,
                        "this is not an index: it lacks the magic TSIX");
-    if (load_u32(data + 4) != INDEX_VERSION)
+    const bool begins = load_u32(data + 4) == WITH_BEGINNINGS;
+    if (!begins && load_u32(data + 4) != INDEX_VERSION)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 4,
-                       "the index has version %u, and this program reads version %d",
-                       load_u32(data + 4), INDEX_VERSION);
+                       "the index has version %u, and this program reads versions %d and %d",
+                       load_u32(data + 4), INDEX_VERSION, WITH_BEGINNINGS);
     if (memcmp(data + 8, key.bytes, sizeof key.bytes) != 0)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 8,
                        "the index belongs to other options or other data");
@@ -373,22 +482,27 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
              texts = load_u64(data + 56);
     if (n_samples > MAX_RECORDS || n_images > MAX_RECORDS || texts < 1 || texts > file.size)
         return FAIL_AT(ST_BAD_INPUT, source, -1, 40, "the counts in the header are out of range");
-    uint64_t image_bytes = n_images * IMAGE_BYTES, sample_bytes = n_samples * SAMPLE_BYTES;
-    if (file.size - HEADER_BYTES != image_bytes + sample_bytes + texts)
+    const uint64_t image_bytes = n_images * IMAGE_BYTES, sample_bytes = n_samples * SAMPLE_BYTES,
+                   beginning_bytes = begins ? n_samples * BEGINNING_BYTES : 0,
+                   all = image_bytes + sample_bytes + beginning_bytes + texts;
+    if (file.size - HEADER_BYTES != all)
         return FAIL_AT(ST_BAD_INPUT, source, -1, (int64_t)file.size,
                        "by its header the index should have %" PRIu64 " bytes after the header",
-                       image_bytes + sample_bytes + texts);
-    span body[3] = {
-        span_of(data + HEADER_BYTES, image_bytes),
-        span_of(data + HEADER_BYTES + image_bytes, sample_bytes),
-        span_of(data + HEADER_BYTES + image_bytes + sample_bytes, texts),
+                       all);
+    data += HEADER_BYTES;
+    span body[N_PARTS] = {
+        span_of(data, image_bytes),
+        span_of(data + image_bytes, sample_bytes),
+        span_of(data + image_bytes + sample_bytes, beginning_bytes),
+        span_of(data + image_bytes + sample_bytes + beginning_bytes, texts),
     };
+    data = file.data;
     TRY(hash_index(data, body, &check));
     memcpy(found.bytes, data + CHECK_AT, sizeof found.bytes);
     if (!hash_equal(found, check))
         return FAIL_AT(ST_BAD_INPUT, source, -1, CHECK_AT,
                        "the index is damaged: its checksum does not match");
-    if (body[2].data[texts - 1] != 0 ||
+    if (body[3].data[texts - 1] != 0 ||
         !causes_inside(body[0].data, n_images, IMAGE_BYTES, 24, texts) ||
         !causes_inside(body[1].data, n_samples, SAMPLE_BYTES, 8, texts))
         return FAIL_IN(ST_BAD_INPUT, source,
@@ -400,12 +514,17 @@ status index_parse(span file, const char *source, hash128 key, data_index **out)
     index->n_images = (int64_t)n_images;
     index->images = body[0].data;
     index->samples = body[1].data;
-    index->texts = (const char *)body[2].data;
+    index->beginnings = begins ? body[2].data : NULL;
+    index->texts = (const char *)body[3].data;
     index->text_bytes = texts;
     memcpy(index->contents.bytes, data + 24, sizeof index->contents.bytes);
     index->digest = index->contents;
-    *out = index;
-    return ST_OK;
+    const status st = check_beginnings(index, source);
+    if (st != ST_OK)
+        index_free(&index);
+    else
+        *out = index;
+    return st;
 }
 
 status index_load(const char *path, hash128 key, data_index **out)

@@ -33,6 +33,20 @@ typedef struct index_sample {
                           * image gets its cause from the image */
 } index_sample;
 
+/* How a sample begins, for samples that share their beginnings (data.group shared_prefix). Tokens
+ * are counted in the text: pads of pictures and clips are not among them. All are 0 for a refused
+ * sample. */
+typedef struct index_beginning {
+    int64_t
+        before; /* how many samples back its predecessor is, with which it is compared; 0: none */
+    int32_t agrees; /* how many tokens it has in common with the predecessor, from the first on.
+                     * They include no place at which only one of the two shows a picture, or both
+                     * show different ones */
+    int32_t head;   /* tokens before its last picture, or before the last frames of its last clip;
+                     * 0 without a picture */
+    int32_t first_label; /* which token is the first with a label */
+} index_beginning;
+
 typedef struct data_index data_index;
 
 /* Building: an empty index, filled record by record in any order (a second record of the same
@@ -41,10 +55,20 @@ typedef struct data_index data_index;
 WARN_UNUSED status index_new(int64_t n_samples, int64_t n_images, data_index **out);
 WARN_UNUSED status index_put_image(data_index *index, int64_t image, const index_image *record);
 WARN_UNUSED status index_put_sample(data_index *index, int64_t sample, const index_sample *record);
+/* Makes an empty index one with beginnings. Its digest differs from that of the same records
+ * without them. Call it before any record is put. */
+WARN_UNUSED status index_take_beginnings(data_index *index);
+/* Puts the beginning of a sample, which needs the sample's own record first. Refused with BAD_INPUT
+ * where the figures are impossible. */
+WARN_UNUSED status index_put_beginning(data_index *index, int64_t sample,
+                                       const index_beginning *record);
+/* While building: whether the record of the sample is there; its cause may then be asked for. */
+bool index_has_sample(const data_index *index, int64_t sample);
 /* Says which data the records describe (dataset_contents); it goes into the digest, so call it
  * before index_seal. */
 void index_identify(data_index *index, hash128 contents);
-/* Ends building and computes the digest. Every record must be present. */
+/* Ends building and computes the digest. Every record must be present. A sample whose predecessor
+ * was refused gets none, so that it does not matter when the cause became known. */
 WARN_UNUSED status index_seal(data_index *index);
 /* Gives a sealed or loaded index the digest of the same records under another identity of the data
  * set: the one that includes the weights of a mixture. The file keeps the digest without them, so
@@ -64,6 +88,9 @@ int64_t index_samples(const data_index *index);
 int64_t index_images(const data_index *index);
 void index_image_get(const data_index *index, int64_t image, index_image *out);
 void index_sample_get(const data_index *index, int64_t sample, index_sample *out);
+bool index_has_beginnings(const data_index *index);
+/* Only of an index with beginnings. */
+void index_beginning_get(const data_index *index, int64_t sample, index_beginning *out);
 hash128 index_digest(const data_index *index);
 hash128 index_contents(const data_index *index); /* the digest that stands in the file */
 

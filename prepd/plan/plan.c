@@ -22,20 +22,7 @@ static status note_rows(plan *planned, const window_plan *window)
             const plan_unit *one = &planned->units[window->items[at]];
             stat.class =
                 at == window->first[k] || stat.class == one->class ? one->class : MIXED_CLASSES;
-            stat.tokens += one->tokens;
-            stat.patches += one->patches;
-            stat.targets += one->targets;
-            stat.images += one->images;
-            stat.frames += one->frames;
-            stat.frame = one->frame > stat.frame ? one->frame : stat.frame;
-            stat.visual += one->patches / 4 * one->n_docs;
-            stat.documents += one->n_docs;
-            stat.squares += plan_unit_squares(planned, one);
-            for (int32_t j = 0; j < one->n_docs; j++) {
-                const int64_t tokens = planned->docs[one->first + j].tokens;
-                if (tokens > stat.longest)
-                    stat.longest = tokens;
-            }
+            plan_add_unit(planned, one, &stat);
         }
         TRY(array_room((void **)&planned->rows, planned->n_rows, &planned->row_capacity,
                        sizeof *planned->rows));
@@ -123,11 +110,6 @@ status plan_begin(const conf *options, const dataset *data, const data_index *in
                   plan **out)
 {
     status st;
-    if (kind == PLAN_PACKED && options->data_group == GROUP_SHARED_PREFIX)
-        return FAIL(ST_CONFIG,
-                    "data.group shared_prefix (up to %" PRId64 " texts, from %" PRId64
-                    " tokens on) is not planned yet: use shared_image",
-                    options->data_prefix_branches, options->data_prefix_min_tokens);
     if (index_samples(index) != data->adapter->samples(data) ||
         index_images(index) != data->adapter->images(data))
         return FAIL(ST_BAD_INPUT,
@@ -213,16 +195,34 @@ static int64_t clip_patches(const planned_doc *doc)
     return count;
 }
 
+/* Makes of a measured sample the prefix that it begins with, or the branch of it after the prefix.
+ * tokens: of the prefix. */
+static void cut_doc(planned_doc *doc, int32_t tokens, bool is_prefix)
+{
+    if (is_prefix) {
+        doc->tokens = tokens;
+        doc->targets = 0;
+        return;
+    }
+    doc->from = doc->before = tokens;
+    doc->images = NULL;
+    doc->grids = NULL;
+    doc->n_images = doc->patches = doc->frames = doc->frame = 0;
+}
+
 /* Adds a document to the row. The sample is measured again for its grids, which the plan does not
  * keep; it cannot fail for a cause, since samples with a cause are not in the plan. */
-static status add_doc(plan *planned, unit_doc from, bool shared, arena *memory, planned_row *placed)
+static status add_doc(plan *planned, unit_doc from, bool shared, int32_t prefix, arena *memory,
+                      planned_row *placed)
 {
     bool is_cause;
     planned_doc *doc = &placed->docs[placed->n_docs];
     TRY(plan_measure(planned, from.sample, memory, doc, &is_cause));
     doc->part = from.part;
-    doc->from = (int32_t)(from.part * planned->token_budget);
+    doc->from = from.part < 0 ? 0 : (int32_t)(from.part * planned->token_budget);
     doc->tokens = from.tokens;
+    if (prefix > 0)
+        cut_doc(doc, prefix, from.part < 0);
     doc->shared = shared && doc->n_images > 0;
     placed->tokens += doc->tokens;
     placed->patches += doc->shared ? 0 : doc->patches;
@@ -245,8 +245,8 @@ static status sample_row(plan *planned, uint64_t number, arena *memory, planned_
     for (int64_t k = 0; k < parts; k++) {
         const int64_t left = whole.whole - k * planned->token_budget;
         const int64_t some = left < planned->token_budget ? left : planned->token_budget;
-        TRY(add_doc(planned, (unit_doc){(int64_t)number, (int32_t)k, (int32_t)some}, false, memory,
-                    placed));
+        TRY(add_doc(planned, (unit_doc){(int64_t)number, (int32_t)k, (int32_t)some}, false, 0,
+                    memory, placed));
     }
     return ST_OK;
 }
@@ -289,8 +289,12 @@ status plan_row(plan *planned, row_range *range, uint64_t number, arena *memory,
     TRY(arena_calloc(memory, (size_t)count, sizeof *placed.docs, (void **)&placed.docs));
     for (int64_t at = window->first[k]; at < window->first[k + 1]; at++) {
         const plan_unit *one = &planned->units[window->items[at]];
+        const int32_t prefix = plan_unit_prefix(planned, one);
+        const int64_t own = placed.n_docs;
         for (int32_t j = 0; j < one->n_docs; j++)
-            TRY(add_doc(planned, planned->docs[one->first + j], j > 0, memory, &placed));
+            TRY(add_doc(planned, planned->docs[one->first + j], j > 0, prefix, memory, &placed));
+        if (prefix > 0)
+            placed.docs[own].prefix = one->n_docs - 1;
     }
     *out = placed;
     return ST_OK;

@@ -28,12 +28,14 @@ enum {
 /* What a row measures, for shape buckets and the report. */
 typedef struct row_stat {
     int64_t tokens, patches, targets, documents, longest, images, frames, frame;
-    int64_t visual;  /* visual tokens; those of a shared image count in every document */
-    int class;       /* of all its units, or MIXED_CLASSES */
-    int64_t squares; /* sum over documents of tokens squared: the cost of attention */
+    int64_t visual;   /* visual tokens; those of a shared image count in every document */
+    int class;        /* of all its units, or MIXED_CLASSES */
+    int64_t squares;  /* as in row_measure (proto/assign.h): the cost of attention */
+    int64_t prefixes; /* how many of the documents are prefixes, and so no samples */
 } row_stat;
 
-/* What is permuted and packed as a whole: a document, or several that share their images. */
+/* What is permuted and packed as a whole: a document, several that share their images, or a prefix
+ * and its branches. */
 typedef struct plan_unit {
     int64_t first; /* its first document, in plan.docs */
     int32_t n_docs, tokens, patches, targets, images, frames, frame;
@@ -42,7 +44,7 @@ typedef struct plan_unit {
 
 typedef struct unit_doc {
     int64_t sample;
-    int32_t part, tokens; /* which part of a split text; the part's tokens */
+    int32_t part, tokens; /* which part of a split text, -1 for a prefix; the document's tokens */
 } unit_doc;
 
 /* A planned window: row k of it holds items[first[k]] to items[first[k + 1] - 1]. */
@@ -63,12 +65,13 @@ enum { WINDOWS_EACH = 2 };
 /* How far a plan is prepared. The results of a later stage do not exist before it. */
 typedef enum plan_stage {
     STAGE_MEASURE, /* every sample is measured and becomes one unit or several */
-    STAGE_JOIN,    /* units of one picture become one (data.group shared_image only) */
+    STAGE_JOIN,    /* units become one that share a picture or a prefix (data.group) */
     STAGE_LANES,   /* the units of each source get their order */
     STAGE_WINDOWS, /* windows are planned, one after the other */
 } plan_stage;
 
-typedef struct grouping grouping; /* state of STAGE_JOIN; units.c */
+typedef struct grouping grouping;   /* state of STAGE_JOIN for shared_image; units.c */
+typedef struct prefixing prefixing; /* and for shared_prefix; prefix_units.c */
 
 /* The stream from the first row of one epoch on. */
 struct row_range {
@@ -104,10 +107,11 @@ struct plan {
     row_stat *rows;            /* [n_rows] rows of epoch 0 */
     int64_t n_rows, row_capacity;
     plan_stage stage;
-    int64_t at;        /* the sample or unit with which the stage continues */
-    grouping *joining; /* heap; only during STAGE_JOIN */
-    int64_t n_usable;  /* samples in the stream */
-    id_map cause_of;   /* refused sample -> offset of its cause in `causes` */
+    int64_t at;           /* the sample or unit with which the stage continues */
+    grouping *joining;    /* heap; only during STAGE_JOIN */
+    prefixing *prefixing; /* the same */
+    int64_t n_usable;     /* samples in the stream */
+    id_map cause_of;      /* refused sample -> offset of its cause in `causes` */
     text_pool causes;
     row_range whole;                    /* from epoch 0 on */
     row_range *others;                  /* linked list of the ranges that plan_from made */
@@ -133,6 +137,23 @@ WARN_UNUSED status plan_measure(const plan *plan, int64_t sample, arena *memory,
 WARN_UNUSED status plan_make_units(plan *plan);
 void plan_stop_joining(plan *plan); /* frees what STAGE_JOIN holds, at any time */
 
+/* Sets *out to whether both samples, which are in the stream, show the same images at the same
+ * sizes.
+ */
+WARN_UNUSED status plan_same_images(plan *plan, int64_t first, int64_t second, bool *out);
+
+/* prefix_units.c: STAGE_JOIN of data.group shared_prefix. Begin it, join every unit in order, then
+ * lay them: they become plan.units. Stopping frees what it holds, at any time. */
+WARN_UNUSED status plan_begin_prefixes(plan *plan);
+WARN_UNUSED status plan_join_prefix(plan *plan, int64_t unit);
+WARN_UNUSED status plan_lay_prefixes(plan *plan);
+void plan_stop_prefixes(plan *plan);
+
+/* Tokens of the unit's prefix, which is its first document; 0 if it has none. */
+int32_t plan_unit_prefix(const plan *plan, const plan_unit *unit);
+/* Adds what a unit holds to everything in *stat but its class. */
+void plan_add_unit(const plan *plan, const plan_unit *unit, row_stat *stat);
+
 /* Starts a range whose epoch `epoch` begins with stream row `row`. */
 WARN_UNUSED status row_range_init(row_range *range, uint64_t epoch, uint64_t row);
 void row_range_done(row_range *range);
@@ -155,10 +176,13 @@ int plan_class_of(fit_grid grid);
 
 /* Whether this plan splits large units and makes rows alike in predicted cost (PLAN_VERSION 3). */
 bool plan_balances(const plan *plan);
+/* A joined unit takes at most this part of a row, where its documents are short enough for that. */
+enum { UNITS_OF_A_ROW = 2 };
 /* Splits every unit of several documents that takes more than half a row into nearly equal ones,
  * each with the pictures (split_units.c). */
 WARN_UNUSED status plan_split_units(plan *plan);
-/* The squares of a unit as of a row (row_measure), and its predicted cost (assign_cost). */
+/* unit_facts.c: the squares of a unit as of a row (row_measure), and its predicted cost
+ * (assign_cost). */
 int64_t plan_unit_squares(const plan *plan, const plan_unit *unit);
 int64_t plan_unit_cost(const plan *plan, const plan_unit *unit);
 

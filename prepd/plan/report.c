@@ -179,6 +179,7 @@ status plan_report(plan *planned, FILE *to)
         fprintf(to, "greedy packing over a buffer of %d samples: %" PRId64 " rows, fill: %.2f %%\n",
                 GREEDY_BUFFER, rows, compute_percent(sum.tokens, rows * planned->token_budget));
     }
+    TRY(plan_report_sharing(planned, to));
     TRY(plan_report_classes(planned, to));
     report_sources(planned, to);
     report_buckets(planned, to);

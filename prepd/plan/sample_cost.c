@@ -143,3 +143,22 @@ status plan_measure(const plan *planned, int64_t index, arena *memory, planned_d
     };
     return ST_OK;
 }
+
+status plan_same_images(plan *planned, int64_t first, int64_t second, bool *out)
+{
+    planned_doc doc, other_doc;
+    bool is_cause;
+    const arena_mark mark = arena_save(&planned->scratch);
+    status st = plan_measure(planned, first, &planned->scratch, &doc, &is_cause);
+    if (st == ST_OK)
+        st = plan_measure(planned, second, &planned->scratch, &other_doc, &is_cause);
+    if (st == ST_OK) {
+        *out = doc.n_images == other_doc.n_images;
+        for (int32_t k = 0; *out && k < doc.n_images; k++)
+            *out = doc.images[k] == other_doc.images[k] &&
+                   doc.grids[k].rows == other_doc.grids[k].rows &&
+                   doc.grids[k].columns == other_doc.grids[k].columns;
+    }
+    arena_release(&planned->scratch, mark);
+    return st;
+}

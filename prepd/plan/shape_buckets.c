@@ -131,7 +131,7 @@ static int64_t most_in(int64_t tokens, density means)
  * unit, so the largest of each measure is enough. */
 static shape_bucket bound_of(const plan *planned)
 {
-    density patches = {0, 1}, targets = {0, 1}, images = {0, 1}, frames = {0, 1};
+    density patches = {0, 1}, targets = {0, 1}, images = {0, 1}, frames = {0, 1}, docs = {0, 1};
     shape_bucket unit = {.longest = planned->longest}; /* the most that a single unit has of each */
     for (int64_t k = 0; k < planned->n_units; k++) {
         const plan_unit *one = &planned->units[k];
@@ -139,6 +139,7 @@ static shape_bucket bound_of(const plan *planned)
         denser(&targets, one->targets, one->tokens);
         denser(&images, one->images, one->tokens);
         denser(&frames, one->frames, one->tokens);
+        denser(&docs, one->n_docs, one->tokens);
         unit.tokens = pick_larger(unit.tokens, one->tokens);
         unit.patches = pick_larger(unit.patches, one->patches);
         unit.targets = pick_larger(unit.targets, one->targets);
@@ -154,7 +155,9 @@ static shape_bucket bound_of(const plan *planned)
         .tokens = tokens,
         .patches = pick_smaller(most_in(tokens, patches) / 4 * 4, planned->patch_budget),
         .targets = most_in(tokens, targets),
-        .documents = tokens / planned->shortest,
+        /* A branch may be shorter than the shortest sample. */
+        .documents = planned->conf->data_group == GROUP_SHARED_PREFIX ? most_in(tokens, docs)
+                                                                      : tokens / planned->shortest,
         .longest = unit.longest,
         .images = most_in(tokens, images),
         .frames = most_in(tokens, frames),

@@ -8,31 +8,13 @@
 #include <stdlib.h>
 
 #include "prepd/plan/planner.h"
-#include "proto/assign.h"
 
-enum { UNITS_OF_A_ROW = 2 }; /* a joined unit takes at most this part of a row */
-
-int64_t plan_unit_squares(const plan *planned, const plan_unit *unit)
-{
-    int64_t squares = 0;
-    for (int32_t j = 0; j < unit->n_docs; j++) {
-        const int64_t tokens = planned->docs[unit->first + j].tokens;
-        squares += tokens * tokens;
-    }
-    return squares;
-}
-
-int64_t plan_unit_cost(const plan *planned, const plan_unit *unit)
-{
-    return assign_cost(
-        &(row_measure){unit->tokens, unit->patches, plan_unit_squares(planned, unit)});
-}
-
-/* Into how many units this one is split. */
+/* Into how many units this one is split. One with a prefix was laid in its parts at once, each with
+ * the prefix (prefix_units.c). */
 static int64_t parts_of(const plan *planned, const plan_unit *unit)
 {
     const int64_t most = planned->token_budget / UNITS_OF_A_ROW;
-    if (unit->n_docs < 2 || unit->tokens <= most)
+    if (unit->n_docs < 2 || unit->tokens <= most || plan_unit_prefix(planned, unit) > 0)
         return 1;
     const int64_t parts = (unit->tokens - 1) / most + 1;
     return parts < unit->n_docs ? parts : unit->n_docs;

@@ -1,9 +1,10 @@
 /* units.c: from samples to units, which are what the stream permutes and packs.
  *
  * Every sample is measured once and becomes one unit; a text longer than a row becomes several.
- * With data.group shared_image, units of the same picture are then joined into one. Last, the units
- * of each source are put into a lane. Measuring and joining are done in pieces of SOME, since the
- * dispatcher answers its peers between two pieces. */
+ * With data.group shared_image, units of the same picture are then joined into one; with
+ * shared_prefix, those that begin alike (prefix_units.c). Last, the units of each source are put
+ * into a lane. Measuring and joining are done in pieces of SOME, since the dispatcher answers its
+ * peers between two pieces. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,26 +91,6 @@ struct grouping {
     int64_t count;
 };
 
-/* Sets *out to whether both samples show the same images at the same sizes. */
-static status same_images(plan *planned, int64_t first, int64_t second, bool *out)
-{
-    planned_doc doc, other_doc;
-    bool is_cause;
-    const arena_mark mark = arena_save(&planned->scratch);
-    status st = plan_measure(planned, first, &planned->scratch, &doc, &is_cause);
-    if (st == ST_OK)
-        st = plan_measure(planned, second, &planned->scratch, &other_doc, &is_cause);
-    if (st == ST_OK) {
-        *out = doc.n_images == other_doc.n_images;
-        for (int32_t k = 0; *out && k < doc.n_images; k++)
-            *out = doc.images[k] == other_doc.images[k] &&
-                   doc.grids[k].rows == other_doc.grids[k].rows &&
-                   doc.grids[k].columns == other_doc.grids[k].columns;
-    }
-    arena_release(&planned->scratch, mark);
-    return st;
-}
-
 /* Puts unit `number` into the open group of its first image if it shows the same images and still
  * fits a row; otherwise it opens a group of its own. */
 static status find_group(plan *planned, grouping *groups, int64_t number)
@@ -128,7 +109,7 @@ static status find_group(plan *planned, grouping *groups, int64_t number)
         TRY(st);
     }
     if (open && *open >= 0 && groups->groups[*open].tokens + one->tokens <= planned->token_budget)
-        TRY(same_images(planned, groups->groups[*open].first, mine, &same));
+        TRY(plan_same_images(planned, groups->groups[*open].first, mine, &same));
     if (same) {
         groups->groups[*open].tokens += one->tokens;
         groups->groups[*open].targets += one->targets;
@@ -193,6 +174,7 @@ static status begin_joining(plan *planned)
 void plan_stop_joining(plan *planned)
 {
     grouping *groups = planned->joining;
+    plan_stop_prefixes(planned);
     if (!groups)
         return;
     free(groups->open);
@@ -290,6 +272,9 @@ static status measure_more(plan *planned)
     } else if (planned->conf->data_group == GROUP_SHARED_IMAGE) {
         TRY(begin_joining(planned));
         planned->stage = STAGE_JOIN;
+    } else if (planned->conf->data_group == GROUP_SHARED_PREFIX) {
+        TRY(plan_begin_prefixes(planned));
+        planned->stage = STAGE_JOIN;
     } else {
         planned->stage = STAGE_LANES;
     }
@@ -299,11 +284,13 @@ static status measure_more(plan *planned)
 static status join_more(plan *planned)
 {
     const int64_t to = some_more(planned->at, planned->n_units);
+    const bool prefixes = planned->prefixing != NULL;
     for (; planned->at < to; planned->at++)
-        TRY(find_group(planned, planned->joining, planned->at));
+        TRY(prefixes ? plan_join_prefix(planned, planned->at)
+                     : find_group(planned, planned->joining, planned->at));
     if (to < planned->n_units)
         return ST_OK;
-    TRY(lay_out(planned, planned->joining));
+    TRY(prefixes ? plan_lay_prefixes(planned) : lay_out(planned, planned->joining));
     plan_stop_joining(planned);
     if (plan_balances(planned))
         TRY(plan_split_units(planned));

@@ -23,6 +23,7 @@
 #include "prepd/serve/io_threads.h"
 #include "prepd/serve/lease.h"
 #include "prepd/serve/peer_limits.h"
+#include "prepd/serve/predecessors.h"
 #include "prepd/serve/compression_choice.h"
 #include "prepd/serve/quarantine.h"
 #include "prepd/agreed/stage_times.h"
@@ -40,6 +41,7 @@ typedef struct index_build {
     int64_t left;                    /* records still to come */
     int64_t images_left; /* those of images; texts come after them, which need the times of clips */
     int64_t started_ns, told_ns;
+    predecessors *before; /* of the samples that were leased; NULL if the index needs none */
 } index_build;
 
 /* The plan that all consumers of one kind of stream share (planning.c). It is kept as long as the

@@ -27,6 +27,10 @@ status index_build_start(source *section)
                                    .images_left = images,
                                    .started_ns = clock_ns(),
                                    .told_ns = clock_ns()};
+    if (section->options.data_group == GROUP_SHARED_PREFIX) {
+        TRY(index_take_beginnings(section->index));
+        TRY(predecessors_new(section->data, &section->build.before));
+    }
     if (section->build.left == 0) {
         section->build.active = false;
         return source_index_done(section);
@@ -39,6 +43,7 @@ status index_build_finish(source *section)
     if (!section->build.active || section->build.left > 0)
         return ST_OK;
     section->build.active = false;
+    predecessors_free(&section->build.before);
     bar_clear();
     log_info("index built section=%s samples=%lld images=%lld seconds=%.1f", section->name,
              (long long)index_samples(section->index), (long long)index_images(section->index),
@@ -86,6 +91,20 @@ static const char *bad_clip(const source *section, const sample *smp)
     return NULL;
 }
 
+/* Finds the sample with which a sample that is leased will be compared. */
+static status find_before(index_build *build, int64_t number, arena *memory)
+{
+    sample whole;
+    if (!build->before)
+        return ST_OK;
+    const arena_mark mark = arena_save(memory);
+    status st = build->src->data->adapter->sample(build->src->data, number, memory, &whole);
+    if (st == ST_OK)
+        st = predecessors_add(build->before, number, &whole);
+    arena_release(memory, mark);
+    return st;
+}
+
 /* Makes a lease of texts. Samples that the adapter refuses are recorded at once; the others go to a
  * worker. */
 static status produce_texts(dispatch *state, source *section, lease **out)
@@ -105,6 +124,7 @@ static status produce_texts(dispatch *state, source *section, lease **out)
             TRY(index_put_sample(section->index, build->next_sample, &refused));
             build->left--;
         } else {
+            TRY(find_before(build, build->next_sample, memory));
             item[count++] = build->next_sample;
             bytes += smp.text_bytes;
         }

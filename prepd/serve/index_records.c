@@ -8,6 +8,7 @@
 typedef struct told {
     index_image image;
     index_sample text;
+    index_beginning begins; /* only where the index has beginnings */
     uint64_t facts;
 } told;
 
@@ -65,9 +66,32 @@ static status read_image(const source *section, int64_t item, const json_value *
     return ST_OK;
 }
 
-static status read_text(const json_value *result, const char *from, told *out)
+/* Reads how the sample begins into value [3]: agrees, head, first label. */
+static status read_beginning(const source *section, int64_t item, const json_value *result,
+                             int64_t tokens, const char *from, int64_t *value, told *out)
 {
-    int64_t tokens = 0, targets = 0;
+    const int64_t back = predecessors_back(section->build.before, item);
+    TRY(json_want_int(result, "agrees", from, &value[0]));
+    TRY(json_want_int(result, "head", from, &value[1]));
+    TRY(json_want_int(result, "first_label", from, &value[2]));
+    if (value[0] < 0 || value[0] > (back ? tokens : 0) || value[1] < 0 || value[1] >= tokens ||
+        value[2] < 1 || value[2] >= tokens)
+        return FAIL_IN(ST_PROTOCOL, from,
+                       "the worker told an impossible beginning of a text of %lld tokens: %lld "
+                       "in common with another, %lld before the last image, and the first label at "
+                       "%lld",
+                       (long long)tokens, (long long)value[0], (long long)value[1],
+                       (long long)value[2]);
+    out->begins = (index_beginning){back, (int32_t)value[0], (int32_t)value[1], (int32_t)value[2]};
+    return ST_OK;
+}
+
+static status read_text(const source *section, int64_t item, const json_value *result,
+                        const char *from, told *out)
+{
+    const bool begins = index_has_beginnings(section->index);
+    int64_t tokens = 0, targets = 0, beginning[3] = {0};
+    out->begins = (index_beginning){0};
     index_sample record = {.cause = json_text(json_find(result, "cause"), NULL)};
     if (!record.cause) {
         TRY(json_want_int(result, "tokens", from, &tokens));
@@ -78,9 +102,12 @@ static status read_text(const json_value *result, const char *from, told *out)
                            (long long)tokens, (long long)targets);
         record.text_tokens = (int32_t)tokens;
         record.targets = (int32_t)targets;
+        if (begins)
+            TRY(read_beginning(section, item, result, tokens, from, beginning, out));
     }
     out->text = record;
-    out->facts = record.cause ? facts_of_bad() : facts_of((int64_t[]){tokens, targets}, 2);
+    const int64_t facts[] = {tokens, targets, beginning[0], beginning[1], beginning[2]};
+    out->facts = record.cause ? facts_of_bad() : facts_of(facts, begins ? 5 : 2);
     return ST_OK;
 }
 
@@ -98,7 +125,7 @@ static status read_all(const lease *leased, const int64_t *item, int64_t count,
         if (leased->kind == LEASE_IMAGES)
             TRY(read_image(leased->owner, item[k], result, elsewhere, from, &out[k]));
         else
-            TRY(read_text(result, from, &out[k]));
+            TRY(read_text(leased->owner, item[k], result, from, &out[k]));
     }
     return ST_OK;
 }
@@ -120,6 +147,8 @@ static status put_settled(dispatch *state, lease *leased, const int64_t *item, c
             TRY(index_put_image(section->index, item[k], &change[k].image));
         else
             TRY(index_put_sample(section->index, item[k], &change[k].text));
+        if (leased->kind == LEASE_TEXTS && index_has_beginnings(section->index))
+            TRY(index_put_beginning(section->index, item[k], &change[k].begins));
         section->build.left--;
         section->build.images_left -= leased->kind == LEASE_IMAGES;
     }

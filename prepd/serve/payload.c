@@ -5,6 +5,9 @@
  *
  *   images  {"kind":"images","stream":S,"root":R,"files":[FILE...],"images":[number...]}
  *   texts   {"kind":"texts","stream":S,"samples":[{"id":N,"turns":[...],"clips":[CLIP...]}...]}
+ *           With "begins":true the answer says how each sample begins, and "after" says with which
+ *           text, if any, it is compared: the position of a sample before it in this lease, or an
+ *           object like a sample. Both show the same images.
  *           both have "each":true if the lease was lost before: then ON is sent for every record;
  *           and "last":true if one more death over its one item would make that item poison
  *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
@@ -182,6 +185,44 @@ static status put_images(source *section, const lease *leased, int64_t solo, wir
     return ST_OK;
 }
 
+/* Writes the members of a sample whose text is to be encoded. */
+static status put_text(const source *section, int64_t number, const sample *smp, arena *memory,
+                       json_writer *writer)
+{
+    json_put_key_int(writer, "id", number);
+    json_put_key_int(writer, "images", smp->n_images);
+    put_plain(writer, smp);
+    put_turns(writer, smp);
+    return put_clips(section, smp, memory, writer);
+}
+
+/* Writes with which text the item is compared. One that is refused is left out, since it may be one
+ * that kills workers; the index then counts it as absent (index_seal). */
+static status put_after(const source *section, const lease *leased, int64_t solo, int64_t item,
+                        arena *memory, json_writer *writer)
+{
+    const int64_t before = item - predecessors_back(section->build.before, item);
+    index_sample record;
+    sample smp;
+    if (before == item)
+        return ST_OK;
+    if (index_has_sample(section->index, before)) {
+        index_sample_get(section->index, before, &record);
+        if (record.cause)
+            return ST_OK;
+    }
+    for (int64_t k = 0; solo == LEASE_NO_ITEM && leased->item[k] != item; k++)
+        if (leased->item[k] == before) {
+            json_put_key_int(writer, "after", k);
+            return ST_OK;
+        }
+    TRY(section->data->adapter->sample(section->data, before, memory, &smp));
+    json_begin_key_object(writer, "after");
+    TRY(put_text(section, before, &smp, memory, writer));
+    json_end_object(writer);
+    return ST_OK;
+}
+
 static status put_texts(source *section, const lease *leased, int64_t solo, arena *memory,
                         json_writer *writer)
 {
@@ -192,14 +233,13 @@ static status put_texts(source *section, const lease *leased, int64_t solo, aren
             continue;
         TRY(section->data->adapter->sample(section->data, leased->item[i], memory, &smp));
         json_begin_object(writer);
-        json_put_key_int(writer, "id", leased->item[i]);
-        json_put_key_int(writer, "images", smp.n_images);
-        put_plain(writer, &smp);
-        put_turns(writer, &smp);
-        TRY(put_clips(section, &smp, memory, writer));
+        TRY(put_text(section, leased->item[i], &smp, memory, writer));
+        if (section->build.before)
+            TRY(put_after(section, leased, solo, leased->item[i], memory, writer));
         json_end_object(writer);
     }
     json_end_array(writer);
+    json_put_key_bool(writer, "begins", section->build.before != NULL);
     return ST_OK;
 }
 

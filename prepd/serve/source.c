@@ -327,6 +327,7 @@ void source_done(source *section)
     quarantine_done(&section->bad);
     quarantine_done(&section->damaged);
     index_free(&section->index);
+    predecessors_free(&section->build.before);
     dataset_close(&section->data);
     free(section->index_path);
     free(section->stream_json);

@@ -2,6 +2,7 @@
  * texts. */
 #include <string.h>
 
+#include "prepd/sample/beginning.h"
 #include "prepd/worker/clips.h"
 #include "prepd/worker/lease_read.h"
 
@@ -87,40 +88,97 @@ static status image_records(workshop *shop, const json_value *lease, on_item on,
     return ST_OK;
 }
 
+/* A text of the lease, encoded. */
+typedef struct encoded {
+    int64_t id;
+    status st;      /* of chat_encode, if the lease goes on */
+    chat_text text; /* if st is ST_OK */
+} encoded;
+
+static status encode_text(workshop *shop, const json_value *lease, const json_value *object,
+                          arena *memory, on_item on, void *user, encoded *out)
+{
+    const int64_t n_images = json_int(json_find(object, "images"), 0);
+    sample smp;
+    lease_clip *clips;
+    chat_visual *visuals;
+    if (n_images < 0 || n_images > INT32_MAX / 8)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample has %lld images, which is impossible",
+                       (long long)n_images);
+    TRY(lease_read_sample(object, (int32_t)n_images, memory, &smp));
+    TRY(clips_read(json_find(object, "clips"), smp.n_images, memory, &clips));
+    TRY(arena_calloc(memory, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
+    for (int32_t k = 0; k < smp.n_images; k++)
+        TRY(clips_visual(&clips[k], 0, memory, &visuals[k]));
+    if (on)
+        TRY(on(user, (int64_t)smp.id));
+    *out = (encoded){.id = (int64_t)smp.id};
+    out->st = chat_encode(shop->tokens, shop->token_scratch, &shop->chat, lease_conf(shop, lease),
+                          &smp, visuals, memory, &out->text);
+    return lease_must_end(shop, out->st) ? out->st : ST_OK;
+}
+
+/* Finds the text that sample `at` is compared with: the sample before it in the lease, which is
+ * still in memory, or one that is encoded now. *out has another status than ST_OK if there is none
+ * or it cannot be encoded. */
+static status encode_after(workshop *shop, const json_value *lease, const json_value *after,
+                           int64_t at, const encoded *last, arena *memory, encoded *out)
+{
+    *out = (encoded){.st = ST_NO_INPUT};
+    if (!after)
+        return ST_OK;
+    if (json_typeof(after) == JSON_OBJECT)
+        return encode_text(shop, lease, after, memory, NULL, NULL, out);
+    const int64_t place = json_int(after, -1);
+    const json_value *samples = json_find(lease, "samples");
+    if (place < 0 || place >= at)
+        return FAIL_IN(ST_PROTOCOL, SOURCE, "sample %lld of the lease comes after %lld",
+                       (long long)at, (long long)place);
+    if (place + 1 < at)
+        return encode_text(shop, lease, json_item(samples, (size_t)place), memory, NULL, NULL, out);
+    *out = *last;
+    return ST_OK;
+}
+
+static status put_record(workshop *shop, const json_value *lease, const json_value *object,
+                         int64_t at, const encoded *own, const encoded *last, arena *memory,
+                         json_writer *writer)
+{
+    encoded other;
+    json_begin_object(writer);
+    if (own->st != ST_OK) {
+        json_put_key_cstr(writer, "cause", status_text());
+        json_end_object(writer);
+        return ST_OK;
+    }
+    json_put_key_int(writer, "tokens", own->text.count);
+    json_put_key_int(writer, "targets", own->text.n_targets);
+    if (json_bool(json_find(lease, "begins"), false)) {
+        TRY(encode_after(shop, lease, json_find(object, "after"), at, last, memory, &other));
+        const text_beginning begins =
+            text_compare_beginning(&own->text, other.st == ST_OK ? &other.text : NULL);
+        json_put_key_int(writer, "agrees", begins.agrees);
+        json_put_key_int(writer, "head", begins.head);
+        json_put_key_int(writer, "first_label", begins.first_label);
+    }
+    json_end_object(writer);
+    return ST_OK;
+}
+
 static status text_records(workshop *shop, const json_value *lease, on_item on, void *user,
                            json_writer *writer)
 {
     const json_value *samples;
+    encoded last = {.st = ST_NO_INPUT}, own;
     TRY(json_want_array(lease, "samples", SOURCE, &samples));
     for (size_t i = 0; i < json_count(samples); i++) {
-        const json_value *object = json_item(samples, i);
-        const int64_t n_images = json_int(json_find(object, "images"), 0);
-        sample smp;
-        chat_text text = {0};
-        lease_clip *clips;
-        chat_visual *visuals;
-        arena_reset(&shop->row);
-        if (n_images < 0 || n_images > INT32_MAX / 8)
-            return FAIL_IN(ST_PROTOCOL, SOURCE, "a sample has %lld images, which is impossible",
-                           (long long)n_images);
-        TRY(lease_read_sample(object, (int32_t)n_images, &shop->row, &smp));
-        TRY(clips_read(json_find(object, "clips"), smp.n_images, &shop->row, &clips));
-        TRY(arena_calloc(&shop->row, (size_t)n_images + 1, sizeof(*visuals), (void **)&visuals));
-        for (int32_t k = 0; k < smp.n_images; k++)
-            TRY(clips_visual(&clips[k], 0, &shop->row, &visuals[k]));
-        TRY(on(user, (int64_t)smp.id));
-        status st = chat_encode(shop->tokens, shop->token_scratch, &shop->chat,
-                                lease_conf(shop, lease), &smp, visuals, &shop->row, &text);
-        if (lease_must_end(shop, st))
-            return st;
-        json_begin_object(writer);
-        if (st == ST_OK) {
-            json_put_key_int(writer, "tokens", text.count);
-            json_put_key_int(writer, "targets", text.n_targets);
-        } else {
-            json_put_key_cstr(writer, "cause", status_text());
-        }
-        json_end_object(writer);
+        /* The last text stays in the other arena, since the next one is often compared with it. */
+        arena *memory = i % 2 ? &shop->sample : &shop->row;
+        arena_reset(memory);
+        TRY(encode_text(shop, lease, json_item(samples, i), memory, on, user, &own));
+        TRY(put_record(shop, lease, json_item(samples, i), (int64_t)i, &own, &last, memory,
+                       writer));
+        last = own;
     }
     return ST_OK;
 }

@@ -136,6 +136,81 @@ static void test_index__refuses_wrong_records(void **state)
     index_free(&x);
 }
 
+/* An index with three samples, of which the second is refused. */
+static data_index *with_beginnings(void)
+{
+    data_index *x;
+    assert_ok(index_new(3, 0, &x));
+    assert_fails(ST_BAD_INPUT, index_put_beginning(x, 0, &(index_beginning){0, 0, 0, 1}), "0");
+    assert_ok(index_take_beginnings(x));
+    for (int i = 0; i < 3; i++) {
+        const index_sample s = {10, 2, i == 1 ? "bad" : NULL};
+        const index_beginning good = {i, i ? 7 - i : 0, 3, 8}, none = {0};
+        assert_false(index_has_sample(x, i));
+        assert_ok(index_put_sample(x, i, &s));
+        assert_true(index_has_sample(x, i));
+        assert_ok(index_put_beginning(x, i, i == 1 ? &none : &good));
+    }
+    return x;
+}
+
+static void check_beginning(const data_index *x, int64_t i, index_beginning wanted)
+{
+    index_beginning is;
+    index_beginning_get(x, i, &is);
+    assert_int_equal(is.before, wanted.before);
+    assert_int_equal(is.agrees, wanted.agrees);
+    assert_int_equal(is.head, wanted.head);
+    assert_int_equal(is.first_label, wanted.first_label);
+}
+
+static void test_beginnings__are_read_back_and_enter_the_digest(void **state)
+{
+    (void)state;
+    char *root = harness_temp(), path[300];
+    snprintf(path, sizeof path, "%s/index.tsx", root);
+    data_index *x = with_beginnings(), *y, *z = with_beginnings();
+    assert_ok(index_put_beginning(z, 2, &(index_beginning){2, 6, 3, 8}));
+    assert_ok(index_seal(x));
+    assert_ok(index_seal(z));
+    assert_false(hash_equal(index_digest(x), index_digest(z)));
+    assert_ok(index_save(x, path, KEY));
+    assert_ok(index_load(path, KEY, &y));
+    assert_true(index_has_beginnings(y));
+    check_beginning(y, 0, (index_beginning){0, 0, 3, 8});
+    check_beginning(y, 1, (index_beginning){0});
+    check_beginning(y, 2, (index_beginning){2, 5, 3, 8});
+    assert_true(hash_equal(index_digest(x), index_digest(y)));
+    index_free(&x);
+    index_free(&y);
+    index_free(&z);
+    harness_remove(&root);
+}
+
+/* The predecessor may turn out to be refused after it was compared with. */
+static void test_beginnings__a_refused_predecessor_is_none(void **state)
+{
+    (void)state;
+    data_index *x = with_beginnings();
+    assert_ok(index_put_beginning(x, 2, &(index_beginning){1, 5, 3, 8}));
+    assert_ok(index_seal(x));
+    check_beginning(x, 2, (index_beginning){0, 0, 3, 8});
+    index_free(&x);
+}
+
+static void test_beginnings__impossible_ones_are_refused(void **state)
+{
+    (void)state;
+    static const index_beginning wrong[] = {{3, 1, 0, 1},  {-1, 1, 0, 1}, {2, 11, 0, 1},
+                                            {2, -1, 0, 1}, {0, 1, 0, 1},  {2, 1, 10, 1},
+                                            {2, 1, -1, 1}, {2, 1, 0, 0},  {2, 1, 0, 10}};
+    data_index *x = with_beginnings();
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
+        assert_fails(ST_BAD_INPUT, index_put_beginning(x, 2, &wrong[k]), "beginning of sample 2");
+    assert_fails(ST_BAD_INPUT, index_put_beginning(x, 1, &(index_beginning){0, 0, 0, 1}), "1");
+    index_free(&x);
+}
+
 /* The file is refused when it is cut at any byte and when any bit is flipped. */
 static void test_index__damage_is_refused(void **state)
 {
@@ -143,6 +218,10 @@ static void test_index__damage_is_refused(void **state)
     char *root = harness_temp(), path[1024];
     snprintf(path, sizeof path, "%s/index.tsx", root);
     data_index *x = make_index(77, 0, 12), *y = NULL;
+    char digest[HASH_TEXT];
+    hash_print(index_digest(x), digest);
+    /* That of every build so far: streams are continued by it. */
+    assert_string_equal(digest, "ebba5be0940a53bd7bccb72faec22409");
     assert_ok(index_save(x, path, KEY));
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
@@ -177,6 +256,9 @@ int main(void)
         cmocka_unit_test(test_index__digest_depends_on_contents_only),
         cmocka_unit_test(test_index__refuses_wrong_records),
         cmocka_unit_test(test_index__damage_is_refused),
+        cmocka_unit_test(test_beginnings__are_read_back_and_enter_the_digest),
+        cmocka_unit_test(test_beginnings__a_refused_predecessor_is_none),
+        cmocka_unit_test(test_beginnings__impossible_ones_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
