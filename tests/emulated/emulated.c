@@ -185,14 +185,14 @@ static status emulated_stream_new(device *base, stream **out)
     emulated_stream *queue = calloc(1, sizeof *queue);
     if (!queue)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    if (dev->streams.item == QUEUE_STREAMS) {
+    if (dev->streams.count == QUEUE_STREAMS) {
         free(queue);
         return FAIL(ST_INTERNAL, "emulated: QUEUE_STREAMS");
     }
-    queue->handle = (emulated_handle){dev->streams.item, queue, add_outside, capture_of};
+    queue->handle = (emulated_handle){dev->streams.count, queue, add_outside, capture_of};
     queue->base = (stream){.dev = base, .ops = base->ops, .handle = &queue->handle};
-    queue->queue = &dev->streams.lane[dev->streams.item];
-    dev->stream[dev->streams.item++] = queue;
+    queue->queue = &dev->streams.lane[dev->streams.count];
+    dev->stream[dev->streams.count++] = queue;
     *out = &queue->base;
     return ST_OK;
 }
@@ -281,7 +281,7 @@ static status emulated_event_record(stream *base, event *moment)
     if (queue->into) {
         moment->in = queue->into;
         moment->branch = queue->branch;
-        moment->at = queue->into->branch[queue->branch].item;
+        moment->at = queue->into->branch[queue->branch].count;
         return ST_OK;
     }
     TRY(refuse_in_capture(device_of(base), "an event on a stream outside of it"));
@@ -299,10 +299,10 @@ static status follow_inside(emulated_stream *queue, const event *moment)
     if (moment->in != recorded)
         return FAIL(ST_BAD_DEVICE, "emulated: a captured stream follows an event from outside");
     if (!queue->into) {
-        if (recorded->item == QUEUE_BRANCHES)
+        if (recorded->count == QUEUE_BRANCHES)
             return FAIL(ST_INTERNAL, "emulated: QUEUE_BRANCHES");
         queue->into = recorded;
-        queue->branch = recorded->item++;
+        queue->branch = recorded->count++;
     }
     return queue_node(
         &queue->base,
@@ -347,7 +347,7 @@ static status emulated_capture_begin(stream *base)
     queue->into = calloc(1, sizeof *queue->into);
     if (!queue->into)
         return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    queue->into->item = 1;
+    queue->into->count = 1;
     queue->branch = 0;
     dev->capture = queue->into;
     return ST_OK;
@@ -360,7 +360,7 @@ static status emulated_capture_end(stream *base, graph **out)
     base->dev->counts.captures++;
     dev->capture = NULL;
     *out = NULL;
-    for (int i = 0; i < dev->streams.item; i++)
+    for (int i = 0; i < dev->streams.count; i++)
         if (dev->stream[i])
             dev->stream[i]->into = NULL;
     if (!queue_is_joined(recorded)) {
@@ -368,8 +368,8 @@ static status emulated_capture_end(stream *base, graph **out)
         return FAIL(ST_BAD_DEVICE, "emulated: a stream of the capture was not joined again");
     }
     dev->captured = 0;
-    for (int branch = 0; branch < recorded->item; branch++)
-        dev->captured += recorded->branch[branch].item;
+    for (int branch = 0; branch < recorded->count; branch++)
+        dev->captured += recorded->branch[branch].count;
     *out = recorded;
     return ST_OK;
 }
@@ -406,7 +406,7 @@ static status emulated_available(device *dev, size_t *out)
 static void emulated_close(device *base)
 {
     emulated_device *dev = (emulated_device *)base;
-    for (int i = 0; i < dev->streams.item; i++)
+    for (int i = 0; i < dev->streams.count; i++)
         queue_lane_done(&dev->streams.lane[i]);
     for (event *next; dev->events; dev->events = next) {
         next = dev->events->next;

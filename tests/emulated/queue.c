@@ -14,7 +14,7 @@ enum {
 
 status lane_add(lane *on, const node *item)
 {
-    if (on->item == on->capacity) {
+    if (on->count == on->capacity) {
         int64_t capacity = on->capacity ? 2 * on->capacity : 256;
         node *at = realloc(on->at, (size_t)capacity * sizeof *at);
         if (!at)
@@ -22,7 +22,7 @@ status lane_add(lane *on, const node *item)
         on->at = at;
         on->capacity = capacity;
     }
-    on->at[on->item++] = *item;
+    on->at[on->count++] = *item;
     return ST_OK;
 }
 
@@ -33,14 +33,14 @@ static status try_next(queue_set *set, lane *on, graph *of, bool *out_did);
 static status try_launch(queue_set *set, graph *recorded, bool *out_did, bool *out_done)
 {
     if (!recorded->running)
-        for (int branch = 0; branch < recorded->item; branch++)
+        for (int branch = 0; branch < recorded->count; branch++)
             recorded->branch[branch].passed = 0;
     recorded->running = true;
-    *out_did = recorded->branch[0].item == 0;
-    for (int branch = 0; branch < recorded->item && !*out_did; branch++)
-        if (recorded->branch[branch].passed < recorded->branch[branch].item)
+    *out_did = recorded->branch[0].count == 0;
+    for (int branch = 0; branch < recorded->count && !*out_did; branch++)
+        if (recorded->branch[branch].passed < recorded->branch[branch].count)
             TRY(try_next(set, &recorded->branch[branch], recorded, out_did));
-    *out_done = recorded->branch[0].passed == recorded->branch[0].item;
+    *out_done = recorded->branch[0].passed == recorded->branch[0].count;
     recorded->running = !*out_done;
     return ST_OK;
 }
@@ -48,13 +48,13 @@ static status try_launch(queue_set *set, graph *recorded, bool *out_did, bool *o
 /* Makes one step of the lane that is waited for. */
 static status help(queue_set *set, lane *other, graph *of, bool *out_did)
 {
-    if (other->passed == other->item)
+    if (other->passed == other->count)
         return FAIL(ST_INTERNAL, "emulated: a stream waits for an event that was not recorded");
     return try_next(set, other, of, out_did);
 }
 
-/* Makes one step of on if it can; *out_did says whether it did. `of` is the graph that the lane
- * belongs to, or NULL for a stream's lane. */
+/* Makes one step of the lane `on` if it can; *out_did says whether it did. `of` is the graph that
+ * the lane belongs to, or NULL for a stream's lane. */
 static status try_next(queue_set *set, lane *on, graph *of, bool *out_did)
 {
     node *item = &on->at[on->passed];
@@ -103,23 +103,23 @@ static status try_next(queue_set *set, lane *on, graph *of, bool *out_did)
 
 static void let_go(lane *on)
 {
-    if (on->passed < KEPT || 2 * on->passed < on->item)
+    if (on->passed < KEPT || 2 * on->passed < on->count)
         return;
-    on->item -= on->passed;
+    on->count -= on->passed;
     on->gone += on->passed;
-    memmove(on->at, on->at + on->passed, (size_t)on->item * sizeof *on->at);
+    memmove(on->at, on->at + on->passed, (size_t)on->count * sizeof *on->at);
     on->passed = 0;
 }
 
-/* Makes one step of on. While on waits for other processes, other lanes make progress, as on a
- * GPU. */
+/* Makes one step of the lane `on`. While it waits for other processes, other lanes make progress,
+ * as on a GPU. */
 static status pass_step(queue_set *set, lane *on)
 {
     for (;;) {
         bool did = false;
         TRY(try_next(set, on, NULL, &did));
-        for (int i = 0; i < set->item && !did; i++)
-            if (&set->lane[i] != on && set->lane[i].passed < set->lane[i].item)
+        for (int i = 0; i < set->count && !did; i++)
+            if (&set->lane[i] != on && set->lane[i].passed < set->lane[i].count)
                 TRY(try_next(set, &set->lane[i], NULL, &did));
         if (did)
             return ST_OK;
@@ -129,14 +129,14 @@ static status pass_step(queue_set *set, lane *on)
 
 int64_t queue_end(const lane *on)
 {
-    return on->gone + on->item;
+    return on->gone + on->count;
 }
 
 status queue_pass(queue_set *set, lane *on, int64_t place)
 {
     while (on->gone + on->passed < place)
         TRY(pass_step(set, on));
-    for (int i = 0; i < set->item; i++)
+    for (int i = 0; i < set->count; i++)
         let_go(&set->lane[i]);
     return ST_OK;
 }
@@ -156,17 +156,17 @@ static void advance_branch(graph *recorded, int branch, int64_t upto)
 bool queue_is_joined(graph *recorded)
 {
     bool joined = true;
-    for (int branch = 0; branch < recorded->item; branch++)
+    for (int branch = 0; branch < recorded->count; branch++)
         recorded->branch[branch].passed = 0;
-    advance_branch(recorded, 0, recorded->branch[0].item);
-    for (int branch = 0; branch < recorded->item; branch++)
-        joined &= recorded->branch[branch].passed == recorded->branch[branch].item;
+    advance_branch(recorded, 0, recorded->branch[0].count);
+    for (int branch = 0; branch < recorded->count; branch++)
+        joined &= recorded->branch[branch].passed == recorded->branch[branch].count;
     return joined;
 }
 
 void queue_lane_done(lane *on)
 {
-    for (int64_t i = on->passed; i < on->item; i++)
+    for (int64_t i = on->passed; i < on->count; i++)
         if (on->at[i].kind == NODE_SHIPMENT)
             free((void *)on->at[i].src);
     free(on->at);
@@ -175,7 +175,7 @@ void queue_lane_done(lane *on)
 
 void queue_graph_free(graph *recorded)
 {
-    for (int branch = 0; branch < recorded->item; branch++)
+    for (int branch = 0; branch < recorded->count; branch++)
         free(recorded->branch[branch].at);
     free(recorded);
 }

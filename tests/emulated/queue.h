@@ -52,14 +52,14 @@ typedef struct node {
 
 /* The nodes of a stream or of one branch of a graph. The node at place p is at[p - gone]. */
 struct lane {
-    node *at;                       /* [n] */
-    int64_t item, capacity, passed; /* passed: how many have run */
-    int64_t gone;                   /* how many have run and were dropped */
+    node *at;                        /* [n] */
+    int64_t count, capacity, passed; /* passed: how many have run */
+    int64_t gone;                    /* how many have run and were dropped */
 };
 
 struct graph {
     lane branch[QUEUE_BRANCHES]; /* [0] belongs to the stream that began the capture */
-    int item;
+    int count;
     bool running;
 };
 
@@ -67,7 +67,7 @@ struct graph {
 typedef struct queue_set {
     stream *hands; /* the stream of the CPU that does the work */
     lane lane[QUEUE_STREAMS];
-    int item;
+    int count;
     int64_t clock_ns; /* the device's clock; each thing done takes QUEUE_CALL_NS */
 } queue_set;
 
@@ -75,8 +75,8 @@ typedef struct queue_set {
 WARN_UNUSED status lane_add(lane *on, const node *item);
 /* The place after all that is queued. */
 int64_t queue_end(const lane *on);
-/* Runs on until everything before a place has happened. Other lanes run where this one waits for
- * them, or while it cannot go on. */
+/* Runs the lane `on` until everything before a place has happened. Other lanes run where this one
+ * waits for them, or while it cannot go on. */
 WARN_UNUSED status queue_pass(queue_set *set, lane *on, int64_t place);
 /* Whether all lanes of a graph lead back into its first one. */
 bool queue_is_joined(graph *recorded);

@@ -43,22 +43,22 @@ static void gemm_case(parity *test, const int64_t *shape)
                 order[i * ldc + j] = parity_round(test, order[i * ldc + j]);
         }
     PARITY_RUN(test,
-               op_gemm(test->s, &(gemm_args){.m = m,
-                                             .n = n,
-                                             .k = k,
-                                             .trans_a = ta,
-                                             .trans_b = tb,
-                                             .accumulate = acc,
-                                             .c_acc = flags & C_ACC,
-                                             .alpha = alpha,
-                                             .a = a.dev,
-                                             .b = b.dev,
-                                             .bias = flags & BIAS ? bias.dev : NULL,
-                                             .residual = flags & RESIDUAL ? residual.dev : NULL,
-                                             .c = c.dev,
-                                             .lda = lda,
-                                             .ldb = ldb,
-                                             .ldc = ldc}));
+               op_gemm(test->queue, &(gemm_args){.m = m,
+                                                 .n = n,
+                                                 .k = k,
+                                                 .trans_a = ta,
+                                                 .trans_b = tb,
+                                                 .accumulate = acc,
+                                                 .c_acc = flags & C_ACC,
+                                                 .alpha = alpha,
+                                                 .a = a.dev,
+                                                 .b = b.dev,
+                                                 .bias = flags & BIAS ? bias.dev : NULL,
+                                                 .residual = flags & RESIDUAL ? residual.dev : NULL,
+                                                 .c = c.dev,
+                                                 .lda = lda,
+                                                 .ldb = ldb,
+                                                 .ldc = ldc}));
     parity_expect_order(test, "c", c, want, order, sum_tolerance(k));
 }
 
@@ -76,13 +76,13 @@ static void gemm_refuses(parity *test, const int64_t *shape)
                       .lda = 3,
                       .ldb = 4,
                       .ldc = 4};
-    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "the row strides 3, 4, 4");
+    assert_fails(ST_BAD_INPUT, op_gemm(test->queue, &args), "the row strides 3, 4, 4");
     args.lda = 4;
     args.k = INT64_C(1) << 31;
-    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "must fit 31 bits");
+    assert_fails(ST_BAD_INPUT, op_gemm(test->queue, &args), "must fit 31 bits");
     args.k = 4;
     args.residual = args.c;
-    assert_fails(ST_BAD_INPUT, op_gemm(test->s, &args), "residual");
+    assert_fails(ST_BAD_INPUT, op_gemm(test->queue, &args), "residual");
 }
 
 /* Draws the numbers of rows per expert: they are uneven, and some are 0. */
@@ -127,17 +127,18 @@ static void grouped_case(parity *test, const int64_t *shape)
                     else
                         wdw[at] += x.ref[row * k + i] * y.ref[row * n + j];
                 }
-    PARITY_RUN(test, op_grouped_gemm(test->s, &(grouped_gemm_args){
-                                                  .mode = mode,
-                                                  .experts = experts,
-                                                  .k = k,
-                                                  .n = n,
-                                                  .rows_cap = cap,
-                                                  .offset = parity_ints(test, offset, experts + 1),
-                                                  .x = x.dev,
-                                                  .w = mode == GROUPED_WGRAD ? NULL : w.dev,
-                                                  .y = y.dev,
-                                                  .dw = mode == GROUPED_WGRAD ? dw.dev : NULL}));
+    PARITY_RUN(
+        test, op_grouped_gemm(test->queue,
+                              &(grouped_gemm_args){.mode = mode,
+                                                   .experts = experts,
+                                                   .k = k,
+                                                   .n = n,
+                                                   .rows_cap = cap,
+                                                   .offset = parity_ints(test, offset, experts + 1),
+                                                   .x = x.dev,
+                                                   .w = mode == GROUPED_WGRAD ? NULL : w.dev,
+                                                   .y = y.dev,
+                                                   .dw = mode == GROUPED_WGRAD ? dw.dev : NULL}));
     double tolerance = sum_tolerance(mode == GROUPED_FWD ? k : mode == GROUPED_DGRAD ? n : rows);
     parity_expect(test, "x", x, wx, tolerance);
     parity_expect(test, "y", y, wy, tolerance);
@@ -188,16 +189,16 @@ static void gated_case(parity *test, const int64_t *shape)
                               .x = x.dev,
                               .w = w.dev,
                               .y = wy.dev};
-    assert_ok(op_grouped_gemm(test->s, &args));
-    assert_ok(op_swiglu_fwd(test->s, &(swiglu_fwd_args){.rows = cap,
-                                                        .width = n / 2,
-                                                        .n_valid = offset + experts,
-                                                        .x = wy.dev,
-                                                        .y = wgated.dev}));
+    assert_ok(op_grouped_gemm(test->queue, &args));
+    assert_ok(op_swiglu_fwd(test->queue, &(swiglu_fwd_args){.rows = cap,
+                                                            .width = n / 2,
+                                                            .n_valid = offset + experts,
+                                                            .x = wy.dev,
+                                                            .y = wgated.dev}));
     args.y = y.dev;
     args.gated = gated.dev;
     args.y_dropped = !shape[5];
-    PARITY_RUN(test, op_grouped_gemm(test->s, &args));
+    PARITY_RUN(test, op_grouped_gemm(test->queue, &args));
     double *want = parity_copy(test, gated.ref, gated.n),
            *order = parity_copy(test, gated.ref, gated.n);
     gated_loops(test, shape, borders, x.ref, w.ref, want, order);
@@ -222,10 +223,10 @@ static void gated_refuses(parity *test, const int64_t *shape)
                               .w = x.dev,
                               .y = x.dev,
                               .gated = x.dev};
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "even N");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->queue, &args), "even N");
     args.n = 4;
     args.mode = GROUPED_DGRAD;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "must be the forward one");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->queue, &args), "must be the forward one");
 }
 
 /* Invalid offsets are refused where the host reads them. A device that reads them itself must stay
@@ -244,16 +245,16 @@ static void grouped_refuses(parity *test, const int64_t *shape)
                               .x = x.dev,
                               .w = parity_tensor(test, 32, 1).dev,
                               .y = parity_tensor(test, 16, 1).dev};
-    if (strcmp(test->s->dev->backend->name, "cpu") != 0) {
+    if (strcmp(test->queue->dev->backend->name, "cpu") != 0) {
         args.offset = parity_ints(test, past, 3);
-        assert_ok(op_grouped_gemm(test->s, &args));
+        assert_ok(op_grouped_gemm(test->queue, &args));
         args.offset = parity_ints(test, back, 3);
-        assert_ok(op_grouped_gemm(test->s, &args));
+        assert_ok(op_grouped_gemm(test->queue, &args));
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "expert 1 has the rows [2, 5)");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->queue, &args), "expert 1 has the rows [2, 5)");
     args.offset = back;
-    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->s, &args), "expert 1 has the rows [3, 2)");
+    assert_fails(ST_BAD_INPUT, op_grouped_gemm(test->queue, &args), "expert 1 has the rows [3, 2)");
 }
 
 const parity_case parity_gemm[] = {

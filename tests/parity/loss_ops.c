@@ -47,8 +47,8 @@ static void slopes_loop(const chunk *range, double *out)
 /* Copies bytes from the device, for what is not a tensor. */
 static void fetch_bytes(parity *test, void *to, const void *dev, size_t bytes)
 {
-    assert_ok(test->s->dev->backend->to_host(test->s, to, dev, bytes));
-    assert_ok(test->s->dev->backend->wait(test->s));
+    assert_ok(test->queue->dev->backend->to_host(test->queue, to, dev, bytes));
+    assert_ok(test->queue->dev->backend->wait(test->queue));
 }
 
 /* shape: n, vocabulary, flags */
@@ -77,15 +77,15 @@ static void xent_case(parity *test, const int64_t *shape)
     double *dev_sums = parity_bytes(test, sums, sizeof sums);
     int32_t *best = parity_ints(test, label, n);
     double loss = chunk_loss(&range) + sums[0];
-    PARITY_RUN(
-        test,
-        op_xent(test->s, &(xent_args){n, vocab, parity_ints(test, label, n),
-                                      flags & WEIGHTED ? weight.dev : NULL, z.dev, flags & BACKWARD,
-                                      flags & ONLY_SUMS ? NULL : nll.dev,
-                                      flags & ONLY_SUMS ? NULL : best, dev_sums, dev_sums + 1}));
+    PARITY_RUN(test,
+               op_xent(test->queue,
+                       &(xent_args){n, vocab, parity_ints(test, label, n),
+                                    flags & WEIGHTED ? weight.dev : NULL, z.dev, flags & BACKWARD,
+                                    flags & ONLY_SUMS ? NULL : nll.dev,
+                                    flags & ONLY_SUMS ? NULL : best, dev_sums, dev_sums + 1}));
     if (test->bench)
         return;
-    double got[2], eps = test->s->dev->backend->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
+    double got[2], eps = test->queue->dev->backend->acc == DT_F64 ? 2.3e-16 : 1.2e-7;
     fetch_bytes(test, got, dev_sums, sizeof got);
     double magnitude = fabs(loss) + (double)n * (flags & FAR ? 8000 : 8);
     assert_true(fabs(got[0] - loss) <= 64 * eps * magnitude);
@@ -117,14 +117,14 @@ static void xent_refuses(parity *test, const int64_t *shape)
                       .logits = z.dev,
                       .loss_sum = dev_sums,
                       .weight_sum = dev_sums + 1};
-    if (test->s->dev->backend
+    if (test->queue->dev->backend
             ->fixed_shapes) { /* such a device cannot see it, and ignores the row */
-        assert_ok(op_xent(test->s, &args));
+        assert_ok(op_xent(test->queue, &args));
         fetch_bytes(test, sums, dev_sums, sizeof sums);
         assert_true(sums[1] == 1);
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_xent(test->s, &args),
+    assert_fails(ST_BAD_INPUT, op_xent(test->queue, &args),
                  "label 1 is 4, outside the vocabulary of 4");
 }
 
@@ -152,7 +152,7 @@ static void squares_case(parity *test, const int64_t *shape)
             want += x.ref[i] * x.ref[i];
     }
     optim_list list = upload_list(test, tensors, 3);
-    PARITY_RUN(test, op_sum_squares(test->s, &(sum_squares_args){list, total}));
+    PARITY_RUN(test, op_sum_squares(test->queue, &(sum_squares_args){list, total}));
     fetch_bytes(test, &got, total, sizeof got);
     if (!test->bench) /* both backends sum in double */
         assert_true(fabs(got - want) <= 1e-12 * want);
@@ -166,9 +166,9 @@ static void finish_case(parity *test, const int64_t *shape)
     double max = (double)shape[2] / 10;
     step_scalars init = {.lr = 3, .skip = 7, .grad_scale = 7, .grad_norm = 7}, got;
     step_scalars *step = parity_bytes(test, &init, sizeof init);
-    PARITY_RUN(test,
-               op_step_finish(test->s, &(step_finish_args){max, parity_bytes(test, &square, 8),
-                                                           parity_bytes(test, &weight, 8), step}));
+    PARITY_RUN(test, op_step_finish(test->queue,
+                                    &(step_finish_args){max, parity_bytes(test, &square, 8),
+                                                        parity_bytes(test, &weight, 8), step}));
     fetch_bytes(test, &got, step, sizeof got);
     assert_true(got.lr == 3);
     if (weight <= 0 || isnan(square)) {
@@ -237,7 +237,7 @@ static void adamw_case(parity *test, const int64_t *shape)
     }
     optim_list list = upload_list(test, tensors, 2);
     PARITY_RUN(test,
-               op_adamw(test->s, &(adamw_args){list, parity_bytes(test, &step, sizeof step)}));
+               op_adamw(test->queue, &(adamw_args){list, parity_bytes(test, &step, sizeof step)}));
     for (int i = 0; i < 2; i++) {
         parity_expect(test, "p", work[i].p, work[i].wp, 16);
         parity_expect(test, "m", work[i].m, work[i].wm, 16);

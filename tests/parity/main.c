@@ -23,13 +23,13 @@ static uint64_t run_case(const parity_case *one, int variant, int run, parity *t
     parity_here.open(variant, run, &dev, &ops);
     *test = (parity){
         .op = one->op, .name = one->name, .bench = test->bench, .bits_only = test->bits_only};
-    assert_ok(dev->backend->stream_new(dev, &test->s));
-    test->s->ops = ops;
+    assert_ok(dev->backend->stream_new(dev, &test->queue));
+    test->queue->ops = ops;
     test->key = rng_key_make(harness_seed(), one->op);
     test->bits = 0xcbf29ce484222325u;
     one->run(test, one->shape);
     parity_done(test);
-    dev->backend->stream_free(&test->s);
+    dev->backend->stream_free(&test->queue);
     device_close(&dev);
     return test->bits;
 }

@@ -54,9 +54,9 @@ static void order_golden(parity *test, const int64_t *shape)
     norm_loop(&work, y, NULL, &rstd);
     rms_order(test, &work, &rstd, y);
     assert_memory_equal(y, twice, sizeof twice);
-    PARITY_RUN(test,
-               op_rmsnorm_fwd(test->s, &(rmsnorm_fwd_args){1, 4, work.eps, x.dev, w.dev, out.dev,
-                                                           parity_tensor_acc(test, 1, 1).dev}));
+    PARITY_RUN(
+        test, op_rmsnorm_fwd(test->queue, &(rmsnorm_fwd_args){1, 4, work.eps, x.dev, w.dev, out.dev,
+                                                              parity_tensor_acc(test, 1, 1).dev}));
     assert_memory_equal(parity_fetch(test, out), once, sizeof once);
 }
 
@@ -103,15 +103,16 @@ static void fwd_case(parity *test, const int64_t *shape)
     if (shape[2] & IN_PLACE)
         y.dev = x.dev;
     if (work.layer) {
-        PARITY_RUN(test, op_layernorm_fwd(test->s, &(layernorm_fwd_args){
-                                                       work.rows, work.n, work.eps, x.dev, w.dev,
-                                                       b.dev, y.dev, mean.dev, rstd.dev}));
+        PARITY_RUN(test,
+                   op_layernorm_fwd(test->queue,
+                                    &(layernorm_fwd_args){work.rows, work.n, work.eps, x.dev, w.dev,
+                                                          b.dev, y.dev, mean.dev, rstd.dev}));
         /* The mean is of n numbers up to 2, and is itself near 0. */
         parity_expect(test, "mean", mean, wmean, 64);
     } else {
         PARITY_RUN(test,
-                   op_rmsnorm_fwd(test->s, &(rmsnorm_fwd_args){work.rows, work.n, work.eps, x.dev,
-                                                               w.dev, y.dev, rstd.dev}));
+                   op_rmsnorm_fwd(test->queue, &(rmsnorm_fwd_args){work.rows, work.n, work.eps,
+                                                                   x.dev, w.dev, y.dev, rstd.dev}));
     }
     double *order = parity_zeros(test, y.n);
     rms_order(test, &work, wrstd, order);
@@ -136,14 +137,14 @@ static void bwd_case(parity *test, const int64_t *shape)
     if (shape[2] & IN_PLACE)
         dx = dy;
     if (work.layer)
-        PARITY_RUN(test,
-                   op_layernorm_bwd(test->s, &(layernorm_bwd_args){work.rows, work.n, x.dev, w.dev,
-                                                                   tmean.dev, trstd.dev, dy.dev,
-                                                                   dx.dev, dw.dev, db.dev, acc}));
+        PARITY_RUN(test, op_layernorm_bwd(test->queue,
+                                          &(layernorm_bwd_args){work.rows, work.n, x.dev, w.dev,
+                                                                tmean.dev, trstd.dev, dy.dev,
+                                                                dx.dev, dw.dev, db.dev, acc}));
     else
-        PARITY_RUN(test, op_rmsnorm_bwd(test->s, &(rmsnorm_bwd_args){work.rows, work.n, x.dev,
-                                                                     w.dev, trstd.dev, dy.dev,
-                                                                     dx.dev, dw.dev, acc}));
+        PARITY_RUN(test, op_rmsnorm_bwd(test->queue, &(rmsnorm_bwd_args){work.rows, work.n, x.dev,
+                                                                         w.dev, trstd.dev, dy.dev,
+                                                                         dx.dev, dw.dev, acc}));
     parity_gradient(test, "dx", dx, acc ? dx.ref : NULL, x.ref, norm_loss, &work, 64);
     parity_gradient(test, "dw", dw, dw.ref, w.ref, norm_loss, &work, 64);
     if (work.layer)

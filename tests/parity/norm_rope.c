@@ -104,7 +104,7 @@ static void fwd_case(parity *test, const int64_t *shape)
         head_order(test, &sizes, i, wrstd[i], order + i * sizes.d);
     }
     norm_rope_fwd_args args = make_forward(&sizes, &in, y.dev, rstd.dev);
-    PARITY_RUN(test, op_norm_rope_fwd(test->s, &args));
+    PARITY_RUN(test, op_norm_rope_fwd(test->queue, &args));
     parity_expect_order(test, "y", y, wy, order, 16);
     parity_expect(test, "rstd", rstd, wrstd, 16);
 }
@@ -122,17 +122,17 @@ static void bwd_case(parity *test, const int64_t *shape)
     sizes.up = parity_copy(test, dy.ref, dy.n);
     if (shape[3] & IN_PLACE)
         dx = dy;
-    PARITY_RUN(test, op_norm_rope_bwd(test->s, &(norm_rope_bwd_args){.rows = sizes.rows,
-                                                                     .heads = sizes.heads,
-                                                                     .head_dim = sizes.d,
-                                                                     .x = in.x.dev,
-                                                                     .w = in.w.dev,
-                                                                     .cos = in.c.dev,
-                                                                     .sin = in.s.dev,
-                                                                     .rstd = trstd.dev,
-                                                                     .dy = dy.dev,
-                                                                     .dx = dx.dev,
-                                                                     .dw = dw.dev}));
+    PARITY_RUN(test, op_norm_rope_bwd(test->queue, &(norm_rope_bwd_args){.rows = sizes.rows,
+                                                                         .heads = sizes.heads,
+                                                                         .head_dim = sizes.d,
+                                                                         .x = in.x.dev,
+                                                                         .w = in.w.dev,
+                                                                         .cos = in.c.dev,
+                                                                         .sin = in.s.dev,
+                                                                         .rstd = trstd.dev,
+                                                                         .dy = dy.dev,
+                                                                         .dx = dx.dev,
+                                                                         .dw = dw.dev}));
     parity_gradient(test, "dx", dx, NULL, in.x.ref, heads_loss, &sizes, 64);
     parity_gradient(test, "dw", dw, dw.ref, in.w.ref, heads_loss, &sizes, 64);
 }
@@ -156,10 +156,10 @@ static void apart_case(parity *test, const int64_t *shape)
                             .cos = in.c.dev,
                             .sin = in.s.dev,
                             .x = want.dev};
-    assert_ok(op_norm_rope_fwd(test->s, &args));
+    assert_ok(op_norm_rope_fwd(test->queue, &args));
     assert_ok(op_rmsnorm_fwd(
-        test->s, &(rmsnorm_fwd_args){n, sizes.d, EPS, in.x.dev, in.w.dev, want.dev, rstd.dev}));
-    assert_ok(op_rope_apply(test->s, &turn));
+        test->queue, &(rmsnorm_fwd_args){n, sizes.d, EPS, in.x.dev, in.w.dev, want.dev, rstd.dev}));
+    assert_ok(op_rope_apply(test->queue, &turn));
     assert_memory_equal(parity_fetch(test, y), parity_fetch(test, want),
                         (size_t)y.n * sizeof(double));
 
@@ -167,14 +167,14 @@ static void apart_case(parity *test, const int64_t *shape)
     tensor dwant = parity_upload(test, dx.ref, dx.n),
            dw_want = parity_upload_acc(test, sizes.w, sizes.d);
     assert_ok(op_norm_rope_bwd(
-        test->s, &(norm_rope_bwd_args){sizes.rows, sizes.heads, sizes.d, in.x.dev, in.w.dev,
-                                       in.c.dev, in.s.dev, rstd.dev, dx.dev, dx.dev, dw.dev}));
+        test->queue, &(norm_rope_bwd_args){sizes.rows, sizes.heads, sizes.d, in.x.dev, in.w.dev,
+                                           in.c.dev, in.s.dev, rstd.dev, dx.dev, dx.dev, dw.dev}));
     turn.x = dwant.dev;
     turn.inverse = true;
-    assert_ok(op_rope_apply(test->s, &turn));
+    assert_ok(op_rope_apply(test->queue, &turn));
     assert_ok(
-        op_rmsnorm_bwd(test->s, &(rmsnorm_bwd_args){n, sizes.d, in.x.dev, in.w.dev, rstd.dev,
-                                                    dwant.dev, dwant.dev, dw_want.dev, false}));
+        op_rmsnorm_bwd(test->queue, &(rmsnorm_bwd_args){n, sizes.d, in.x.dev, in.w.dev, rstd.dev,
+                                                        dwant.dev, dwant.dev, dw_want.dev, false}));
     assert_memory_equal(parity_fetch(test, dx), parity_fetch(test, dwant),
                         (size_t)dx.n * sizeof(double));
     assert_memory_equal(parity_fetch(test, dw), parity_fetch(test, dw_want),
@@ -194,11 +194,11 @@ static void refuses(parity *test, const int64_t *shape)
                                .sin = x.dev,
                                .y = x.dev,
                                .rstd = x.dev};
-    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(test->s, &args), "head_dim is 3");
+    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(test->queue, &args), "head_dim is 3");
     args.head_dim = 4;
     args.rows = INT64_C(1) << 30;
     args.heads = 2;
-    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(test->s, &args), "more than 2^31 - 1 heads");
+    assert_fails(ST_BAD_INPUT, op_norm_rope_fwd(test->queue, &args), "more than 2^31 - 1 heads");
 }
 
 const parity_case parity_norm_rope[] = {

@@ -20,7 +20,7 @@ static void copy_case(parity *test, const int64_t *shape)
         .n = 2,
         .run = {{kept.dev, kept.dev, shape[0] * size, shape[0] * size},
                 {y.dev, shape[2] > 0 ? x.dev : NULL, shape[1] * size, shape[2] * size}}};
-    PARITY_RUN(test, op_paced_copy(test->s, &args));
+    PARITY_RUN(test, op_paced_copy(test->queue, &args));
     parity_expect(test, "y", y, want, 0);
     parity_expect(test, "kept", kept, kept.ref, 0);
 }
@@ -42,7 +42,7 @@ static void runs_case(parity *test, const int64_t *shape)
         from += length;
         to += length + 1;
     }
-    PARITY_RUN(test, op_paced_copy(test->s, &args));
+    PARITY_RUN(test, op_paced_copy(test->queue, &args));
     parity_expect(test, "y", y, want, 0);
 }
 
@@ -65,7 +65,7 @@ static void sum_case(parity *test, const int64_t *shape)
                                  .acc = shape[2],
                                  .x = x.dev,
                                  .y = shape[3] < 0 ? y.dev : parity_at(x, shape[3] * n)};
-    PARITY_RUN(test, op_paced_sum(test->s, &args));
+    PARITY_RUN(test, op_paced_sum(test->queue, &args));
     if (!test->bench) /* a timed op runs repeatedly and keeps adding */
         parity_expect(test, "y", shape[3] < 0 ? y : x, want, (double)pieces);
 }

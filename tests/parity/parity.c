@@ -28,7 +28,7 @@ void parity_done(parity *test)
     for (int i = 0; i < test->n_held; i++)
         free(test->held[i]);
     for (int i = 0; i < test->n_dev; i++)
-        test->s->dev->backend->release(test->s->dev, test->dev[i]);
+        test->queue->dev->backend->release(test->queue->dev, test->dev[i]);
     free(test->held);
     free(test->dev);
 }
@@ -85,8 +85,8 @@ static double read_element(const void *at, st_dtype dtype, int64_t index)
 double parity_round(const parity *test, double x)
 {
     double room;
-    store_element(&room, test->s->dev->backend->act, 0, x);
-    return read_element(&room, test->s->dev->backend->act, 0);
+    store_element(&room, test->queue->dev->backend->act, 0, x);
+    return read_element(&room, test->queue->dev->backend->act, 0);
 }
 
 double parity_uniform(parity *test, double low, double high)
@@ -121,9 +121,9 @@ double *parity_copy(parity *test, const double *init, int64_t n)
 void *parity_bytes(parity *test, const void *values, size_t bytes)
 {
     void *dev = NULL;
-    assert_ok(test->s->dev->backend->alloc(test->s->dev, bytes, &dev));
+    assert_ok(test->queue->dev->backend->alloc(test->queue->dev, bytes, &dev));
     keep_pointer(&test->dev, &test->n_dev, dev);
-    assert_ok(test->s->dev->backend->to_device(test->s, dev, values, bytes));
+    assert_ok(test->queue->dev->backend->to_device(test->queue, dev, values, bytes));
     return dev;
 }
 
@@ -147,12 +147,12 @@ static tensor upload_tensor(parity *test, const double *values, int64_t n, st_dt
 
 tensor parity_upload(parity *test, const double *values, int64_t n)
 {
-    return upload_tensor(test, values, n, test->s->dev->backend->act);
+    return upload_tensor(test, values, n, test->queue->dev->backend->act);
 }
 
 tensor parity_upload_acc(parity *test, const double *values, int64_t n)
 {
-    return upload_tensor(test, values, n, test->s->dev->backend->acc);
+    return upload_tensor(test, values, n, test->queue->dev->backend->acc);
 }
 
 static tensor drawn(parity *test, int64_t n, double scale, st_dtype dtype)
@@ -165,12 +165,12 @@ static tensor drawn(parity *test, int64_t n, double scale, st_dtype dtype)
 
 tensor parity_tensor(parity *test, int64_t n, double scale)
 {
-    return drawn(test, n, scale, test->s->dev->backend->act);
+    return drawn(test, n, scale, test->queue->dev->backend->act);
 }
 
 tensor parity_tensor_acc(parity *test, int64_t n, double scale)
 {
-    return drawn(test, n, scale, test->s->dev->backend->acc);
+    return drawn(test, n, scale, test->queue->dev->backend->acc);
 }
 
 void *parity_at(tensor token, int64_t index)
@@ -189,8 +189,8 @@ double *parity_fetch(parity *test, tensor token)
 {
     size_t bytes = (size_t)token.n * (size_t)st_dtype_size(token.dtype);
     void *got = hold_memory(test, bytes);
-    assert_ok(test->s->dev->backend->to_host(test->s, got, token.dev, bytes));
-    assert_ok(test->s->dev->backend->wait(test->s));
+    assert_ok(test->queue->dev->backend->to_host(test->queue, got, token.dev, bytes));
+    assert_ok(test->queue->dev->backend->wait(test->queue));
     mix_bits(test, got, bytes);
     double *out = parity_zeros(test, token.n);
     for (int64_t i = 0; i < token.n; i++)
@@ -279,7 +279,7 @@ void parity_expect_order(parity *test, const char *what, tensor token, const dou
     }
     for (int64_t i = 0; i < token.n; i++)
         compare_values(test, what, i, got[i], want[i], slack);
-    if (order && test->s->dev->backend->act == DT_BF16)
+    if (order && test->queue->dev->backend->act == DT_BF16)
         compare_errors(test, what, token.n, got, want, order, slack);
 }
 
@@ -295,8 +295,8 @@ void parity_expect_ints(parity *test, const char *what, const int32_t *dev, cons
     if (test->bench)
         return;
     int32_t *got = parity_zero_ints(test, n);
-    assert_ok(test->s->dev->backend->to_host(test->s, got, dev, (size_t)n * sizeof *got));
-    assert_ok(test->s->dev->backend->wait(test->s));
+    assert_ok(test->queue->dev->backend->to_host(test->queue, got, dev, (size_t)n * sizeof *got));
+    assert_ok(test->queue->dev->backend->wait(test->queue));
     mix_bits(test, got, (size_t)n * sizeof *got);
     for (int64_t i = 0; i < n; i++)
         if (got[i] != want[i])

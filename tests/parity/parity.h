@@ -32,7 +32,7 @@
 enum { PARITY_SHAPE = 8 };
 
 typedef struct parity {
-    stream *s;
+    stream *queue;
     rng_key key;    /* the case's own random numbers */
     uint64_t drawn; /* how many of them were drawn */
     const char *op, *name;

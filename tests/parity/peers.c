@@ -80,10 +80,11 @@ static void tell_case(parity *test, const int64_t *shape)
         int32_t *values = parity_zero_ints(test, n);
         for (int64_t k = 0; k < n; k++)
             values[k] = (int32_t)parity_below(test, 1000);
-        PARITY_RUN(test, op_peers_tell(test->s, &(peers_tell_args){{base, turn[i], (int32_t)ranks},
-                                                                   LEAD,
-                                                                   n,
-                                                                   parity_ints(test, values, n)}));
+        PARITY_RUN(test,
+                   op_peers_tell(test->queue, &(peers_tell_args){{base, turn[i], (int32_t)ranks},
+                                                                 LEAD,
+                                                                 n,
+                                                                 parity_ints(test, values, n)}));
         for (int64_t rank = 0; rank < ranks; rank++)
             for (int64_t k = 0; k < n; k++)
                 was[rank * all + lead + turn[i] * n + k] = values[k];
@@ -107,7 +108,7 @@ static void meet_case(parity *test, const int64_t *shape)
             draw_turns(test, ranks, turn);
             for (int64_t i = 0; i < ranks; i++) {
                 args.peers = (peer_set){base, turn[i], (int32_t)ranks};
-                PARITY_RUN(test, op_peers_meet(test->s, &args));
+                PARITY_RUN(test, op_peers_meet(test->queue, &args));
             }
         }
     }
@@ -115,10 +116,10 @@ static void meet_case(parity *test, const int64_t *shape)
         want[i] = 2; /* two meetings sufficed */
     parity_expect_ints(test, "met", dev, want, ranks * each);
     /* After `stop` is set, a rank that is alone does not wait for the others. */
-    assert_ok(op_peers_meet(test->s, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
-                                                        .met = (size_t)ranks * sizeof *dev,
-                                                        .phase = MEET_ARRIVE | MEET_WAIT,
-                                                        .stop = stop}));
+    assert_ok(op_peers_meet(test->queue, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
+                                                            .met = (size_t)ranks * sizeof *dev,
+                                                            .phase = MEET_ARRIVE | MEET_WAIT,
+                                                            .stop = stop}));
     for (int64_t rank = 0; rank < ranks; rank++)
         want[rank * each] = 3;
     want[ranks] = 3;
@@ -166,10 +167,10 @@ static planned plan_rank(parity *test, const routed *routes, int64_t rank, const
                     .order = parity_ints(test, routes->offset, routes->experts / routes->ranks + 1),
                     .rounds = parity_ints(test, routes->offset, 1),
                     .moved = parity_bytes(test, before, sizeof before)};
-    PARITY_RUN(test, op_exchange_plan(test->s, &(exchange_plan_args){
-                                                   routes->ranks, routes->experts, routes->rows,
-                                                   (int32_t)rank, borders, plan.place, plan.order,
-                                                   plan.rounds, plan.moved}));
+    PARITY_RUN(test, op_exchange_plan(test->queue, &(exchange_plan_args){
+                                                       routes->ranks, routes->experts, routes->rows,
+                                                       (int32_t)rank, borders, plan.place,
+                                                       plan.order, plan.rounds, plan.moved}));
     return plan;
 }
 
@@ -234,25 +235,25 @@ static void move_rank(parity *test, const played *game, int64_t rank, int32_t ro
 {
     const routed *routes = game->routes;
     const planned *plan = &game->plan[rank];
-    PARITY_RUN(
-        test,
-        op_exchange_rows(
-            test->s, &(exchange_rows_args){
-                         .peers = {game->base, (int32_t)rank, (int32_t)routes->ranks},
-                         .at = (size_t)game->lead * st_dtype_size(test->s->dev->backend->act),
-                         .back = back,
-                         .round = round,
-                         .slots = routes->slots,
-                         .width = game->width,
-                         .experts = routes->experts,
-                         .rows = routes->rows,
-                         .offset = parity_ints(test, routes->offset + rank * (routes->experts + 1),
-                                               routes->experts + 1),
-                         .place = plan->place,
-                         .order = plan->order,
-                         .rounds = plan->rounds,
-                         .mine = parity_at(game->mine, rank * routes->slots * game->width),
-                         .round_offset = round_offset}));
+    PARITY_RUN(test,
+               op_exchange_rows(
+                   test->queue,
+                   &(exchange_rows_args){
+                       .peers = {game->base, (int32_t)rank, (int32_t)routes->ranks},
+                       .at = (size_t)game->lead * st_dtype_size(test->queue->dev->backend->act),
+                       .back = back,
+                       .round = round,
+                       .slots = routes->slots,
+                       .width = game->width,
+                       .experts = routes->experts,
+                       .rows = routes->rows,
+                       .offset = parity_ints(test, routes->offset + rank * (routes->experts + 1),
+                                             routes->experts + 1),
+                       .place = plan->place,
+                       .order = plan->order,
+                       .rounds = plan->rounds,
+                       .mine = parity_at(game->mine, rank * routes->slots * game->width),
+                       .round_offset = round_offset}));
 }
 
 /* The specification: copies every slot of the round to its owner, or back. */
@@ -299,7 +300,7 @@ static void answer_round(parity *test, const played *game, int32_t round)
 {
     const int64_t n = game->window.n;
     int32_t turn[RANKS_MOST];
-    assert_ok(op_scale(test->s, &(scale_args){.n = n, .factor = 2, .y = game->window.dev}));
+    assert_ok(op_scale(test->queue, &(scale_args){.n = n, .factor = 2, .y = game->window.dev}));
     for (int64_t i = 0; i < n; i++)
         game->window_want[i] *= 2;
     draw_turns(test, game->routes->ranks, turn);
@@ -314,7 +315,7 @@ static void rows_case(parity *test, const int64_t *shape)
 {
     const routed routes = draw_routed(test, shape);
     const int64_t own = routes.experts / routes.ranks,
-                  act = (int64_t)st_dtype_size(test->s->dev->backend->act);
+                  act = (int64_t)st_dtype_size(test->queue->dev->backend->act);
     row_of *where = calloc((size_t)(routes.ranks * routes.slots), sizeof *where);
     planned plan[RANKS_MOST];
     played game = {

@@ -12,7 +12,8 @@ static void add_case(parity *test, const int64_t *shape)
     double *want = parity_zeros(test, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = a.ref[i] + (shape[1] ? b.ref[i] : y.ref[i]);
-    PARITY_RUN(test, op_add(test->s, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev, acc}));
+    PARITY_RUN(test,
+               op_add(test->queue, &(add_args){n, a.dev, shape[1] ? b.dev : NULL, y.dev, acc}));
     parity_expect(test, "y", y, want, 1);
 }
 
@@ -22,7 +23,7 @@ static void scale_case(parity *test, const int64_t *shape)
     double *want = parity_zeros(test, shape[0]);
     for (int64_t i = 0; i < shape[0]; i++)
         want[i] = 0.75 * y.ref[i];
-    PARITY_RUN(test, op_scale(test->s, &(scale_args){shape[0], 0.75, y.dev}));
+    PARITY_RUN(test, op_scale(test->queue, &(scale_args){shape[0], 0.75, y.dev}));
     /* A timed op runs repeatedly and keeps scaling. */
     if (!test->bench)
         parity_expect(test, "y", y, want, 1);
@@ -35,7 +36,7 @@ static void bias_case(parity *test, const int64_t *shape)
     double *want = parity_copy(test, db.ref, n);
     for (int64_t i = 0; i < rows * n; i++)
         want[i % n] += dy.ref[i];
-    PARITY_RUN(test, op_bias_grad(test->s, &(bias_grad_args){rows, n, dy.dev, db.dev}));
+    PARITY_RUN(test, op_bias_grad(test->queue, &(bias_grad_args){rows, n, dy.dev, db.dev}));
     parity_expect(test, "db", db, want, 8 * sqrt((double)rows) + 8);
 }
 
@@ -100,7 +101,7 @@ static void swiglu_case(parity *test, const int64_t *shape)
         if (shape[3])
             dx = x;
         double *want = parity_copy(test, dx.ref, dx.n);
-        PARITY_RUN(test, op_swiglu_bwd(test->s,
+        PARITY_RUN(test, op_swiglu_bwd(test->queue,
                                        &(swiglu_bwd_args){rows, n, n_valid, x.dev, y.dev, dx.dev}));
         for (int64_t i = 0; i < valid * n; i++) { /* by the derivative's formula */
             int64_t at = i / n * 2 * n + i % n;
@@ -120,7 +121,8 @@ static void swiglu_case(parity *test, const int64_t *shape)
         want[i] = activation_at(&work, i);
         order[i] = parity_round(test, parity_round(test, g * compute_sigmoid(g)) * u);
     }
-    PARITY_RUN(test, op_swiglu_fwd(test->s, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
+    PARITY_RUN(test,
+               op_swiglu_fwd(test->queue, &(swiglu_fwd_args){rows, n, n_valid, x.dev, y.dev}));
     parity_expect_order(test, "y", y, want, order, 8);
 }
 
@@ -135,7 +137,8 @@ static void gelu_case(parity *test, const int64_t *shape)
     activation work = {x.ref, dy.ref, n, 0, kind};
     if (strcmp(test->op, "gelu_bwd") == 0) {
         tensor dx = shape[2] ? dy : parity_tensor(test, n, 1);
-        PARITY_RUN(test, op_gelu_bwd(test->s, &(gelu_bwd_args){kind, n, x.dev, dy.dev, dx.dev}));
+        PARITY_RUN(test,
+                   op_gelu_bwd(test->queue, &(gelu_bwd_args){kind, n, x.dev, dy.dev, dx.dev}));
         double *up = parity_copy(test, dy.ref, n), *want = parity_zeros(test, n);
         for (int64_t i = 0; i < n; i++)
             want[i] = up[i] * gelu_slope(kind, x.ref[i]);
@@ -147,7 +150,7 @@ static void gelu_case(parity *test, const int64_t *shape)
     double *want = parity_zeros(test, n);
     for (int64_t i = 0; i < n; i++)
         want[i] = compute_gelu(kind, x.ref[i]);
-    PARITY_RUN(test, op_gelu_fwd(test->s, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
+    PARITY_RUN(test, op_gelu_fwd(test->queue, &(gelu_fwd_args){kind, n, x.dev, y.dev}));
     parity_expect(test, "y", y, want, 8);
 }
 
@@ -158,7 +161,7 @@ static void gelu_golden(parity *test, const int64_t *shape)
         {-0.003637392, -0.158808009, -0.154285990, 0.345714010, 0.841191991, 2.996362608},
         {-0.004049694, -0.158655254, -0.154268769, 0.345731231, 0.841344746, 2.995950306}};
     tensor in = parity_upload(test, x, 6), y = parity_tensor(test, 6, 1);
-    PARITY_RUN(test, op_gelu_fwd(test->s, &(gelu_fwd_args){(int)shape[0], 6, in.dev, y.dev}));
+    PARITY_RUN(test, op_gelu_fwd(test->queue, &(gelu_fwd_args){(int)shape[0], 6, in.dev, y.dev}));
     double *got = parity_fetch(test, y);
     for (int i = 0; i < 6; i++) {
         double w = want[shape[0]][i], rounding = fabs(parity_round(test, w) - w);
@@ -180,7 +183,7 @@ static void patch_case(parity *test, const int64_t *shape)
         int64_t from = shape[1] ? (channel * 2 + frame) * 256 + at : channel * 256 + at;
         want[i] = (pixels[patch * bytes + from] - 127.5) / 127.5;
     }
-    PARITY_RUN(test, op_patch_input(test->s,
+    PARITY_RUN(test, op_patch_input(test->queue,
                                     &(patch_input_args){
                                         n, shape[1],
                                         parity_bytes(test, pixels, (size_t)(n * bytes)), out.dev}));

@@ -32,14 +32,14 @@ static void text_case(parity *test, const int64_t *shape)
             oc[token * half + j] = parity_round(test, wc[token * half + j]);
             os[token * half + j] = parity_round(test, ws[token * half + j]);
         }
-    PARITY_RUN(test, op_rope_text(test->s, &(rope_text_args){
-                                               .tokens = n,
-                                               .head_dim = d,
-                                               .theta = 5e6,
-                                               .section = {24, shape[2], shape[3]},
-                                               .positions = parity_ints(test, positions, 3 * n),
-                                               .cos = c.dev,
-                                               .sin = s.dev}));
+    PARITY_RUN(test, op_rope_text(test->queue, &(rope_text_args){
+                                                   .tokens = n,
+                                                   .head_dim = d,
+                                                   .theta = 5e6,
+                                                   .section = {24, shape[2], shape[3]},
+                                                   .positions = parity_ints(test, positions, 3 * n),
+                                                   .cos = c.dev,
+                                                   .sin = s.dev}));
     parity_expect_order(test, "cos", c, wc, oc, 4);
     parity_expect_order(test, "sin", s, ws, os, 4);
 }
@@ -60,14 +60,14 @@ static void text_golden(parity *test, const int64_t *shape)
                                      {63, 1.27253986e-06}};
     int32_t positions[] = {5, 7, 9};
     tensor c = parity_tensor_acc(test, 64, 1), s = parity_tensor_acc(test, 64, 1);
-    PARITY_RUN(test,
-               op_rope_text(test->s, &(rope_text_args){.tokens = 1,
-                                                       .head_dim = 128,
-                                                       .theta = 5e6,
-                                                       .section = {24, 20, 20},
-                                                       .positions = parity_ints(test, positions, 3),
-                                                       .cos = c.dev,
-                                                       .sin = s.dev}));
+    PARITY_RUN(test, op_rope_text(test->queue,
+                                  &(rope_text_args){.tokens = 1,
+                                                    .head_dim = 128,
+                                                    .theta = 5e6,
+                                                    .section = {24, 20, 20},
+                                                    .positions = parity_ints(test, positions, 3),
+                                                    .cos = c.dev,
+                                                    .sin = s.dev}));
     double *gc = parity_fetch(test, c), *gs = parity_fetch(test, s);
     for (int j = 0; j < 6; j++) {
         assert_true(fabs(gc[j] - want[j][0]) < 1e-6);
@@ -93,9 +93,9 @@ static void vision_case(parity *test, const int64_t *shape)
             wc[token * half + j] = cos(angle);
             ws[token * half + j] = sin(angle);
         }
-    PARITY_RUN(
-        test, op_rope_vision(test->s, &(rope_vision_args){n, d, 10000, parity_ints(test, at, 2 * n),
-                                                          c.dev, s.dev}));
+    PARITY_RUN(test, op_rope_vision(test->queue,
+                                    &(rope_vision_args){n, d, 10000, parity_ints(test, at, 2 * n),
+                                                        c.dev, s.dev}));
     parity_expect(test, "cos", c, wc, 4);
     parity_expect(test, "sin", s, ws, 4);
 }
@@ -105,9 +105,9 @@ static void vision_golden(parity *test, const int64_t *shape)
     (void)shape;
     int32_t at[] = {1, 0};
     tensor c = parity_tensor_acc(test, 36, 1), s = parity_tensor_acc(test, 36, 1);
-    PARITY_RUN(test,
-               op_rope_vision(test->s, &(rope_vision_args){1, 72, 10000, parity_ints(test, at, 2),
-                                                           c.dev, s.dev}));
+    PARITY_RUN(test, op_rope_vision(test->queue,
+                                    &(rope_vision_args){1, 72, 10000, parity_ints(test, at, 2),
+                                                        c.dev, s.dev}));
     double *got = parity_fetch(test, s);
     assert_true(fabs(got[1] - sin(0.59948425)) < 1e-7);
     assert_true(fabs(got[2] - sin(0.359381366)) < 1e-7);
@@ -132,8 +132,8 @@ static void apply_case(parity *test, const int64_t *shape)
                 want[at] = x.ref[at] * cj - x.ref[at + half] * sj;
                 want[at + half] = x.ref[at + half] * cj + x.ref[at] * sj;
             }
-    PARITY_RUN(test, op_rope_apply(test->s, &(rope_apply_args){rows, heads, d, stride, c.dev, s.dev,
-                                                               x.dev, shape[4]}));
+    PARITY_RUN(test, op_rope_apply(test->queue, &(rope_apply_args){rows, heads, d, stride, c.dev,
+                                                                   s.dev, x.dev, shape[4]}));
     parity_expect(test, "x", x, want, 4);
 }
 
@@ -142,7 +142,7 @@ static void rope_refuses(parity *test, const int64_t *shape)
     (void)shape;
     tensor x = parity_tensor(test, 8, 1);
     rope_apply_args args = {1, 1, 3, 3, x.dev, x.dev, x.dev, false};
-    assert_fails(ST_BAD_INPUT, op_rope_apply(test->s, &args), "head_dim is 3");
+    assert_fails(ST_BAD_INPUT, op_rope_apply(test->queue, &args), "head_dim is 3");
 }
 
 const parity_case parity_rope[] = {

@@ -117,10 +117,11 @@ static void run_route(parity *test, const router *work, const tensor *z, const i
                       routed *routes)
 {
     const int32_t *samples = work->samples ? parity_ints(test, work->samples, work->tokens) : NULL;
-    PARITY_RUN(test, op_route_fwd(test->s, &(route_fwd_args){
-                                               work->tokens, work->experts, work->k, work->norm,
-                                               n_valid, z->dev, routes->expert, routes->weight.dev,
-                                               routes->probs.dev, routes->count, samples}));
+    PARITY_RUN(test,
+               op_route_fwd(test->queue,
+                            &(route_fwd_args){work->tokens, work->experts, work->k, work->norm,
+                                              n_valid, z->dev, routes->expert, routes->weight.dev,
+                                              routes->probs.dev, routes->count, samples}));
 }
 
 static void fwd_case(parity *test, const int64_t *shape)
@@ -165,7 +166,7 @@ static void bwd_case(parity *test, const int64_t *shape)
     routes.probs = parity_upload_acc(test, routes.prob, work.tokens * work.experts);
     tensor dw = parity_tensor_acc(test, work.tokens * work.k, 1), dz = parity_tensor(test, z.n, 1);
     PARITY_RUN(
-        test, op_route_bwd(test->s,
+        test, op_route_bwd(test->queue,
                            &(route_bwd_args){work.tokens, work.experts, work.k, work.norm, n_valid,
                                              parity_ints(test, routes.chosen, work.tokens * work.k),
                                              routes.weight.dev, routes.probs.dev, dw.dev, dz.dev}));
@@ -186,8 +187,8 @@ static void route_golden(parity *test, const int64_t *shape)
     int32_t *n_valid = parity_ints(test, &one, 1);
     int32_t *expert = parity_ints(test, parity_zero_ints(test, 2), 2);
     int32_t *count = parity_ints(test, parity_zero_ints(test, 6), 6);
-    PARITY_RUN(test, op_route_fwd(test->s, &(route_fwd_args){1, 6, 2, true, n_valid, tz.dev, expert,
-                                                             w.dev, probs.dev, count}));
+    PARITY_RUN(test, op_route_fwd(test->queue, &(route_fwd_args){1, 6, 2, true, n_valid, tz.dev,
+                                                                 expert, w.dev, probs.dev, count}));
     double *gw = parity_fetch(test, w), *gp = parity_fetch(test, probs);
     parity_expect_ints(test, "expert", expert, chosen, 2);
     parity_expect_ints(test, "count", count, counted, 6);
@@ -202,7 +203,7 @@ static void route_refuses(parity *test, const int64_t *shape)
     tensor x = parity_tensor(test, 16, 1);
     int32_t *ints = parity_ints(test, parity_zero_ints(test, 16), 16);
     route_fwd_args args = {2, 4, 5, true, ints, x.dev, ints, x.dev, x.dev, ints};
-    assert_fails(ST_BAD_INPUT, op_route_fwd(test->s, &args), "top_k is 5 of 4 experts");
+    assert_fails(ST_BAD_INPUT, op_route_fwd(test->queue, &args), "top_k is 5 of 4 experts");
 }
 
 /* E sum_e f_e P_e times up[0], over the rows of all layers. The shares f count as constants. */
@@ -251,7 +252,7 @@ static void run_aux(parity *test, const router *work, int64_t layers, const rout
                                    .aux = aux.dev,
                                    .scale = scale.dev,
                                    .dlogits = parity_at(dz, layer * n * work->experts)};
-            PARITY_RUN(test, op_route_aux(test->s, &args));
+            PARITY_RUN(test, op_route_aux(test->queue, &args));
         }
 }
 
@@ -296,7 +297,7 @@ static void aux_golden(parity *test, const int64_t *shape)
     run_aux(test, &work, 1, &routes, aux, parity_upload_acc(test, &one, 1), dz);
     assert_true(fabs(*parity_fetch(test, aux) - 2.160412505) < 5e-7);
     /* The expected numbers have 8 digits, so 2e-7. */
-    parity_expect(test, "dlogits", dz, want, test->s->dev->backend->acc == DT_F64 ? 7e9 : 13);
+    parity_expect(test, "dlogits", dz, want, test->queue->dev->backend->acc == DT_F64 ? 7e9 : 13);
 }
 
 /* shape: tokens, experts, k, and n: every n-th token has no expert (0: all have one). shape[6]: one
@@ -346,9 +347,9 @@ static void permute_case(parity *test, const int64_t *shape)
     int32_t *offset = parity_ints(test, parity_zero_ints(test, shape[1] + 1), shape[1] + 1);
     int32_t *slot_row = parity_ints(test, expert, slots),
             *row_token = parity_ints(test, expert, slots);
-    PARITY_RUN(test, op_permute(test->s, &(permute_args){shape[0], shape[1], shape[2],
-                                                         parity_ints(test, expert, slots), offset,
-                                                         slot_row, row_token}));
+    PARITY_RUN(test, op_permute(test->queue, &(permute_args){shape[0], shape[1], shape[2],
+                                                             parity_ints(test, expert, slots),
+                                                             offset, slot_row, row_token}));
     parity_expect_ints(test, "offset", offset, want.offset, shape[1] + 1);
     parity_expect_ints(test, "slot_row", slot_row, want.slot_row, slots);
     parity_expect_ints(test, "row_token", row_token, want.row_token, slots);
@@ -362,15 +363,16 @@ static void permute_refuses(parity *test, const int64_t *shape)
     int32_t *slot_row = parity_ints(test, parity_zero_ints(test, 2), 2);
     int32_t *row_token = parity_ints(test, parity_zero_ints(test, 2), 2);
     permute_args args = {2, 4, 1, expert, offset, slot_row, row_token};
-    if (test->s->dev->backend->fixed_shapes) { /* such a device cannot see it, and drops the slot */
+    if (test->queue->dev->backend
+            ->fixed_shapes) { /* such a device cannot see it, and drops the slot */
         static const int32_t ends[] = {0, 1, 1, 1, 1}, rows[] = {0, -1}, tokens[] = {0, -1};
-        assert_ok(op_permute(test->s, &args));
+        assert_ok(op_permute(test->queue, &args));
         parity_expect_ints(test, "offset", offset, ends, 5);
         parity_expect_ints(test, "slot_row", slot_row, rows, 2);
         parity_expect_ints(test, "row_token", row_token, tokens, 2);
         return;
     }
-    assert_fails(ST_BAD_INPUT, op_permute(test->s, &args), "slot 1 wants expert 4 of 4");
+    assert_fails(ST_BAD_INPUT, op_permute(test->queue, &args), "slot 1 wants expert 4 of 4");
 }
 
 /* shape: tokens, experts, k, n (every n-th token has no expert), width, in place (2: without
@@ -393,10 +395,10 @@ static void combine_case(parity *test, const int64_t *shape)
                     want[i] +=
                         (plain ? 1 : weight.ref[j]) * o.ref[order.slot_row[j] * width + i % width];
         }
-        PARITY_RUN(test,
-                   op_combine_fwd(test->s, &(combine_fwd_args){n, k, width, slot_row,
-                                                               plain ? NULL : weight.dev, o.dev,
-                                                               residual ? x.dev : NULL, y.dev}));
+        PARITY_RUN(
+            test, op_combine_fwd(test->queue, &(combine_fwd_args){n, k, width, slot_row,
+                                                                  plain ? NULL : weight.dev, o.dev,
+                                                                  residual ? x.dev : NULL, y.dev}));
         parity_expect(test, "y", y, want, 16);
         return;
     }
@@ -411,9 +413,9 @@ static void combine_case(parity *test, const int64_t *shape)
             weight.ref[i / width] * y.ref[i / width / k * width + i % width];
         wd[i / width] += o.ref[row * width + i % width] * y.ref[i / width / k * width + i % width];
     }
-    PARITY_RUN(test,
-               op_combine_bwd(test->s, &(combine_bwd_args){n, k, width, slot_row, weight.dev, o.dev,
-                                                           y.dev, do_.dev, dweight.dev}));
+    PARITY_RUN(
+        test, op_combine_bwd(test->queue, &(combine_bwd_args){n, k, width, slot_row, weight.dev,
+                                                              o.dev, y.dev, do_.dev, dweight.dev}));
     parity_expect(test, "do", do_, wo, 4);
     parity_expect(test, "dweight", dweight, wd, 8 * sqrt((double)width) + 8);
 }

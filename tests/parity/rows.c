@@ -25,9 +25,9 @@ static void gather_case(parity *test, const int64_t *shape)
         want[i] = index[i / width] >= 0 ? x.ref[index[i / width] * width + i % width]
                   : shape[3]            ? want[i]
                                         : 0;
-    PARITY_RUN(test,
-               op_rows_gather(test->s, &(rows_gather_args){n, width, parity_ints(test, index, n),
-                                                           x.dev, y.dev, shape[3]}));
+    PARITY_RUN(
+        test, op_rows_gather(test->queue, &(rows_gather_args){n, width, parity_ints(test, index, n),
+                                                              x.dev, y.dev, shape[3]}));
     parity_expect(test, "y", y, want, 0);
 }
 
@@ -42,9 +42,10 @@ static void scatter_case(parity *test, const int64_t *shape)
     for (int64_t i = 0; i < n * width; i++)
         if (index[i / width] >= 0)
             want[index[i / width] * width + i % width] += x.ref[i];
-    PARITY_RUN(test, op_rows_scatter(test->s, &(rows_scatter_args){
-                                                  n, width, shape[2], parity_ints(test, index, n),
-                                                  x.dev, y.dev, !shape[4], shape[3]}));
+    PARITY_RUN(test,
+               op_rows_scatter(test->queue,
+                               &(rows_scatter_args){n, width, shape[2], parity_ints(test, index, n),
+                                                    x.dev, y.dev, !shape[4], shape[3]}));
     parity_expect(test, "y", y, want, 16);
 }
 
@@ -65,19 +66,19 @@ static void rows_refuse(parity *test, const int64_t *shape)
     tensor y = parity_tensor_acc(test, 64, 1);
     int32_t index[] = {0, 1, 2, 4}, *dev = parity_ints(test, index, 4);
     expect_bad_index(
-        op_rows_scatter(test->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
+        op_rows_scatter(test->queue, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, true}),
         "index 3 is 4, but there are only 4 rows");
     expect_bad_index(
-        op_rows_scatter(test->s, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
+        op_rows_scatter(test->queue, &(rows_scatter_args){4, 2, 4, dev, x.dev, y.dev, true, false}),
         "index 3 is 4, but there are only 4 rows");
     rows_weighted_args args = {1, 2, 4, dev, weight.dev, x.dev, x.dev};
-    expect_bad_index(op_rows_weighted(test->s, &args), "but there are only 4 rows");
+    expect_bad_index(op_rows_weighted(test->queue, &args), "but there are only 4 rows");
     rows_weighted_bwd_args back = {1, 2, 4, dev, weight.dev, x.dev, y.dev};
-    expect_bad_index(op_rows_weighted_bwd(test->s, &back), "but there are only 4 rows");
+    expect_bad_index(op_rows_weighted_bwd(test->queue, &back), "but there are only 4 rows");
     index[3] = -1;
     args.index = back.index = parity_ints(test, index, 4);
-    expect_bad_index(op_rows_weighted(test->s, &args), "index 3 is -1");
-    expect_bad_index(op_rows_weighted_bwd(test->s, &back), "index 3 is -1");
+    expect_bad_index(op_rows_weighted(test->queue, &args), "index 3 is -1");
+    expect_bad_index(op_rows_weighted_bwd(test->queue, &back), "index 3 is -1");
 }
 
 /* shape: n, width, rows of the table */
@@ -104,13 +105,13 @@ static void weighted_case(parity *test, const int64_t *shape)
         }
     int32_t *at = parity_ints(test, index, 4 * n);
     if (bwd)
-        PARITY_RUN(test, op_rows_weighted_bwd(test->s, &(rows_weighted_bwd_args){n, width, rows, at,
-                                                                                 weight.dev, y.dev,
-                                                                                 table.dev}));
+        PARITY_RUN(test, op_rows_weighted_bwd(
+                             test->queue, &(rows_weighted_bwd_args){n, width, rows, at, weight.dev,
+                                                                    y.dev, table.dev}));
     else
-        PARITY_RUN(test,
-                   op_rows_weighted(test->s, &(rows_weighted_args){n, width, rows, at, weight.dev,
-                                                                   table.dev, y.dev}));
+        PARITY_RUN(test, op_rows_weighted(test->queue,
+                                          &(rows_weighted_args){n, width, rows, at, weight.dev,
+                                                                table.dev, y.dev}));
     for (int64_t i = 0; i < y.n; i++)
         order[i] = parity_round(test, y.ref[i] + parity_round(test, wy[i] - y.ref[i]));
     parity_expect_order(test, "y", y, wy, bwd ? NULL : order, 16);

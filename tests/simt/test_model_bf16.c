@@ -182,20 +182,21 @@ static ops_table noting, merged;
 
 static void open_bf16(fixture *setup, fixture *from)
 {
-    *setup = (fixture){.d = from->d};
+    *setup = (fixture){.dims = from->dims};
     assert_ok(bf16_device_open(&setup->dev));
-    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->s));
-    assert_ok(params_new(&setup->d, &setup->p));
-    assert_ok(params_alloc(setup->p, setup->s, true));
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        const param *weight = &setup->p->list[i];
+    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->queue));
+    assert_ok(params_new(&setup->dims, &setup->registry));
+    assert_ok(params_alloc(setup->registry, setup->queue, true));
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        const param *weight = &setup->registry->list[i];
         double *values = malloc((size_t)weight->count * sizeof *values);
         uint16_t *rounded = malloc((size_t)weight->count * sizeof *rounded);
-        assert_ok(params_read(from->p->list[i].value, from->s, 0, weight->count, values));
+        assert_ok(
+            params_read(from->registry->list[i].value, from->queue, 0, weight->count, values));
         convert_from_double(rounded, DT_BF16, values, weight->count);
         convert_to_double(values, rounded, DT_BF16, weight->count);
-        assert_ok(params_write(weight, setup->s, 0, weight->count, values));
-        assert_ok(params_write(&from->p->list[i], from->s, 0, weight->count, values));
+        assert_ok(params_write(weight, setup->queue, 0, weight->count, values));
+        assert_ok(params_write(&from->registry->list[i], from->queue, 0, weight->count, values));
         free(values);
         free(rounded);
     }
@@ -218,9 +219,10 @@ static double difference(const double *a, const double *b, int64_t count)
 
 static void compare_gradients(fixture *setup, fixture *made, double *out_worst)
 {
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        const param *weight = &setup->p->list[i];
-        double *want = fixture_grad(setup, weight), *got = fixture_grad(made, &made->p->list[i]);
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        const param *weight = &setup->registry->list[i];
+        double *want = fixture_grad(setup, weight),
+               *got = fixture_grad(made, &made->registry->list[i]);
         double off = difference(want, got, weight->count);
         if (off > *out_worst) {
             print_message("%-72s %.4f\n", weight->name, off);
@@ -238,14 +240,14 @@ static void compare_flavour(const char *flavour)
     assert_ok(dims_preset(flavour, &dims));
     fixture_open(&setup, &dims);
     open_bf16(&made, &setup);
-    cpu = setup.s;
-    merged = *made.s->ops;
+    cpu = setup.queue;
+    merged = *made.queue->ops;
     if (bf16_device_lacks_products)
         merged.gemm = multiply_bf16;
     const char *missing = ops_first_missing(&merged);
     if (missing)
         fail_msg("the device has no op %s", missing);
-    const ops_table *plain = setup.s->ops;
+    const ops_table *plain = setup.queue->ops;
     row rows[2];
     rows[0] = fixture_row(&setup, debug_documents, 3, true);
     rows[1] = fixture_row(&setup, (document[]){{"6 1x4x4 5", 61}}, 1, false);
@@ -257,15 +259,15 @@ static void compare_flavour(const char *flavour)
     noting = *plain;
     noting.route_fwd = route_and_note;
     below = plain;
-    setup.s->ops = &noting;
+    setup.queue->ops = &noting;
     double want = fixture_forward_backward(&setup, rows, 2);
-    setup.s->ops = plain; /* the other model's products run on this stream */
-    const ops_table *kernels = made.s->ops;
+    setup.queue->ops = plain; /* the other model's products run on this stream */
+    const ops_table *kernels = made.queue->ops;
     static ops_table own;
     own = merged;
     below = &own;
     merged.route_fwd = route_as_noted;
-    made.s->ops = &merged;
+    made.queue->ops = &merged;
     double got = fixture_forward_backward(&made, rows, 2), worst = 0;
     print_message("%s: loss %.6f, in bf16 %.6f; %lld of %lld choices of experts were others\n",
                   flavour, want, got, (long long)routes.flipped, (long long)routes.all);
@@ -274,7 +276,7 @@ static void compare_flavour(const char *flavour)
     assert_true(worst <= GRADIENT_TOLERANCE);
     assert_true(routes.flipped * 10 < routes.all);
     forget_routes();
-    made.s->ops = kernels;
+    made.queue->ops = kernels;
     fixture_close(&made);
     fixture_close(&setup);
 }

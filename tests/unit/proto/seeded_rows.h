@@ -22,10 +22,10 @@ typedef struct row_recipe {
 enum { TEXT_ID_MAX = 100, IMAGE_ID = 2003, VIDEO_ID = 2004 };
 
 /* Makes a row in the arena. It passes row_check. */
-void row_make(const row_recipe *recipe, arena *a, row *out);
+void row_make(const row_recipe *recipe, arena *memory, row *out);
 /* Makes the first document the prefix of all others, of which there are two or more. */
-void row_make_prefix(row *r, arena *a);
+void row_make_prefix(row *packed, arena *memory);
 /* Fails the test unless all tensors and texts of the two rows are equal. */
-void rows_assert_equal(const row *a, const row *b);
+void rows_assert_equal(const row *first, const row *second);
 
 #endif

@@ -8,20 +8,20 @@
 
 /* Fails the test unless the rank with the highest cost is within a thousandth of the mean, or
  * swapping one of its rows for a row of another rank would not help. */
-static void assert_no_exchange_helps(const int64_t *cost, int64_t n, int ranks, const int64_t *load,
-                                     const int *rank_of)
+static void assert_no_exchange_helps(const int64_t *cost, int64_t count, int ranks,
+                                     const int64_t *load, const int *rank_of)
 {
     int dearest = 0;
     int64_t total = 0;
-    for (int r = 0; r < ranks; r++) {
-        total += load[r];
-        if (load[r] > load[dearest])
-            dearest = r;
+    for (int rank = 0; rank < ranks; rank++) {
+        total += load[rank];
+        if (load[rank] > load[dearest])
+            dearest = rank;
     }
-    if (n <= ranks || load[dearest] <= total / ranks + total / ranks / 1000)
+    if (count <= ranks || load[dearest] <= total / ranks + total / ranks / 1000)
         return;
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < count; j++) {
             const int64_t less = cost[i] - cost[j];
             if (rank_of[i] == dearest && rank_of[j] != dearest && less > 0)
                 assert_true(load[rank_of[j]] + less >= load[dearest]);
@@ -45,31 +45,32 @@ static void test_assign__equal_counts_and_balance(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "test assign");
-    uint64_t c = 0;
+    uint64_t drawn = 0;
     for (int round = 0; round < 200; round++) {
-        int ranks = 1 + (int)rng_below(key, c++, 16);
-        int64_t n = (int64_t)rng_below(key, c++, 100);
+        int ranks = 1 + (int)rng_below(key, drawn++, 16);
+        int64_t length = (int64_t)rng_below(key, drawn++, 100);
         int64_t cost[100], load[16] = {0}, count[16] = {0}, most = 0, total = 0;
         int rank_of[100], again[100];
-        for (int64_t i = 0; i < n; i++) {
-            cost[i] = 1 + (int64_t)rng_below(key, c++, 1000);
+        for (int64_t i = 0; i < length; i++) {
+            cost[i] = 1 + (int64_t)rng_below(key, drawn++, 1000);
             most = cost[i] > most ? cost[i] : most;
             total += cost[i];
         }
-        assert_ok(assign_rows(cost, n, ranks, rank_of));
-        assert_ok(assign_rows(cost, n, ranks, again));
-        for (int64_t i = 0; i < n; i++) {
+        assert_ok(assign_rows(cost, length, ranks, rank_of));
+        assert_ok(assign_rows(cost, length, ranks, again));
+        for (int64_t i = 0; i < length; i++) {
             assert_int_equal(rank_of[i], again[i]);
             assert_in_range(rank_of[i], 0, ranks - 1);
             load[rank_of[i]] += cost[i];
             count[rank_of[i]]++;
         }
-        for (int r = 0; r < ranks; r++) {
-            assert_true(count[r] == n / ranks || count[r] == n / ranks + 1);
-            if (n % ranks == 0) /* with equal counts, the load is at most one row above the mean */
-                assert_true(load[r] * ranks <= total + most * ranks);
+        for (int rank = 0; rank < ranks; rank++) {
+            assert_true(count[rank] == length / ranks || count[rank] == length / ranks + 1);
+            if (length % ranks ==
+                0) /* with equal counts, the load is at most one row above the mean */
+                assert_true(load[rank] * ranks <= total + most * ranks);
         }
-        assert_no_exchange_helps(cost, n, ranks, load, rank_of);
+        assert_no_exchange_helps(cost, length, ranks, load, rank_of);
     }
     int one;
     assert_fails(ST_BAD_INPUT, assign_rows(NULL, 0, 0, &one), "0 ranks");

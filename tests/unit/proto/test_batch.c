@@ -24,17 +24,17 @@ static void test_row_check__accepts_every_recipe(void **state)
 {
     (void)state;
     for (int i = 0; i < N_RECIPES; i++) {
-        arena a;
-        row r;
-        arena_init(&a, 0);
-        row_make(&recipes[i], &a, &r);
-        assert_ok(row_check(&r, "made"));
+        arena memory;
+        row packed;
+        arena_init(&memory, 0);
+        row_make(&recipes[i], &memory, &packed);
+        assert_ok(row_check(&packed, "made"));
         uint8_t video[64];
-        assert_ok(row_find_videos(&r, "made", video));
+        assert_ok(row_find_videos(&packed, "made", video));
         int per_doc = recipes[i].images + recipes[i].videos;
-        for (int64_t k = 0; k < r.n_items; k++)
+        for (int64_t k = 0; k < packed.n_items; k++)
             assert_int_equal(video[k], k % per_doc >= recipes[i].images);
-        arena_done(&a);
+        arena_done(&memory);
     }
 }
 
@@ -42,57 +42,58 @@ static void test_row_check__accepts_every_recipe(void **state)
 static void test_row_check__names_the_wrong_value(void **state)
 {
     (void)state;
-    arena a;
-    row r;
-    arena_init(&a, 0);
-    row_make(&recipes[3], &a, &r);
+    arena memory;
+    row packed;
+    arena_init(&memory, 0);
+    row_make(&recipes[3], &memory, &packed);
 #define WRONG(place, value, words)                                                                 \
     do {                                                                                           \
         __typeof__(place) before = (place);                                                        \
         (place) = (value);                                                                         \
-        assert_fails(ST_BAD_INPUT, row_check(&r, "row 7"), words);                                 \
+        assert_fails(ST_BAD_INPUT, row_check(&packed, "row 7"), words);                            \
         assert_non_null(strstr(status_text(), "row 7"));                                           \
         (place) = before;                                                                          \
     } while (0)
     int64_t visual = 0;
-    while (r.visual_row[visual] < 0)
+    while (packed.visual_row[visual] < 0)
         visual++;
-    WRONG(r.n_docs, -1, "count 1");
-    WRONG(r.cu_seqlens[0], 1, "expected 0 to");
-    WRONG(r.cu_seqlens[r.n_docs], (int32_t)r.n_tokens - 1, "expected 0 to");
-    WRONG(r.cu_seqlens[1], 0, "document 0");
-    WRONG(r.cu_seqlens[1], (int32_t)r.n_tokens + 5, "document 0");
-    WRONG(r.labels[0], 5, "first token of document 0");
-    WRONG(r.labels[1], -7, "labels[1]");
-    WRONG(r.input_ids[1], -1, "input_ids[1]");
-    WRONG(r.position_ids[r.n_tokens + 2], -4, "position_ids[1, 2]");
-    WRONG(r.loss_weight[2], NAN, "loss_weight[2]");
-    WRONG(r.loss_weight[2], -1, "loss_weight[2]");
-    WRONG(r.doc_part[1], -1, "doc_part[1]");
-    WRONG(r.grid_thw[1], 3, "grid_thw[0]");
-    WRONG(r.grid_thw[1], 0, "grid_thw[0]");
-    WRONG(r.grid_thw[1], r.grid_thw[1] + 2, "grid_thw sums to");
-    WRONG(r.n_patches, r.n_patches + 4, "grid_thw sums to");
-    WRONG(r.visual_row[visual], 1, "expected the first row of an item");
-    WRONG(r.visual_row[visual], -1, "visual_row");
-    WRONG(r.visual_row[visual], 1 << 30, "visual_row");
-    WRONG(r.visual_row[visual], -2, "visual_row");
-    WRONG(r.input_ids[visual], IMAGE_ID + 50, "visual_row"); /* one item with two token ids */
-    int32_t *last = NULL;                                    /* the last visual token */
-    for (int64_t t = 0; t < r.n_tokens; t++)
-        if (r.visual_row[t] >= 0)
-            last = &r.visual_row[t];
+    WRONG(packed.n_docs, -1, "count 1");
+    WRONG(packed.cu_seqlens[0], 1, "expected 0 to");
+    WRONG(packed.cu_seqlens[packed.n_docs], (int32_t)packed.n_tokens - 1, "expected 0 to");
+    WRONG(packed.cu_seqlens[1], 0, "document 0");
+    WRONG(packed.cu_seqlens[1], (int32_t)packed.n_tokens + 5, "document 0");
+    WRONG(packed.labels[0], 5, "first token of document 0");
+    WRONG(packed.labels[1], -7, "labels[1]");
+    WRONG(packed.input_ids[1], -1, "input_ids[1]");
+    WRONG(packed.position_ids[packed.n_tokens + 2], -4, "position_ids[1, 2]");
+    WRONG(packed.loss_weight[2], NAN, "loss_weight[2]");
+    WRONG(packed.loss_weight[2], -1, "loss_weight[2]");
+    WRONG(packed.doc_part[1], -1, "doc_part[1]");
+    WRONG(packed.grid_thw[1], 3, "grid_thw[0]");
+    WRONG(packed.grid_thw[1], 0, "grid_thw[0]");
+    WRONG(packed.grid_thw[1], packed.grid_thw[1] + 2, "grid_thw sums to");
+    WRONG(packed.n_patches, packed.n_patches + 4, "grid_thw sums to");
+    WRONG(packed.visual_row[visual], 1, "expected the first row of an item");
+    WRONG(packed.visual_row[visual], -1, "visual_row");
+    WRONG(packed.visual_row[visual], 1 << 30, "visual_row");
+    WRONG(packed.visual_row[visual], -2, "visual_row");
+    WRONG(packed.input_ids[visual], IMAGE_ID + 50, "visual_row"); /* one item with two token ids */
+    int32_t *last = NULL;                                         /* the last visual token */
+    for (int64_t token = 0; token < packed.n_tokens; token++)
+        if (packed.visual_row[token] >= 0)
+            last = &packed.visual_row[token];
     WRONG(*last, -1, "cut by the end");
-    int64_t swap = r.n_patches;
+    int64_t swap = packed.n_patches;
     /* the token ids say which items are videos, and the counts now say the opposite */
-    r.n_patches = r.n_video_patches;
-    r.n_video_patches = swap;
-    assert_fails(ST_BAD_INPUT, row_check(&r, "row 7"), "the token ids of the items do not fit");
-    r.n_video_patches = r.n_patches;
-    r.n_patches = swap;
-    assert_ok(row_check(&r, "row 7"));
+    packed.n_patches = packed.n_video_patches;
+    packed.n_video_patches = swap;
+    assert_fails(ST_BAD_INPUT, row_check(&packed, "row 7"),
+                 "the token ids of the items do not fit");
+    packed.n_video_patches = packed.n_patches;
+    packed.n_patches = swap;
+    assert_ok(row_check(&packed, "row 7"));
 #undef WRONG
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 /* Prefixes that point forward, to a branch, to themselves or across others, and what only a prefix
@@ -100,11 +101,12 @@ static void test_row_check__names_the_wrong_value(void **state)
 static void test_row_check__names_what_is_wrong_with_a_prefix(void **state)
 {
     (void)state;
-    arena a;
-    row r;
-    arena_init(&a, 0);
-    row_make(&(row_recipe){.seed = 9, .n_docs = 5, .images = 1, .weights = 1, .prefix = 1}, &a, &r);
-    assert_ok(row_check(&r, "row 8"));
+    arena memory;
+    row packed;
+    arena_init(&memory, 0);
+    row_make(&(row_recipe){.seed = 9, .n_docs = 5, .images = 1, .weights = 1, .prefix = 1}, &memory,
+             &packed);
+    assert_ok(row_check(&packed, "row 8"));
     const struct {
         int32_t prefix[5];
         const char *place;
@@ -123,75 +125,76 @@ static void test_row_check__names_what_is_wrong_with_a_prefix(void **state)
         {{-1, -1, 1, 1, 1}, "row 8: document 0 is a prefix"},    /* whose branches are another's */
     };
     int32_t right[5];
-    memcpy(right, r.doc_prefix, sizeof right);
+    memcpy(right, packed.doc_prefix, sizeof right);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        memcpy(r.doc_prefix, wrong[i].prefix, sizeof right);
-        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), wrong[i].place);
+        memcpy(packed.doc_prefix, wrong[i].prefix, sizeof right);
+        assert_fails(ST_BAD_INPUT, row_check(&packed, "row 8"), wrong[i].place);
     }
-    memcpy(r.doc_prefix, right, sizeof right);
+    memcpy(packed.doc_prefix, right, sizeof right);
 #define WRONG(place, value, words)                                                                 \
     do {                                                                                           \
         __typeof__(place) before = (place);                                                        \
         (place) = (value);                                                                         \
-        assert_fails(ST_BAD_INPUT, row_check(&r, "row 8"), words);                                 \
+        assert_fails(ST_BAD_INPUT, row_check(&packed, "row 8"), words);                            \
         (place) = before;                                                                          \
     } while (0)
-    WRONG(r.doc_part[0], 0, "document 0 is a prefix with");
-    WRONG(r.doc_part[2], 1, "doc_part[2] is 1");
-    WRONG(r.doc_part[2], -1, "doc_part[2] is -1");
-    WRONG(r.doc_part[2], -2, "doc_part[2] is -2");
-    WRONG(r.doc_sample_id[0], r.doc_sample_id[1] + 1, "that of the prefix's first branch");
-    WRONG(r.labels[1], 5, "token 1 of the prefix");
-    WRONG(r.loss_weight[1], 2, "token 1 of the prefix");
+    WRONG(packed.doc_part[0], 0, "document 0 is a prefix with");
+    WRONG(packed.doc_part[2], 1, "doc_part[2] is 1");
+    WRONG(packed.doc_part[2], -1, "doc_part[2] is -1");
+    WRONG(packed.doc_part[2], -2, "doc_part[2] is -2");
+    WRONG(packed.doc_sample_id[0], packed.doc_sample_id[1] + 1,
+          "that of the prefix's first branch");
+    WRONG(packed.labels[1], 5, "token 1 of the prefix");
+    WRONG(packed.loss_weight[1], 2, "token 1 of the prefix");
 #undef WRONG
-    assert_ok(row_check(&r, "row 8"));
-    arena_done(&a);
+    assert_ok(row_check(&packed, "row 8"));
+    arena_done(&memory);
 }
 
 static void test_row_digest__covers_every_tensor(void **state)
 {
     (void)state;
-    arena a;
-    row r;
-    arena_init(&a, 0);
-    row_make(&recipes[3], &a, &r);
+    arena memory;
+    row packed;
+    arena_init(&memory, 0);
+    row_make(&recipes[3], &memory, &packed);
     hash128 before, after;
-    assert_ok(row_digest(&r, &before));
-    r.cursor = "{}"; /* the cursor is no part of the data */
-    assert_ok(row_digest(&r, &after));
+    assert_ok(row_digest(&packed, &before));
+    packed.cursor = "{}"; /* the cursor is no part of the data */
+    assert_ok(row_digest(&packed, &after));
     assert_true(hash_equal(before, after));
-    st_tensor t[ROW_TENSORS];
-    size_t n;
-    row_tensors(&r, 1, t, &n);
-    assert_int_equal(n, 11);
-    for (size_t i = 0; i < n; i++) {
-        uint8_t *byte = (uint8_t *)(uintptr_t)t[i].data.data + t[i].data.size - 1;
+    st_tensor tensor[ROW_TENSORS];
+    size_t count;
+    row_tensors(&packed, 1, tensor, &count);
+    assert_int_equal(count, 11);
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *byte = (uint8_t *)(uintptr_t)tensor[i].data.data + tensor[i].data.size - 1;
         *byte ^= 1;
-        assert_ok(row_digest(&r, &after));
+        assert_ok(row_digest(&packed, &after));
         assert_false(hash_equal(before, after));
         *byte ^= 1;
     }
-    float *weight = r.loss_weight;
-    r.loss_weight = NULL;
-    assert_ok(row_digest(&r, &after));
+    float *weight = packed.loss_weight;
+    packed.loss_weight = NULL;
+    assert_ok(row_digest(&packed, &after));
     assert_false(hash_equal(before, after));
-    r.loss_weight = weight;
-    arena_done(&a);
+    packed.loss_weight = weight;
+    arena_done(&memory);
 }
 
 static void test_row_digest__of_the_empty_row_is_fixed(void **state)
 {
     (void)state;
-    arena a;
-    row r = {0};
-    hash128 h;
+    arena memory;
+    row packed = {0};
+    hash128 digest;
     char text[HASH_TEXT];
-    arena_init(&a, 0);
-    assert_ok(row_alloc(&r, &a, 0));
-    assert_ok(row_digest(&r, &h));
-    hash_print(h, text);
+    arena_init(&memory, 0);
+    assert_ok(row_alloc(&packed, &memory, 0));
+    assert_ok(row_digest(&packed, &digest));
+    hash_print(digest, text);
     assert_string_equal(text, "55f8fdd6f8fd878c1199402293dde1ba");
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 static void test_row_save__is_read_back(void **state)
@@ -200,20 +203,20 @@ static void test_row_save__is_read_back(void **state)
     char *folder = harness_temp(), path[300];
     snprintf(path, sizeof path, "%s/row.safetensors", folder);
     for (int i = 0; i < N_RECIPES; i++) {
-        arena a;
-        row r, back;
-        st_file f;
-        arena_init(&a, 0);
-        row_make(&recipes[i], &a, &r);
-        assert_ok(row_save(&r, path));
-        assert_ok(row_open(path, &f, &back));
-        rows_assert_equal(&r, &back);
+        arena memory;
+        row packed, back;
+        st_file tensors;
+        arena_init(&memory, 0);
+        row_make(&recipes[i], &memory, &packed);
+        assert_ok(row_save(&packed, path));
+        assert_ok(row_open(path, &tensors, &back));
+        rows_assert_equal(&packed, &back);
         hash128 h1, h2;
-        assert_ok(row_digest(&r, &h1));
+        assert_ok(row_digest(&packed, &h1));
         assert_ok(row_digest(&back, &h2));
         assert_true(hash_equal(h1, h2));
-        st_close(&f);
-        arena_done(&a);
+        st_close(&tensors);
+        arena_done(&memory);
     }
     harness_remove(&folder);
 }
@@ -221,14 +224,14 @@ static void test_row_save__is_read_back(void **state)
 static void test_row_from_tensors__refuses(void **state)
 {
     (void)state;
-    arena a;
-    row r, back;
-    st_tensor t[ROW_TENSORS];
-    size_t n, size;
+    arena memory;
+    row packed, back;
+    st_tensor tensor[ROW_TENSORS];
+    size_t count, size;
     uint8_t *block;
-    st_file f;
-    arena_init(&a, 0);
-    row_make(&recipes[2], &a, &r);
+    st_file tensors;
+    arena_init(&memory, 0);
+    row_make(&recipes[2], &memory, &packed);
     struct {
         int dtype, columns, rows;
         const char *name, *words;
@@ -239,32 +242,32 @@ static void test_row_from_tensors__refuses(void **state)
         {DT_COUNT, 0, 0, NULL, "input_ids"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        row_tensors(&r, 1, t, &n);
-        for (size_t i = 0; i < n; i++) {
-            if (cases[k].name && strcmp(t[i].name, cases[k].name))
+        row_tensors(&packed, 1, tensor, &count);
+        for (size_t i = 0; i < count; i++) {
+            if (cases[k].name && strcmp(tensor[i].name, cases[k].name))
                 continue;
-            if (!cases[k].name && !strcmp(t[i].name, "input_ids"))
-                t[i].name = "renamed";
+            if (!cases[k].name && !strcmp(tensor[i].name, "input_ids"))
+                tensor[i].name = "renamed";
             if (cases[k].name && cases[k].dtype != DT_COUNT)
-                t[i].dtype = (st_dtype)cases[k].dtype;
+                tensor[i].dtype = (st_dtype)cases[k].dtype;
             if (cases[k].name && cases[k].rows) {
-                t[i].shape[0] -= 1;
-                t[i].data.size -= 4;
+                tensor[i].shape[0] -= 1;
+                tensor[i].data.size -= 4;
             }
         }
-        assert_ok(st_pack(t, n, NULL, 0, &block, &size));
-        assert_ok(st_parse(span_of(block, size), "block", &f));
-        assert_fails(ST_BAD_INPUT, row_from_tensors(&f, "block", 1, &back), cases[k].words);
-        st_close(&f);
+        assert_ok(st_pack(tensor, count, NULL, 0, &block, &size));
+        assert_ok(st_parse(span_of(block, size), "block", &tensors));
+        assert_fails(ST_BAD_INPUT, row_from_tensors(&tensors, "block", 1, &back), cases[k].words);
+        st_close(&tensors);
         free(block);
     }
-    row_tensors(&r, 1, t, &n); /* on the wire, pixels are not in the block */
-    assert_ok(st_pack(t, n, NULL, 0, &block, &size));
-    assert_ok(st_parse(span_of(block, size), "block", &f));
-    assert_fails(ST_BAD_INPUT, row_from_tensors(&f, "block", 0, &back), "\"pixels\"");
-    st_close(&f);
+    row_tensors(&packed, 1, tensor, &count); /* on the wire, pixels are not in the block */
+    assert_ok(st_pack(tensor, count, NULL, 0, &block, &size));
+    assert_ok(st_parse(span_of(block, size), "block", &tensors));
+    assert_fails(ST_BAD_INPUT, row_from_tensors(&tensors, "block", 0, &back), "\"pixels\"");
+    st_close(&tensors);
     free(block);
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 int main(void)

@@ -33,12 +33,12 @@ typedef enum behaviour {
 typedef struct daemon_side {
     char *folder, endpoint[200];
     behaviour how;
-    arena a;
-    codec *c;
+    arena memory;
+    codec *coder;
     row rows[ROWS];
-    wire_msg *m[ROWS];
-    wire *w;
-    wire_socket *s;
+    wire_msg *message[ROWS];
+    wire *net;
+    wire_socket *socket;
     wire_peer peer;
     pthread_t thread;
     char hello[2000]; /* the text of HELLO as received */
@@ -46,14 +46,14 @@ typedef struct daemon_side {
     int bytes_returned_wrong, said_bye;
 } daemon_side;
 
-static void set_up(daemon_side *d, behaviour how, image_filter filter, image_codec image)
+static void set_up(daemon_side *side, behaviour how, image_filter filter, image_codec image)
 {
-    memset(d, 0, sizeof *d);
-    d->how = how;
-    d->folder = harness_temp();
-    snprintf(d->endpoint, sizeof d->endpoint, "ipc://%s/s", d->folder);
-    arena_init(&d->a, 0);
-    assert_ok(codec_new(&d->c));
+    memset(side, 0, sizeof *side);
+    side->how = how;
+    side->folder = harness_temp();
+    snprintf(side->endpoint, sizeof side->endpoint, "ipc://%s/s", side->folder);
+    arena_init(&side->memory, 0);
+    assert_ok(codec_new(&side->coder));
     for (int i = 0; i < ROWS; i++) {
         row_make(&(row_recipe){.seed = (uint64_t)i + 1,
                                .n_docs = i,
@@ -61,123 +61,125 @@ static void set_up(daemon_side *d, behaviour how, image_filter filter, image_cod
                                .videos = i % 2,
                                .weights = i == 3,
                                .noise = 1},
-                 &d->a, &d->rows[i]);
-        assert_ok(wire_msg_new(&d->m[i]));
-        assert_ok(codec_encode(d->c, &d->rows[i], (uint64_t)i, filter, image, d->m[i]));
+                 &side->memory, &side->rows[i]);
+        assert_ok(wire_msg_new(&side->message[i]));
+        assert_ok(codec_encode(side->coder, &side->rows[i], (uint64_t)i, filter, image,
+                               side->message[i]));
     }
-    assert_ok(wire_new(&d->w));
-    assert_ok(wire_bind(d->w, d->endpoint, NULL, &d->s));
+    assert_ok(wire_new(&side->net));
+    assert_ok(wire_bind(side->net, side->endpoint, NULL, &side->socket));
 }
 
-static void tear_down(daemon_side *d)
+static void tear_down(daemon_side *side)
 {
     for (int i = 0; i < ROWS; i++)
-        wire_msg_free(&d->m[i]);
-    wire_close(&d->s);
-    wire_free(&d->w);
-    codec_free(&d->c);
-    arena_done(&d->a);
-    harness_remove(&d->folder);
+        wire_msg_free(&side->message[i]);
+    wire_close(&side->socket);
+    wire_free(&side->net);
+    codec_free(&side->coder);
+    arena_done(&side->memory);
+    harness_remove(&side->folder);
 }
 
 /* Receives a control message and returns its kind; *out_bytes is its member "bytes", or 0. */
-static int next_message(daemon_side *d, wire_msg *m, int64_t *out_bytes)
+static int next_message(daemon_side *side, wire_msg *message, int64_t *out_bytes)
 {
     frame head;
-    json_value *v = NULL;
-    assert_ok(wire_recv(d->s, WAIT_MS, &d->peer, m));
-    assert_ok(wire_read_json(m, "consumer", &head, &v));
-    *out_bytes = json_int(json_find(v, "bytes"), 0);
+    json_value *value = NULL;
+    assert_ok(wire_recv(side->socket, WAIT_MS, &side->peer, message));
+    assert_ok(wire_read_json(message, "consumer", &head, &value));
+    *out_bytes = json_int(json_find(value, "bytes"), 0);
     if (head.kind == KIND_HELLO) {
-        span text = wire_msg_part(m, 1);
-        snprintf(d->hello, sizeof d->hello, "%.*s", (int)text.size, (const char *)text.data);
-        d->credit = json_int(json_find(v, "credit_bytes"), 0);
+        span text = wire_msg_part(message, 1);
+        snprintf(side->hello, sizeof side->hello, "%.*s", (int)text.size, (const char *)text.data);
+        side->credit = json_int(json_find(value, "credit_bytes"), 0);
     }
-    json_free(&v);
+    json_free(&value);
     return (int)head.kind;
 }
 
-static void send_rows(daemon_side *d, wire_msg *m, int n)
+static void send_rows(daemon_side *side, wire_msg *message, int count)
 {
-    for (int i = 0; i < n; i++) {
-        int64_t size = (int64_t)wire_msg_bytes(d->m[i]), bytes;
-        while (d->in_flight > 0 && d->in_flight + size > d->credit) {
-            assert_int_equal(next_message(d, m, &bytes), KIND_CREDIT);
-            d->in_flight -= bytes;
+    for (int i = 0; i < count; i++) {
+        int64_t size = (int64_t)wire_msg_bytes(side->message[i]), bytes;
+        while (side->in_flight > 0 && side->in_flight + size > side->credit) {
+            assert_int_equal(next_message(side, message, &bytes), KIND_CREDIT);
+            side->in_flight -= bytes;
         }
-        d->in_flight += size;
-        if (d->in_flight > d->most_in_flight)
-            d->most_in_flight = d->in_flight;
-        wire_msg_clear(m);
-        assert_ok(wire_msg_share(m, d->m[i]));
-        assert_ok(wire_send(d->s, &d->peer, m));
+        side->in_flight += size;
+        if (side->in_flight > side->most_in_flight)
+            side->most_in_flight = side->in_flight;
+        wire_msg_clear(message);
+        assert_ok(wire_msg_share(message, side->message[i]));
+        assert_ok(wire_send(side->socket, &side->peer, message));
     }
 }
 
 static void *serve(void *user)
 {
-    daemon_side *d = user;
-    wire_msg *m = NULL;
+    daemon_side *side = user;
+    wire_msg *message = NULL;
     uint8_t head[FRAME_BYTES];
     int64_t bytes;
-    assert_ok(wire_msg_new(&m));
-    assert_int_equal(next_message(d, m, &bytes), KIND_HELLO);
-    if (d->how == GO_AT_HELLO || d->how == RESTART_AT_HELLO)
-        wire_close(&d->s);
-    if (d->how == SILENT || d->how == GO_AT_HELLO)
+    assert_ok(wire_msg_new(&message));
+    assert_int_equal(next_message(side, message, &bytes), KIND_HELLO);
+    if (side->how == GO_AT_HELLO || side->how == RESTART_AT_HELLO)
+        wire_close(&side->socket);
+    if (side->how == SILENT || side->how == GO_AT_HELLO)
         goto done;
-    if (d->how == RESTART_AT_HELLO)
-        assert_ok(wire_bind(d->w, d->endpoint, NULL, &d->s));
-    if (d->how == STOP_AT_HELLO)
-        assert_ok(wire_send_error(d->s, &d->peer, 0, FAIL(ST_STOPPED, "it stops")));
-    if (d->how == RESTART_AT_HELLO || d->how == STOP_AT_HELLO)
-        assert_int_equal(next_message(d, m, &bytes), KIND_HELLO);
-    if (d->how == REFUSE) {
-        assert_ok(
-            wire_send_error(d->s, &d->peer, 0, FAIL(ST_CONFIG, "training.seed: 1 here, 2 there")));
+    if (side->how == RESTART_AT_HELLO)
+        assert_ok(wire_bind(side->net, side->endpoint, NULL, &side->socket));
+    if (side->how == STOP_AT_HELLO)
+        assert_ok(wire_send_error(side->socket, &side->peer, 0, FAIL(ST_STOPPED, "it stops")));
+    if (side->how == RESTART_AT_HELLO || side->how == STOP_AT_HELLO)
+        assert_int_equal(next_message(side, message, &bytes), KIND_HELLO);
+    if (side->how == REFUSE) {
+        assert_ok(wire_send_error(side->socket, &side->peer, 0,
+                                  FAIL(ST_CONFIG, "training.seed: 1 here, 2 there")));
         goto done;
     }
-    if (d->how == OTHER_VERSION) {
+    if (side->how == OTHER_VERSION) {
         frame_encode(&(frame){.kind = KIND_WELCOME, .block_bytes = 2}, head);
         head[4] = 7;
-        wire_msg_clear(m);
-        assert_ok(wire_msg_add(m, head, sizeof head));
-        assert_ok(wire_msg_add(m, "{}", 2));
-        assert_ok(wire_send(d->s, &d->peer, m));
+        wire_msg_clear(message);
+        assert_ok(wire_msg_add(message, head, sizeof head));
+        assert_ok(wire_msg_add(message, "{}", 2));
+        assert_ok(wire_send(side->socket, &side->peer, message));
         goto done;
     }
-    assert_ok(wire_send_json(d->s, &d->peer, KIND_WELCOME, 0, WELCOME, sizeof WELCOME - 1));
-    if (d->how == GARBAGE) {
-        wire_msg_clear(m);
-        assert_ok(wire_msg_add(m, "GET / HTTP/1.1\r\n", 16));
-        assert_ok(wire_send(d->s, &d->peer, m));
+    assert_ok(
+        wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, WELCOME, sizeof WELCOME - 1));
+    if (side->how == GARBAGE) {
+        wire_msg_clear(message);
+        assert_ok(wire_msg_add(message, "GET / HTTP/1.1\r\n", 16));
+        assert_ok(wire_send(side->socket, &side->peer, message));
         goto done;
     }
-    if (d->how == OUT_OF_ORDER) {
-        wire_msg *second = d->m[1];
-        d->m[1] = d->m[2];
-        d->m[2] = second;
+    if (side->how == OUT_OF_ORDER) {
+        wire_msg *second = side->message[1];
+        side->message[1] = side->message[2];
+        side->message[2] = second;
     }
-    send_rows(d, m, d->how == DIE_AFTER_TWO ? 2 : ROWS);
-    if (d->how == DIE_AFTER_TWO) {
-        wire_close(&d->s);
+    send_rows(side, message, side->how == DIE_AFTER_TWO ? 2 : ROWS);
+    if (side->how == DIE_AFTER_TWO) {
+        wire_close(&side->socket);
         goto done;
     }
-    assert_ok(wire_send_json(d->s, &d->peer, KIND_END, ROWS, "{\"rows\":5}", 10));
-    while (!d->said_bye) {
-        int kind = next_message(d, m, &bytes);
+    assert_ok(wire_send_json(side->socket, &side->peer, KIND_END, ROWS, "{\"rows\":5}", 10));
+    while (!side->said_bye) {
+        int kind = next_message(side, message, &bytes);
         assert_true(kind == KIND_CREDIT || kind == KIND_BYE);
-        d->in_flight -= bytes;
-        d->said_bye = kind == KIND_BYE;
+        side->in_flight -= bytes;
+        side->said_bye = kind == KIND_BYE;
     }
 done:
-    wire_msg_free(&m);
+    wire_msg_free(&message);
     return NULL;
 }
 
-static client_options options_for(const daemon_side *d)
+static client_options options_for(const daemon_side *side)
 {
-    return (client_options){.endpoint = d->endpoint,
+    return (client_options){.endpoint = side->endpoint,
                             .stream = "train",
                             .stream_options = "{\"training.seed\":1}",
                             .cursor = "{\"row\":0}",
@@ -185,49 +187,49 @@ static client_options options_for(const daemon_side *d)
                             .ranks = 2,
                             .credit_bytes = 1 << 30,
                             .timeout_ms = WAIT_MS,
-                            .patient = d->how == RESTART_AT_HELLO || d->how == STOP_AT_HELLO};
+                            .patient = side->how == RESTART_AT_HELLO || side->how == STOP_AT_HELLO};
 }
 
 static void run_session(behaviour how, int64_t credit)
 {
-    daemon_side d;
-    client *c = NULL;
-    arena a;
-    set_up(&d, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
-    arena_init(&a, 0);
-    assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
-    client_options o = options_for(&d);
-    o.credit_bytes = credit;
-    assert_ok(client_open(&o, &c));
-    assert_string_equal(client_welcome(c), WELCOME);
+    daemon_side side;
+    client *consumer = NULL;
+    arena memory;
+    set_up(&side, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&memory, 0);
+    assert_int_equal(pthread_create(&side.thread, NULL, serve, &side), 0);
+    client_options options = options_for(&side);
+    options.credit_bytes = credit;
+    assert_ok(client_open(&options, &consumer));
+    assert_string_equal(client_welcome(consumer), WELCOME);
     for (int i = 0; i < ROWS; i++) {
-        row r;
+        row packed;
         frame head;
-        arena_reset(&a);
-        assert_ok(client_next(c, &a, &r, &head, NULL));
+        arena_reset(&memory);
+        assert_ok(client_next(consumer, &memory, &packed, &head, NULL));
         assert_int_equal(head.row, i);
-        rows_assert_equal(&d.rows[i], &r);
+        rows_assert_equal(&side.rows[i], &packed);
     }
-    row r;
-    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
-    assert_int_equal(client_next(c, &a, &r, NULL, NULL), ST_END);
-    client_close(&c);
-    pthread_join(d.thread, NULL);
-    assert_true(d.said_bye);
-    assert_int_equal(d.in_flight, 0); /* credit for every byte came back */
+    row packed;
+    assert_int_equal(client_next(consumer, &memory, &packed, NULL, NULL), ST_END);
+    assert_int_equal(client_next(consumer, &memory, &packed, NULL, NULL), ST_END);
+    client_close(&consumer);
+    pthread_join(side.thread, NULL);
+    assert_true(side.said_bye);
+    assert_int_equal(side.in_flight, 0); /* credit for every byte came back */
     int64_t largest = 0;
     for (int i = 0; i < ROWS; i++)
-        if (largest < (int64_t)wire_msg_bytes(d.m[i]))
-            largest = (int64_t)wire_msg_bytes(d.m[i]);
-    assert_true(d.most_in_flight <= (credit > largest ? credit : largest));
+        if (largest < (int64_t)wire_msg_bytes(side.message[i]))
+            largest = (int64_t)wire_msg_bytes(side.message[i]);
+    assert_true(side.most_in_flight <= (credit > largest ? credit : largest));
     const char *words[] = {"\"version\":2",          "\"stream\":\"train\"", "\"training.seed\":1",
                            "\"start_row\":0",        "\"rank\":1",           "\"ranks\":2",
                            "\"cursor\":{\"row\":0}", "\"prefixes\":true"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (!strstr(d.hello, words[i]))
-            fail_msg("%s is not in %s", words[i], d.hello);
-    arena_done(&a);
-    tear_down(&d);
+        if (!strstr(side.hello, words[i]))
+            fail_msg("%s is not in %s", words[i], side.hello);
+    arena_done(&memory);
+    tear_down(&side);
 }
 
 static void test_client__whole_session(void **state)
@@ -253,26 +255,26 @@ static void test_client__a_daemon_that_is_restarted(void **state)
  * behaviour. */
 static void assert_session_fails(behaviour how, status code, const char *words, const char *more)
 {
-    daemon_side d;
-    client *c = NULL;
-    arena a;
-    row r;
-    set_up(&d, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
-    arena_init(&a, 0);
-    assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
-    client_options o = options_for(&d);
+    daemon_side side;
+    client *consumer = NULL;
+    arena memory;
+    row packed;
+    set_up(&side, how, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&memory, 0);
+    assert_int_equal(pthread_create(&side.thread, NULL, serve, &side), 0);
+    client_options options = options_for(&side);
     if (how == SILENT)
-        o.timeout_ms = QUIET_MS;
-    status st = client_open(&o, &c);
+        options.timeout_ms = QUIET_MS;
+    status st = client_open(&options, &consumer);
     while (st == ST_OK)
-        st = client_next(c, &a, &r, NULL, NULL);
+        st = client_next(consumer, &memory, &packed, NULL, NULL);
     assert_fails(code, st, words);
     assert_non_null(strstr(status_text(), more));
-    assert_non_null(strstr(status_text(), d.folder)); /* the peer is named */
-    client_close(&c);
-    pthread_join(d.thread, NULL);
-    arena_done(&a);
-    tear_down(&d);
+    assert_non_null(strstr(status_text(), side.folder)); /* the peer is named */
+    client_close(&consumer);
+    pthread_join(side.thread, NULL);
+    arena_done(&memory);
+    tear_down(&side);
 }
 
 static void test_client__refusals(void **state)
@@ -295,33 +297,33 @@ static bool is_stopped(void)
 static void test_client_open__stopped(void **state)
 {
     (void)state;
-    client *c = NULL;
-    const client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
-                              .stream = "train",
-                              .ranks = 1,
-                              .credit_bytes = 1,
-                              .timeout_ms = WAIT_MS,
-                              .patient = true,
-                              .stopped = is_stopped};
-    assert_int_equal(client_open(&o, &c), ST_STOPPED);
-    assert_null(c);
+    client *consumer = NULL;
+    const client_options options = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                                    .stream = "train",
+                                    .ranks = 1,
+                                    .credit_bytes = 1,
+                                    .timeout_ms = WAIT_MS,
+                                    .patient = true,
+                                    .stopped = is_stopped};
+    assert_int_equal(client_open(&options, &consumer), ST_STOPPED);
+    assert_null(consumer);
 }
 
 static void test_client_open__no_daemon(void **state)
 {
     (void)state;
-    client *c = NULL;
-    client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
-                        .stream = "train",
-                        .ranks = 1,
-                        .credit_bytes = 1,
-                        .timeout_ms = QUIET_MS};
+    client *consumer = NULL;
+    client_options options = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                              .stream = "train",
+                              .ranks = 1,
+                              .credit_bytes = 1,
+                              .timeout_ms = QUIET_MS};
     int64_t start = clock_ns();
-    assert_fails(ST_UNAVAILABLE, client_open(&o, &c), "prepd serve is not running");
+    assert_fails(ST_UNAVAILABLE, client_open(&options, &consumer), "prepd serve is not running");
     assert_true(clock_ns() - start < (int64_t)5 * 1000000000);
-    assert_null(c);
-    o.endpoint = "ipc://";
-    assert_fails(ST_CONFIG, client_open(&o, &c), "PATH");
+    assert_null(consumer);
+    options.endpoint = "ipc://";
+    assert_fails(ST_CONFIG, client_open(&options, &consumer), "PATH");
 }
 
 /* A daemon disconnects a peer that sends a HELLO of this size and cannot say why, so the client
@@ -330,20 +332,20 @@ static void test_client_open__a_cursor_too_long_for_any_daemon(void **state)
 {
     (void)state;
     enum { BYTES = 9 << 20 };
-    client *c = NULL;
+    client *consumer = NULL;
     char *cursor = malloc(BYTES + 1);
     assert_non_null(cursor);
     memset(cursor, ' ', BYTES);
     memcpy(cursor, "{}", 2);
     cursor[BYTES] = 0;
-    const client_options o = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
-                              .stream = "train",
-                              .cursor = cursor,
-                              .ranks = 1,
-                              .credit_bytes = 1,
-                              .timeout_ms = QUIET_MS};
-    assert_fails(ST_BAD_INPUT, client_open(&o, &c), "accepts 8388608");
-    assert_null(c);
+    const client_options options = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
+                                    .stream = "train",
+                                    .cursor = cursor,
+                                    .ranks = 1,
+                                    .credit_bytes = 1,
+                                    .timeout_ms = QUIET_MS};
+    assert_fails(ST_BAD_INPUT, client_open(&options, &consumer), "accepts 8388608");
+    assert_null(consumer);
     free(cursor);
 }
 
@@ -363,32 +365,32 @@ static void need_python(void)
  * the rows. */
 static void python_client(image_filter filter, image_codec image)
 {
-    daemon_side d;
-    record_writer *w = NULL;
+    daemon_side side;
+    record_writer *recording = NULL;
     char command[4000], files[2000] = "", path[300];
     const char *source = getenv("TESSERA_SOURCE");
-    set_up(&d, SERVE, filter, image);
-    snprintf(path, sizeof path, "%s/stream.rec", d.folder);
-    assert_ok(record_create(path, WELCOME, &w));
+    set_up(&side, SERVE, filter, image);
+    snprintf(path, sizeof path, "%s/stream.rec", side.folder);
+    assert_ok(record_create(path, WELCOME, &recording));
     for (int i = 0; i < ROWS; i++) {
         char file[300];
-        snprintf(file, sizeof file, " %s/%d.safetensors", d.folder, i);
-        assert_ok(row_save(&d.rows[i], file + 1));
+        snprintf(file, sizeof file, " %s/%d.safetensors", side.folder, i);
+        assert_ok(row_save(&side.rows[i], file + 1));
         strcat(files, file);
-        assert_ok(record_add(w, d.m[i]));
+        assert_ok(record_add(recording, side.message[i]));
     }
-    assert_ok(record_finish(&w));
+    assert_ok(record_finish(&recording));
     for (int live = 0; live < 2; live++) {
         if (live)
-            assert_int_equal(pthread_create(&d.thread, NULL, serve, &d), 0);
+            assert_int_equal(pthread_create(&side.thread, NULL, serve, &side), 0);
         snprintf(command, sizeof command,
                  "ASAN_OPTIONS= %s %s/tests/unit/proto/check_client_py.py %s/proto/client.py %s%s",
-                 PYTHON, source, source, live ? d.endpoint : path, files);
+                 PYTHON, source, source, live ? side.endpoint : path, files);
         assert_int_equal(system(command), 0);
     }
-    pthread_join(d.thread, NULL);
-    assert_int_equal(d.in_flight, 0);
-    tear_down(&d);
+    pthread_join(side.thread, NULL);
+    assert_int_equal(side.in_flight, 0);
+    tear_down(&side);
 }
 
 static void test_client_py__yields_the_same_rows(void **state)

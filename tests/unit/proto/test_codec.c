@@ -21,70 +21,72 @@ static const row_recipe recipes[] = {
 enum { N_RECIPES = sizeof recipes / sizeof recipes[0] };
 
 typedef struct setting {
-    codec *c;
+    codec *coder;
     arena made, decoded;
-    wire_msg *m;
-    row r;
+    wire_msg *message;
+    row packed;
 } setting;
 
-static void set_up(setting *s, const row_recipe *recipe, image_filter filter, image_codec image)
+static void set_up(setting *setup, const row_recipe *recipe, image_filter filter, image_codec image)
 {
-    memset(s, 0, sizeof *s);
-    arena_init(&s->made, 0);
-    arena_init(&s->decoded, (size_t)256 << 20);
-    row_make(recipe, &s->made, &s->r);
-    assert_ok(codec_new(&s->c));
-    assert_ok(wire_msg_new(&s->m));
-    assert_ok(codec_encode(s->c, &s->r, 42, filter, image, s->m));
+    memset(setup, 0, sizeof *setup);
+    arena_init(&setup->made, 0);
+    arena_init(&setup->decoded, (size_t)256 << 20);
+    row_make(recipe, &setup->made, &setup->packed);
+    assert_ok(codec_new(&setup->coder));
+    assert_ok(wire_msg_new(&setup->message));
+    assert_ok(codec_encode(setup->coder, &setup->packed, 42, filter, image, setup->message));
 }
 
-static void tear_down(setting *s)
+static void tear_down(setting *setup)
 {
-    wire_msg_free(&s->m);
-    codec_free(&s->c);
-    arena_done(&s->made);
-    arena_done(&s->decoded);
+    wire_msg_free(&setup->message);
+    codec_free(&setup->coder);
+    arena_done(&setup->made);
+    arena_done(&setup->decoded);
 }
 
 static void test_codec__round_trips(void **state)
 {
     (void)state;
     for (int i = 0; i < N_RECIPES * 4; i++) {
-        setting s;
+        setting setup;
         row back;
         frame head;
-        set_up(&s, &recipes[i / 4], (image_filter)(i & 1), (image_codec)(i >> 1 & 1));
-        assert_int_equal(wire_msg_parts(s.m), 2 + s.r.n_items);
-        assert_ok(codec_decode(s.c, s.m, "worker 1", &s.decoded, &back, &head));
+        set_up(&setup, &recipes[i / 4], (image_filter)(i & 1), (image_codec)(i >> 1 & 1));
+        assert_int_equal(wire_msg_parts(setup.message), 2 + setup.packed.n_items);
+        assert_ok(
+            codec_decode(setup.coder, setup.message, "worker 1", &setup.decoded, &back, &head));
         assert_int_equal(head.row, 42);
         assert_int_equal(head.kind, KIND_ROW);
-        assert_int_equal(back.n_video_patches, s.r.n_video_patches);
+        assert_int_equal(back.n_video_patches, setup.packed.n_video_patches);
         assert_true((back.pixels_video == NULL) == (back.n_video_patches == 0));
-        rows_assert_equal(&s.r, &back);
+        rows_assert_equal(&setup.packed, &back);
         /* a second time from the same message */
-        assert_ok(codec_decode(s.c, s.m, "worker 1", &s.decoded, &back, NULL));
-        rows_assert_equal(&s.r, &back);
-        tear_down(&s);
+        assert_ok(
+            codec_decode(setup.coder, setup.message, "worker 1", &setup.decoded, &back, NULL));
+        rows_assert_equal(&setup.packed, &back);
+        tear_down(&setup);
     }
 }
 
 static void test_codec__filtered_smooth_images_shrink(void **state)
 {
     (void)state;
-    setting s;
-    set_up(&s, &(row_recipe){.seed = 3, .n_docs = 4, .images = 2}, IMAGE_FILTER_PLANE,
+    setting setup;
+    set_up(&setup, &(row_recipe){.seed = 3, .n_docs = 4, .images = 2}, IMAGE_FILTER_PLANE,
            IMAGE_CODEC_ZSTD);
-    assert_true(wire_msg_bytes(s.m) * 4 < (size_t)s.r.n_patches * PATCH_BYTES);
-    tear_down(&s);
+    assert_true(wire_msg_bytes(setup.message) * 4 < (size_t)setup.packed.n_patches * PATCH_BYTES);
+    tear_down(&setup);
 }
 
-static void assert_same_message(const wire_msg *a, const wire_msg *b)
+static void assert_same_message(const wire_msg *first, const wire_msg *second)
 {
-    assert_int_equal(wire_msg_parts(a), wire_msg_parts(b));
-    for (size_t i = 0; i < wire_msg_parts(a); i++) {
-        const span x = wire_msg_part(a, i), y = wire_msg_part(b, i);
-        assert_int_equal(x.size, y.size);
-        assert_memory_equal(x.data, y.data, x.size);
+    assert_int_equal(wire_msg_parts(first), wire_msg_parts(second));
+    for (size_t i = 0; i < wire_msg_parts(first); i++) {
+        const span one = wire_msg_part(first, i), other = wire_msg_part(second, i);
+        assert_int_equal(one.size, other.size);
+        assert_memory_equal(one.data, other.data, one.size);
     }
 }
 
@@ -96,22 +98,22 @@ static void test_codec_encode__pixels_may_lie_anywhere(void **state)
     for (int i = 0; i < N_RECIPES * 4; i++) {
         item_pixels items[64];
         uint8_t is_video[64];
-        setting s;
-        wire_msg *m = NULL, *made = NULL;
+        setting setup;
+        wire_msg *message = NULL, *made = NULL;
         const image_filter filter = (image_filter)(i & 1);
         const image_codec image = (image_codec)(i >> 1 & 1);
-        set_up(&s, &recipes[i / 4], filter, image);
-        assert_ok(wire_msg_new(&m));
+        set_up(&setup, &recipes[i / 4], filter, image);
+        assert_ok(wire_msg_new(&message));
         assert_ok(wire_msg_new(&made));
-        assert_ok(row_find_videos(&s.r, "test", is_video));
-        row apart = s.r;
+        assert_ok(row_find_videos(&setup.packed, "test", is_video));
+        row apart = setup.packed;
         apart.pixels = apart.pixels_video = NULL;
         apart.items = items;
-        const uint8_t *at[2] = {s.r.pixels, s.r.pixels_video};
-        for (int64_t k = 0; k < s.r.n_items; k++) {
-            const int32_t *g = s.r.grid_thw + 3 * k;
-            const size_t bytes =
-                (size_t)(g[0] * g[1] * g[2]) * (is_video[k] ? VIDEO_PATCH_BYTES : PATCH_BYTES);
+        const uint8_t *at[2] = {setup.packed.pixels, setup.packed.pixels_video};
+        for (int64_t k = 0; k < setup.packed.n_items; k++) {
+            const int32_t *grid = setup.packed.grid_thw + 3 * k;
+            const size_t bytes = (size_t)(grid[0] * grid[1] * grid[2]) *
+                                 (is_video[k] ? VIDEO_PATCH_BYTES : PATCH_BYTES);
             uint8_t *room;
             assert_ok(codec_item_room(made, bytes, &room));
             memcpy(room, at[is_video[k]], bytes);
@@ -119,35 +121,38 @@ static void test_codec_encode__pixels_may_lie_anywhere(void **state)
             items[k] = (item_pixels){at[is_video[k]], is_video[k] != 0};
             at[is_video[k]] += bytes;
         }
-        assert_ok(codec_encode(s.c, &apart, 42, filter, image, m));
-        assert_same_message(m, s.m);
-        wire_msg_clear(m);
+        assert_ok(codec_encode(setup.coder, &apart, 42, filter, image, message));
+        assert_same_message(message, setup.message);
+        wire_msg_clear(message);
         if (filter == IMAGE_FILTER_NONE && image == IMAGE_CODEC_NONE) {
-            assert_ok(codec_encode_made(s.c, &apart, 42, made, m));
-            assert_same_message(m, s.m);
+            assert_ok(codec_encode_made(setup.coder, &apart, 42, made, message));
+            assert_same_message(message, setup.message);
             assert_int_equal(wire_msg_parts(made), 0);
         } else {
             assert_ok(wire_msg_add(made, "", 0));
-            assert_fails(ST_INTERNAL, codec_encode_made(s.c, &apart, 42, made, m), "parts for");
-            assert_int_equal(wire_msg_parts(m), 0);
+            assert_fails(ST_INTERNAL, codec_encode_made(setup.coder, &apart, 42, made, message),
+                         "parts for");
+            assert_int_equal(wire_msg_parts(message), 0);
         }
         wire_msg_free(&made);
-        wire_msg_free(&m);
-        tear_down(&s);
+        wire_msg_free(&message);
+        tear_down(&setup);
     }
 }
 
 static void test_codec_encode__refuses_an_invalid_row(void **state)
 {
     (void)state;
-    setting s;
-    set_up(&s, &recipes[2], IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
-    wire_msg_clear(s.m);
-    s.r.labels[0] = 3;
-    assert_fails(ST_BAD_INPUT, codec_encode(s.c, &s.r, 1, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE, s.m),
+    setting setup;
+    set_up(&setup, &recipes[2], IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    wire_msg_clear(setup.message);
+    setup.packed.labels[0] = 3;
+    assert_fails(ST_BAD_INPUT,
+                 codec_encode(setup.coder, &setup.packed, 1, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE,
+                              setup.message),
                  "first token");
-    assert_int_equal(wire_msg_parts(s.m), 0);
-    tear_down(&s);
+    assert_int_equal(wire_msg_parts(setup.message), 0);
+    tear_down(&setup);
 }
 
 /* Changes the bytes of a part and returns the new size, which may be one byte more. */
@@ -173,16 +178,16 @@ static size_t lengthen(uint8_t *bytes, size_t size, uint64_t how)
 }
 
 /* A copy of the message with one part edited. */
-static wire_msg *edited(const wire_msg *m, size_t part, edit how, uint64_t with)
+static wire_msg *edited(const wire_msg *message, size_t part, edit how, uint64_t with)
 {
     wire_msg *copy = NULL;
-    span s = wire_msg_part(m, part);
-    uint8_t *bytes = malloc(s.size + 1);
+    span data = wire_msg_part(message, part);
+    uint8_t *bytes = malloc(data.size + 1);
     assert_non_null(bytes);
-    memcpy(bytes, s.data, s.size);
-    size_t size = how(bytes, s.size, with);
+    memcpy(bytes, data.data, data.size);
+    size_t size = how(bytes, data.size, with);
     assert_ok(wire_msg_new(&copy));
-    assert_ok(wire_msg_share(copy, m));
+    assert_ok(wire_msg_share(copy, message));
     assert_ok(wire_msg_set(copy, part, bytes, size));
     free(bytes);
     return copy;
@@ -199,24 +204,25 @@ static void test_codec_decode__hostile_edits(void **state)
     uint64_t counter = 0;
     int refused = 0, tried = 0;
     for (int i = 0; i < N_RECIPES * 2; i++) {
-        setting s;
+        setting setup;
         int mode = i & 1;
-        set_up(&s, &recipes[i / 2], (image_filter)mode, (image_codec)mode);
-        size_t parts = wire_msg_parts(s.m);
+        set_up(&setup, &recipes[i / 2], (image_filter)mode, (image_codec)mode);
+        size_t parts = wire_msg_parts(setup.message);
         for (size_t k = 0; k < EDITS * ROUNDS; k++) {
             row back;
-            wire_msg *m = edited(s.m, k % parts, edits[k % EDITS], rng_u64(key, counter++));
-            arena_reset(&s.decoded);
-            status st = codec_decode(s.c, m, "worker 1", &s.decoded, &back, NULL);
+            wire_msg *message =
+                edited(setup.message, k % parts, edits[k % EDITS], rng_u64(key, counter++));
+            arena_reset(&setup.decoded);
+            status st = codec_decode(setup.coder, message, "worker 1", &setup.decoded, &back, NULL);
             if (st == ST_OK)
-                rows_assert_equal(&s.r, &back);
+                rows_assert_equal(&setup.packed, &back);
             else
                 assert_int_equal(st, ST_PROTOCOL);
             refused += st != ST_OK;
             tried++;
-            wire_msg_free(&m);
+            wire_msg_free(&message);
         }
-        tear_down(&s);
+        tear_down(&setup);
     }
     print_message("%d of %d edits refused\n", refused, tried);
     assert_true(refused > tried * 9 / 10);
@@ -225,21 +231,25 @@ static void test_codec_decode__hostile_edits(void **state)
 static void test_codec_decode__parts_missing_or_extra(void **state)
 {
     (void)state;
-    setting s;
+    setting setup;
     row back;
-    set_up(&s, &recipes[2], IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
-    for (size_t n = 0; n < wire_msg_parts(s.m); n++) {
-        wire_msg *m = NULL;
-        assert_ok(wire_msg_new(&m));
-        for (size_t i = 0; i < n; i++)
-            assert_ok(wire_msg_add(m, wire_msg_part(s.m, i).data, wire_msg_part(s.m, i).size));
-        assert_int_equal(codec_decode(s.c, m, "worker 1", &s.decoded, &back, NULL), ST_PROTOCOL);
-        wire_msg_free(&m);
+    set_up(&setup, &recipes[2], IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    for (size_t missing = 0; missing < wire_msg_parts(setup.message); missing++) {
+        wire_msg *message = NULL;
+        assert_ok(wire_msg_new(&message));
+        for (size_t i = 0; i < missing; i++)
+            assert_ok(wire_msg_add(message, wire_msg_part(setup.message, i).data,
+                                   wire_msg_part(setup.message, i).size));
+        assert_int_equal(
+            codec_decode(setup.coder, message, "worker 1", &setup.decoded, &back, NULL),
+            ST_PROTOCOL);
+        wire_msg_free(&message);
     }
-    assert_ok(wire_msg_add(s.m, "more", 4));
-    assert_fails(ST_PROTOCOL, codec_decode(s.c, s.m, "worker 1", &s.decoded, &back, NULL),
+    assert_ok(wire_msg_add(setup.message, "more", 4));
+    assert_fails(ST_PROTOCOL,
+                 codec_decode(setup.coder, setup.message, "worker 1", &setup.decoded, &back, NULL),
                  "9 parts");
-    tear_down(&s);
+    tear_down(&setup);
 }
 
 static size_t claim_patches(uint8_t *bytes, size_t size, uint64_t how)
@@ -257,28 +267,28 @@ static size_t claim_decoded(uint8_t *bytes, size_t size, uint64_t how)
 
 static size_t claim_block(uint8_t *bytes, size_t size, uint64_t how)
 {
-    frame f;
-    assert_ok(frame_decode(span_of(bytes, size), "test", &f));
-    f.block_bytes = how;
-    frame_encode(&f, bytes);
+    frame head;
+    assert_ok(frame_decode(span_of(bytes, size), "test", &head));
+    head.block_bytes = how;
+    frame_encode(&head, bytes);
     return size;
 }
 
 static size_t claim_images(uint8_t *bytes, size_t size, uint64_t how)
 {
-    frame f;
-    assert_ok(frame_decode(span_of(bytes, size), "test", &f));
-    f.image_bytes = how;
-    frame_encode(&f, bytes);
+    frame head;
+    assert_ok(frame_decode(span_of(bytes, size), "test", &head));
+    head.image_bytes = how;
+    frame_encode(&head, bytes);
     return size;
 }
 
 static size_t other_digest(uint8_t *bytes, size_t size, uint64_t how)
 {
-    frame f;
-    assert_ok(frame_decode(span_of(bytes, size), "test", &f));
-    f.digest.bytes[how] ^= 1;
-    frame_encode(&f, bytes);
+    frame head;
+    assert_ok(frame_decode(span_of(bytes, size), "test", &head));
+    head.digest.bytes[how] ^= 1;
+    frame_encode(&head, bytes);
     return size;
 }
 
@@ -304,20 +314,22 @@ static void test_codec_decode__wrong_sizes(void **state)
         {0, other_digest, 5, "digest"},
     };
     for (int mode = 0; mode < 2; mode++) {
-        setting s;
+        setting setup;
         row back;
-        set_up(&s, &recipes[2], (image_filter)mode, (image_codec)mode);
+        set_up(&setup, &recipes[2], (image_filter)mode, (image_codec)mode);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-            wire_msg *m = edited(s.m, cases[i].part, cases[i].how, cases[i].with);
-            arena_done(&s.decoded);
-            arena_init(&s.decoded, (size_t)64 << 20);
-            assert_fails(ST_PROTOCOL, codec_decode(s.c, m, "worker 1", &s.decoded, &back, NULL),
-                         cases[i].words);
+            wire_msg *message = edited(setup.message, cases[i].part, cases[i].how, cases[i].with);
+            arena_done(&setup.decoded);
+            arena_init(&setup.decoded, (size_t)64 << 20);
+            assert_fails(
+                ST_PROTOCOL,
+                codec_decode(setup.coder, message, "worker 1", &setup.decoded, &back, NULL),
+                cases[i].words);
             assert_non_null(strstr(status_text(), "worker 1"));
-            assert_true(s.decoded.used_bytes < 1 << 20);
-            wire_msg_free(&m);
+            assert_true(setup.decoded.used_bytes < 1 << 20);
+            wire_msg_free(&message);
         }
-        tear_down(&s);
+        tear_down(&setup);
     }
 }
 

@@ -22,25 +22,25 @@ static void each_frame(void (*way)(const uint8_t *, int64_t, uint8_t *), const u
 }
 
 /* The place of (channel, frame, y, x) in a patch. */
-static int column(int frames, int c, int f, int y, int x)
+static int column(int frames, int channel, int frame, int y, int x)
 {
-    return ((c * frames + f) * SIDE + y) * SIDE + x;
+    return ((channel * frames + frame) * SIDE + y) * SIDE + x;
 }
 
-static int without_green(const uint8_t *p, int frames, int c, int f, int y, int x)
+static int without_green(const uint8_t *patch, int frames, int channel, int frame, int y, int x)
 {
     if (y < 0 || x < 0)
         return 0;
-    int v = p[column(frames, c, f, y, x)];
-    return c == 1 ? v : v - p[column(frames, 1, f, y, x)];
+    int value = patch[column(frames, channel, frame, y, x)];
+    return channel == 1 ? value : value - patch[column(frames, 1, frame, y, x)];
 }
 
-static uint8_t by_formula(const uint8_t *p, int frames, int c, int f, int y, int x)
+static uint8_t by_formula(const uint8_t *patch, int frames, int channel, int frame, int y, int x)
 {
-    return (uint8_t)(without_green(p, frames, c, f, y, x) -
-                     without_green(p, frames, c, f, y, x - 1) -
-                     without_green(p, frames, c, f, y - 1, x) +
-                     without_green(p, frames, c, f, y - 1, x - 1));
+    return (uint8_t)(without_green(patch, frames, channel, frame, y, x) -
+                     without_green(patch, frames, channel, frame, y, x - 1) -
+                     without_green(patch, frames, channel, frame, y - 1, x) +
+                     without_green(patch, frames, channel, frame, y - 1, x - 1));
 }
 
 static void test_filter_plane__equals_its_formula_and_can_be_undone(void **state)
@@ -56,11 +56,12 @@ static void test_filter_plane__equals_its_formula_and_can_be_undone(void **state
         filter_plane_apply(in, N_PATCHES, frames, out);
         each_frame(filter_plain.apply, in, frames, plain);
         assert_memory_equal(out, plain, (size_t)size);
-        for (int n = 0; n < N_PATCHES; n++) {
-            int at = n * frames * CHANNELS * PLANE;
+        for (int patch = 0; patch < N_PATCHES; patch++) {
+            int at = patch * frames * CHANNELS * PLANE;
             for (int i = 0; i < CHANNELS * frames * PLANE; i++) {
-                int c = i / (frames * PLANE), f = i / PLANE % frames, y = i / SIDE % SIDE;
-                assert_int_equal(out[at + i], by_formula(in + at, frames, c, f, y, i % SIDE));
+                int channel = i / (frames * PLANE), frame = i / PLANE % frames, y = i / SIDE % SIDE;
+                assert_int_equal(out[at + i],
+                                 by_formula(in + at, frames, channel, frame, y, i % SIDE));
             }
         }
         filter_plane_undo(out, N_PATCHES, frames, back);

@@ -27,14 +27,14 @@ enum {
 
 typedef struct fixture {
     int port;
-    wire *w;
-    wire_socket *s;
-    wire_msg *m;
+    wire *net;
+    wire_socket *socket;
+    wire_msg *message;
     int64_t cut;
     char last[WIRE_REFUSED_TEXT];
 } fixture;
 
-static void begin_with(fixture *f, int share, const char *keys)
+static void begin_with(fixture *setup, int share, const char *keys)
 {
     const wire_limits limits = {.part_bytes = KNOWN,
                                 .unsent = 64,
@@ -42,39 +42,39 @@ static void begin_with(fixture *f, int share, const char *keys)
                                 .all_unread_bytes = ALL,
                                 .known_bytes = KNOWN};
     char address[64];
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", f->port);
-    assert_ok(wire_new(&f->w));
-    assert_ok(wire_io_threads(f->w, IO_THREADS));
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", setup->port);
+    assert_ok(wire_new(&setup->net));
+    assert_ok(wire_io_threads(setup->net, IO_THREADS));
     if (keys)
-        assert_ok(wire_serve_keys(f->w, keys));
-    assert_ok(wire_bind(f->w, address, &limits, &f->s));
-    assert_ok(wire_msg_new(&f->m));
+        assert_ok(wire_serve_keys(setup->net, keys));
+    assert_ok(wire_bind(setup->net, address, &limits, &setup->socket));
+    assert_ok(wire_msg_new(&setup->message));
 }
 
 static fixture begin_guard(void)
 {
-    fixture f = {.port = harness_port(NULL)};
-    begin_with(&f, SHARE, NULL);
-    return f;
+    fixture setup = {.port = harness_port(NULL)};
+    begin_with(&setup, SHARE, NULL);
+    return setup;
 }
 
-static void end_guard(fixture *f)
+static void end_guard(fixture *setup)
 {
-    wire_msg_free(&f->m);
-    wire_close(&f->s);
-    wire_free(&f->w);
+    wire_msg_free(&setup->message);
+    wire_close(&setup->socket);
+    wire_free(&setup->net);
 }
 
 /* Waits for at most STEP_MS, reads what has come and returns how many messages that was. */
-static int poll_socket(fixture *f, wire_peer *from)
+static int poll_socket(fixture *setup, wire_peer *from)
 {
-    wire_wait wait = {.socket = f->s};
-    int n = 0;
+    wire_wait wait = {.socket = setup->socket};
+    int count = 0;
     assert_ok(wire_poll(&wait, 1, STEP_MS));
-    while (wire_recv(f->s, 0, from, f->m) == ST_OK)
-        n++;
-    f->cut += wire_were_cut(f->s, f->last);
-    return n;
+    while (wire_recv(setup->socket, 0, from, setup->message) == ST_OK)
+        count++;
+    setup->cut += wire_were_cut(setup->socket, setup->last);
+    return count;
 }
 
 static void say_bytes(int fd, const void *data, size_t size)
@@ -83,26 +83,26 @@ static void say_bytes(int fd, const void *data, size_t size)
 }
 
 /* Sends a message and waits until it arrives. */
-static void say_hi(fixture *f, int fd, wire_peer *from)
+static void say_hi(fixture *setup, int fd, wire_peer *from)
 {
     say_bytes(fd, "\0\2hi", 4);
-    for (int i = 0; poll_socket(f, from) == 0; i++)
+    for (int i = 0; poll_socket(setup, from) == 0; i++)
         assert_true(i < WAIT_MS / STEP_MS);
 }
 
 /* Connects as a DEALER would: the handshake of ZMTP 3.0 without security. Returns the
  * descriptor. */
-static int peer(fixture *f)
+static int peer(fixture *setup)
 {
     static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
                                    "DEALER";
     uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L'}, theirs[64];
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)f->port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)setup->port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof address), 0);
     say_bytes(fd, greeting, sizeof greeting);
     assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
     say_bytes(fd, ready, sizeof ready - 1);
@@ -111,72 +111,72 @@ static int peer(fixture *f)
 
 /* Sends this many bytes of parts, each of which says that more will follow. False if the connection
  * is cut meanwhile. */
-static bool parts_without_end(fixture *f, int fd, size_t bytes)
+static bool parts_without_end(fixture *setup, int fd, size_t bytes)
 {
     static const uint8_t part[1 << 12] = {[0] = 3, [7] = 0x0f, 0xf7}; /* 9 + 4087 bytes */
     const int64_t late = clock_ns() + (int64_t)WAIT_MS * 1000000;
     for (size_t sent = 0; sent < bytes;) {
         const size_t at = sent % sizeof part;
-        ssize_t n = send(fd, part + at, sizeof part - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t got = send(fd, part + at, sizeof part - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         assert_true(clock_ns() < late);
-        if (n < 0 && errno != EAGAIN)
+        if (got < 0 && errno != EAGAIN)
             return false;
-        if (n < 0 || sent / SHARE != (sent + (size_t)n) / SHARE)
-            poll_socket(f, NULL);
-        if (f->cut)
+        if (got < 0 || sent / SHARE != (sent + (size_t)got) / SHARE)
+            poll_socket(setup, NULL);
+        if (setup->cut)
             return false;
-        sent += n < 0 ? 0 : (size_t)n;
+        sent += got < 0 ? 0 : (size_t)got;
     }
-    poll_socket(f, NULL);
-    poll_socket(f, NULL); /* so that the guard looks once more after the last byte */
-    return f->cut == 0;
+    poll_socket(setup, NULL);
+    poll_socket(setup, NULL); /* so that the guard looks once more after the last byte */
+    return setup->cut == 0;
 }
 
 static void test_wire_guard__cuts_a_message_without_end(void **state)
 {
     (void)state;
-    fixture f = begin_guard();
-    const int bad = peer(&f), good = peer(&f);
-    assert_true(parts_without_end(&f, bad, SHARE / 2));
-    assert_false(parts_without_end(&f, bad, 64 << 20));
-    assert_int_equal(f.cut, 1);
-    assert_non_null(strstr(f.last, "127.0.0.1 port "));
-    say_hi(&f, good, NULL);
+    fixture setup = begin_guard();
+    const int bad = peer(&setup), good = peer(&setup);
+    assert_true(parts_without_end(&setup, bad, SHARE / 2));
+    assert_false(parts_without_end(&setup, bad, 64 << 20));
+    assert_int_equal(setup.cut, 1);
+    assert_non_null(strstr(setup.last, "127.0.0.1 port "));
+    say_hi(&setup, good, NULL);
     close(bad);
     close(good);
-    end_guard(&f);
+    end_guard(&setup);
 }
 
 static void test_wire_guard__limits_all_peers_together(void **state)
 {
     (void)state;
     enum { PEERS = 8 };
-    fixture f = begin_guard();
+    fixture setup = begin_guard();
     int fd[PEERS];
     for (int i = 0; i < PEERS; i++) { /* each stays below its own share */
-        fd[i] = peer(&f);
-        parts_without_end(&f, fd[i], SHARE * 7 / 10);
+        fd[i] = peer(&setup);
+        parts_without_end(&setup, fd[i], SHARE * 7 / 10);
     }
-    poll_socket(&f, NULL);
-    assert_in_range(f.cut, 1, PEERS - 1);
+    poll_socket(&setup, NULL);
+    assert_in_range(setup.cut, 1, PEERS - 1);
     for (int i = 0; i < PEERS; i++)
         close(fd[i]);
-    end_guard(&f);
+    end_guard(&setup);
 }
 
 static void test_wire_guard__a_known_peer_may_send_more(void **state)
 {
     (void)state;
-    fixture f = begin_guard();
+    fixture setup = begin_guard();
     wire_peer from;
-    const int fd = peer(&f);
-    say_hi(&f, fd, &from);
-    wire_know(f.s, &from);
-    assert_true(parts_without_end(&f, fd, 2 * ALL));
-    assert_false(parts_without_end(&f, fd, 2 * KNOWN));
-    assert_int_equal(f.cut, 1);
+    const int fd = peer(&setup);
+    say_hi(&setup, fd, &from);
+    wire_know(setup.socket, &from);
+    assert_true(parts_without_end(&setup, fd, 2 * ALL));
+    assert_false(parts_without_end(&setup, fd, 2 * KNOWN));
+    assert_int_equal(setup.cut, 1);
     close(fd);
-    end_guard(&f);
+    end_guard(&setup);
 }
 
 /* The descriptor of the connection that was accepted at this port, or -1. */
@@ -184,10 +184,11 @@ static int accepted_at(int port)
 {
     enum { MOST = 1024 };
     for (int fd = 0; fd < MOST; fd++) {
-        struct sockaddr_in a = {0}, far = {0};
-        socklen_t size = sizeof a, far_size = sizeof far;
-        if (getsockname(fd, (struct sockaddr *)&a, &size) == 0 && a.sin_family == AF_INET &&
-            ntohs(a.sin_port) == port && getpeername(fd, (struct sockaddr *)&far, &far_size) == 0)
+        struct sockaddr_in address = {0}, far = {0};
+        socklen_t size = sizeof address, far_size = sizeof far;
+        if (getsockname(fd, (struct sockaddr *)&address, &size) == 0 &&
+            address.sin_family == AF_INET && ntohs(address.sin_port) == port &&
+            getpeername(fd, (struct sockaddr *)&far, &far_size) == 0)
             return fd;
     }
     return -1;
@@ -231,29 +232,29 @@ static void send_counted_parts(const char *keys)
     static const size_t sizes[] = {0, 100, 222, 223, 255, 256};
     uint8_t part[256] = {0};
     char address[64];
-    fixture f = {.port = harness_port(NULL)};
-    wire *w = NULL;
-    wire_socket *s = NULL;
-    wire_msg *m = NULL;
-    assert_ok(wire_new(&w));
-    begin_with(&f, LOW, keys);
+    fixture setup = {.port = harness_port(NULL)};
+    wire *net = NULL;
+    wire_socket *socket = NULL;
+    wire_msg *message = NULL;
+    assert_ok(wire_new(&net));
+    begin_with(&setup, LOW, keys);
     if (keys)
-        assert_ok(wire_use_keys(w, keys));
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", f.port);
-    assert_ok(wire_connect(w, address, &s));
-    assert_ok(wire_msg_new(&m));
+        assert_ok(wire_use_keys(net, keys));
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", setup.port);
+    assert_ok(wire_connect(net, address, &socket));
+    assert_ok(wire_msg_new(&message));
     for (int i = 0; i < MESSAGES; i++) {
         for (size_t k = 0; k < PARTS; k++)
-            assert_ok(wire_msg_add(m, part, sizes[k % 6]));
-        assert_ok(wire_send(s, NULL, m));
-        while (poll_socket(&f, NULL) == 0)
+            assert_ok(wire_msg_add(message, part, sizes[k % 6]));
+        assert_ok(wire_send(socket, NULL, message));
+        while (poll_socket(&setup, NULL) == 0)
             ;
     }
-    assert_int_equal(f.cut, 0);
-    wire_msg_free(&m);
-    wire_close(&s);
-    wire_free(&w);
-    end_guard(&f);
+    assert_int_equal(setup.cut, 0);
+    wire_msg_free(&message);
+    wire_close(&socket);
+    wire_free(&net);
+    end_guard(&setup);
 }
 
 static void test_wire_guard__counts_exactly(void **state)
@@ -276,15 +277,15 @@ static void test_wire_guard__counts_exactly_with_keys(void **state)
  * threads before the event of its acceptance. Returns our end; *out_theirs is the other one. */
 static int connection_of_ours(int port, int *out_theirs)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
-    assert_int_equal(bind(listener, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(listen(listener, 1), 0);
     *out_theirs = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(connect(*out_theirs, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(connect(*out_theirs, (const struct sockaddr *)&address, sizeof address), 0);
     const int fd = accept(listener, NULL, NULL);
     assert_true(fd >= 0);
     close(listener);
@@ -308,30 +309,30 @@ static void test_wire_guard__a_connection_is_found_by_its_messages(void **state)
     const wire_limits limits = {.unread_bytes = SHARE, .all_unread_bytes = ALL};
     const int port = harness_port(NULL);
     char *folder = harness_temp(), address[400], last[WIRE_REFUSED_TEXT];
-    wire *w = NULL;
-    wire_socket *s = NULL;
-    wire_guard *g = NULL;
+    wire *net = NULL;
+    wire_socket *socket = NULL;
+    wire_guard *guard = NULL;
     int theirs;
     snprintf(address, sizeof address, "ipc://%s/s", folder);
-    assert_ok(wire_new(&w));
-    assert_ok(wire_bind(w, address, NULL, &s));
-    assert_ok(wire_guard_new(w, s->socket, "here", port, &limits, false, &g));
+    assert_ok(wire_new(&net));
+    assert_ok(wire_bind(net, address, NULL, &socket));
+    assert_ok(wire_guard_new(net, socket->socket, "here", port, &limits, false, &guard));
     const int fd = connection_of_ours(port, &theirs);
     for (int i = 0; i < 3; i++) { /* together over the limit, but each is read in time */
         fill_share(theirs, fd, SHARE / 2);
-        wire_guard_count(g, fd, SHARE / 2);
+        wire_guard_count(guard, fd, SHARE / 2);
     }
-    wire_guard_look(g);
-    assert_int_equal(wire_guard_were_cut(g, last), 0);
+    wire_guard_look(guard);
+    assert_int_equal(wire_guard_were_cut(guard, last), 0);
     fill_share(theirs, fd, SHARE + SHARE / 2);
     usleep(2000 * WIRE_GUARD_MS); /* until the guard looks again */
-    wire_guard_look(g);
-    assert_int_equal(wire_guard_were_cut(g, last), 1);
+    wire_guard_look(guard);
+    assert_int_equal(wire_guard_were_cut(guard, last), 1);
     close(theirs);
     close(fd);
-    wire_guard_free(&g);
-    wire_close(&s);
-    wire_free(&w);
+    wire_guard_free(&guard);
+    wire_close(&socket);
+    wire_free(&net);
     harness_remove(&folder);
 }
 

@@ -16,16 +16,16 @@ typedef struct fake_sample {
 typedef struct fake_data {
     dataset base;
     const fake_sample *samples; /* borrowed */
-    int64_t n;
+    int64_t count;
     data_index *index;
     int64_t per_chunk; /* samples in a piece; 0 = samples can be read in any order */
 } fake_data;
 
 /* Picture i belongs to sample i. A sample without a picture has one that no sample shows. */
-void fake_data_init(fake_data *f, const fake_sample *samples, int64_t n);
-void fake_data_done(fake_data *f);
+void fake_data_init(fake_data *data, const fake_sample *samples, int64_t count);
+void fake_data_done(fake_data *data);
 
 /* Lengths like VQAv2's at COCO sizes: 250 to 360 tokens, most near 300. */
-void fake_vqa_lengths(uint64_t seed, fake_sample *out, int64_t n);
+void fake_vqa_lengths(uint64_t seed, fake_sample *out, int64_t count);
 
 #endif

@@ -8,99 +8,104 @@
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/plan/fake_data.h"
 
-enum { N = 2000 };
+enum { SAMPLES = 2000 };
 
 static conf bucket_conf(bool pack)
 {
-    conf c = conf_defaults();
-    c.training_seq_len = 1024;
-    c.training_global_batch_size = 8;
-    c.training_seed = 7;
-    c.data_window = 256;
-    c.data_pack = pack;
-    c.image_min_pixels = 1024;
-    c.image_max_pixels = 16777216;
-    return c;
+    conf options = conf_defaults();
+    options.training_seq_len = 1024;
+    options.training_global_batch_size = 8;
+    options.training_seed = 7;
+    options.data_window = 256;
+    options.data_pack = pack;
+    options.image_min_pixels = 1024;
+    options.image_max_pixels = 16777216;
+    return options;
 }
 
-static int64_t pick_larger(int64_t a, int64_t b)
+static int64_t pick_larger(int64_t first, int64_t second)
 {
-    return a > b ? a : b;
+    return first > second ? first : second;
 }
 
-static shape_bucket measures(const planned_row *r)
+static shape_bucket measures(const planned_row *placed)
 {
-    shape_bucket m = {
-        .tokens = r->tokens, .patches = r->patches, .documents = r->n_docs, .rows = 1};
-    for (int64_t k = 0; k < r->n_docs; k++) {
-        const planned_doc *d = &r->docs[k];
-        m.longest = pick_larger(m.longest, d->tokens);
-        m.targets += d->targets;
-        m.images += d->shared ? 0 : d->n_images;
-        m.frames += d->shared ? 0 : d->frames;
-        m.frame = pick_larger(m.frame, d->frame);
+    shape_bucket bound = {.tokens = placed->tokens,
+                          .patches = placed->patches,
+                          .documents = placed->n_docs,
+                          .rows = 1};
+    for (int64_t k = 0; k < placed->n_docs; k++) {
+        const planned_doc *doc = &placed->docs[k];
+        bound.longest = pick_larger(bound.longest, doc->tokens);
+        bound.targets += doc->targets;
+        bound.images += doc->shared ? 0 : doc->n_images;
+        bound.frames += doc->shared ? 0 : doc->frames;
+        bound.frame = pick_larger(bound.frame, doc->frame);
     }
-    return m;
+    return bound;
 }
 
-static bool holds_bucket(const shape_bucket *b, const shape_bucket *m)
+static bool holds_bucket(const shape_bucket *bound, const shape_bucket *bucket)
 {
-    return m->tokens <= b->tokens && m->patches <= b->patches && m->targets <= b->targets &&
-           m->documents <= b->documents && m->longest <= b->longest && m->images <= b->images &&
-           m->frames <= b->frames && m->frame <= b->frame;
+    return bucket->tokens <= bound->tokens && bucket->patches <= bound->patches &&
+           bucket->targets <= bound->targets && bucket->documents <= bound->documents &&
+           bucket->longest <= bound->longest && bucket->images <= bound->images &&
+           bucket->frames <= bound->frames && bucket->frame <= bound->frame;
 }
 
 /* Plans three epochs, checks what must hold of any buckets and returns how many there are. */
-static int make_buckets(const conf *c, const fake_sample *samples, int64_t n, shape_bucket *out)
+static int make_buckets(const conf *options, const fake_sample *samples, int64_t count,
+                        shape_bucket *out)
 {
-    fake_data f;
-    plan *p;
-    arena a;
+    fake_data data;
+    plan *planned;
+    arena memory;
     int n_buckets;
     int64_t rows = 0;
-    arena_init(&a, 0);
-    fake_data_init(&f, samples, n);
-    assert_ok(plan_new(c, &f.base, f.index, PLAN_PACKED, &p));
-    const shape_bucket *b = plan_buckets(p, &n_buckets);
+    arena_init(&memory, 0);
+    fake_data_init(&data, samples, count);
+    assert_ok(plan_new(options, &data.base, data.index, PLAN_PACKED, &planned));
+    const shape_bucket *bound = plan_buckets(planned, &n_buckets);
     assert_in_range(n_buckets, 1, MAX_BUCKETS);
-    for (uint64_t k = 0; k < 3 * plan_epoch_rows(p); k++) {
-        planned_row r;
-        arena_reset(&a);
-        assert_ok(plan_row(p, NULL, k, &a, &r));
-        const shape_bucket m = measures(&r);
-        assert_true(holds_bucket(&b[n_buckets - 1], &m));
+    for (uint64_t k = 0; k < 3 * plan_epoch_rows(planned); k++) {
+        planned_row placed;
+        arena_reset(&memory);
+        assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+        const shape_bucket bucket = measures(&placed);
+        assert_true(holds_bucket(&bound[n_buckets - 1], &bucket));
     }
     for (int k = 0; k < n_buckets; k++) {
-        rows += b[k].rows;
-        out[k] = b[k];
+        rows += bound[k].rows;
+        out[k] = bound[k];
         if (k)
-            assert_true(holds_bucket(&b[k], &b[k - 1]) && !holds_bucket(&b[k - 1], &b[k]));
+            assert_true(holds_bucket(&bound[k], &bound[k - 1]) &&
+                        !holds_bucket(&bound[k - 1], &bound[k]));
     }
-    assert_int_equal(rows, plan_epoch_rows(p));
-    plan_free(&p);
-    fake_data_done(&f);
-    arena_done(&a);
+    assert_int_equal(rows, plan_epoch_rows(planned));
+    plan_free(&planned);
+    fake_data_done(&data);
+    arena_done(&memory);
     return n_buckets;
 }
 
 static void test_buckets__as_many_as_are_worth_it(void **state)
 {
     (void)state;
-    static fake_sample samples[N];
-    shape_bucket b[MAX_BUCKETS];
-    const conf c = bucket_conf(false);
-    for (int64_t i = 0; i < N; i++)
+    static fake_sample samples[SAMPLES];
+    shape_bucket buckets[MAX_BUCKETS];
+    const conf options = bucket_conf(false);
+    for (int64_t i = 0; i < SAMPLES; i++)
         samples[i] = (fake_sample){.text_tokens = 100};
-    assert_int_equal(make_buckets(&c, samples, N, b), 1);
-    assert_true(b[0].tokens == 100 && b[0].patches == 0 && b[0].documents == 1);
-    assert_true(b[0].longest == 100 && b[0].images == 0 && b[0].targets == 1);
+    assert_int_equal(make_buckets(&options, samples, SAMPLES, buckets), 1);
+    assert_true(buckets[0].tokens == 100 && buckets[0].patches == 0 && buckets[0].documents == 1);
+    assert_true(buckets[0].longest == 100 && buckets[0].images == 0 && buckets[0].targets == 1);
 
-    for (int64_t i = 0; i < N; i += 2)
+    for (int64_t i = 0; i < SAMPLES; i += 2)
         samples[i].text_tokens = 1000;
-    assert_int_equal(make_buckets(&c, samples, N, b), 2);
+    assert_int_equal(make_buckets(&options, samples, SAMPLES, buckets), 2);
     /* 100 tokens, rounded up to whole tiles of 64 */
-    assert_true(b[0].tokens == 128 && b[0].rows == N / 2);
-    assert_true(b[1].tokens == 1000 && b[1].rows == N / 2);
+    assert_true(buckets[0].tokens == 128 && buckets[0].rows == SAMPLES / 2);
+    assert_true(buckets[1].tokens == 1000 && buckets[1].rows == SAMPLES / 2);
 }
 
 /* With lengths of any size, padding is at most 16 %, where a single bucket would double the
@@ -108,19 +113,19 @@ static void test_buckets__as_many_as_are_worth_it(void **state)
 static void test_buckets__rows_of_all_lengths(void **state)
 {
     (void)state;
-    static fake_sample samples[N];
-    shape_bucket b[MAX_BUCKETS];
-    const conf c = bucket_conf(false);
+    static fake_sample samples[SAMPLES];
+    shape_bucket buckets[MAX_BUCKETS];
+    const conf options = bucket_conf(false);
     const rng_key key = rng_key_make(harness_seed(), "lengths");
     int64_t tokens = 0, held = 0;
-    for (int64_t i = 0; i < N; i++) {
+    for (int64_t i = 0; i < SAMPLES; i++) {
         samples[i] = (fake_sample){.text_tokens = 1 + (int32_t)rng_below(key, (uint64_t)i, 1024)};
         tokens += samples[i].text_tokens;
     }
-    const int n = make_buckets(&c, samples, N, b);
-    assert_int_equal(n, MAX_BUCKETS);
-    for (int k = 0; k < n; k++)
-        held += b[k].rows * b[k].tokens;
+    const int count = make_buckets(&options, samples, SAMPLES, buckets);
+    assert_int_equal(count, MAX_BUCKETS);
+    for (int k = 0; k < count; k++)
+        held += buckets[k].rows * buckets[k].tokens;
     /* 8 buckets of equal steps cannot be below 1.125 */
     assert_true((double)held < 1.16 * (double)tokens);
 }
@@ -130,22 +135,23 @@ static void test_buckets__rows_of_all_lengths(void **state)
 static void test_buckets__packed_pictures_are_tight(void **state)
 {
     (void)state;
-    static fake_sample samples[N];
-    shape_bucket b[MAX_BUCKETS];
-    conf c = bucket_conf(true);
-    c.training_seq_len = 8192;
-    fake_vqa_lengths(harness_seed(), samples, N);
+    static fake_sample samples[SAMPLES];
+    shape_bucket buckets[MAX_BUCKETS];
+    conf options = bucket_conf(true);
+    options.training_seq_len = 8192;
+    fake_vqa_lengths(harness_seed(), samples, SAMPLES);
     /* with a short sample, many more documents could share a row */
     samples[0] = (fake_sample){.text_tokens = 20};
-    const int n = make_buckets(&c, samples, N, b);
-    assert_true(b[n - 1].documents >= 400);
-    for (int k = 0; k + 1 < n; k++) {
-        assert_true(b[k].documents < 48 && b[k].images < 48 && b[k].frames < 48);
-        assert_true(b[k].longest < 512 && b[k].frame < 2048 && b[k].targets < 64 + 48);
+    const int count = make_buckets(&options, samples, SAMPLES, buckets);
+    assert_true(buckets[count - 1].documents >= 400);
+    for (int k = 0; k + 1 < count; k++) {
+        assert_true(buckets[k].documents < 48 && buckets[k].images < 48 && buckets[k].frames < 48);
+        assert_true(buckets[k].longest < 512 && buckets[k].frame < 2048 &&
+                    buckets[k].targets < 64 + 48);
     }
-    assert_true(b[n - 1].rows * 10 < b[0].rows);
+    assert_true(buckets[count - 1].rows * 10 < buckets[0].rows);
     /* a second plan has the same buckets */
-    assert_int_equal(make_buckets(&c, samples, 0 + N, b), n);
+    assert_int_equal(make_buckets(&options, samples, 0 + SAMPLES, buckets), count);
 }
 
 int main(void)

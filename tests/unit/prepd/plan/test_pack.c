@@ -10,23 +10,23 @@
 #include "prepd/plan/pack.h"
 #include "prepd/plan/plan.h"
 
-typedef status (*packer)(const pack_item *items, int64_t n, int64_t token_budget,
-                         int64_t patch_budget, arena *a, int64_t *row_of, int64_t *out_rows);
+typedef status (*packer)(const pack_item *items, int64_t count, int64_t token_budget,
+                         int64_t patch_budget, arena *memory, int64_t *row_of, int64_t *out_rows);
 
 /* Packs the items, checks that budgets are kept and no item is lost, and returns the number of
  * rows. */
-static int64_t check_packer(packer pack, const pack_item *items, int64_t n, int64_t tokens,
+static int64_t check_packer(packer pack, const pack_item *items, int64_t count, int64_t tokens,
                             int64_t patches)
 {
-    arena a;
+    arena memory;
     int64_t rows = -1;
-    int64_t *row_of = malloc(((size_t)n + 1) * sizeof *row_of);
-    arena_init(&a, 0);
-    assert_ok(pack(items, n, tokens, patches, &a, row_of, &rows));
-    for (int64_t i = 0; i < n; i++)
+    int64_t *row_of = malloc(((size_t)count + 1) * sizeof *row_of);
+    arena_init(&memory, 0);
+    assert_ok(pack(items, count, tokens, patches, &memory, row_of, &rows));
+    for (int64_t i = 0; i < count; i++)
         assert_true(row_of[i] >= 0 && row_of[i] < rows);
     pack_item *sum = calloc((size_t)rows + 1, sizeof *sum);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         sum[row_of[i]].tokens += items[i].tokens;
         sum[row_of[i]].patches += items[i].patches;
     }
@@ -36,16 +36,17 @@ static int64_t check_packer(packer pack, const pack_item *items, int64_t n, int6
     }
     free(sum);
     free(row_of);
-    arena_done(&a);
+    arena_done(&memory);
     return rows;
 }
 
 /* Packs in both ways and checks that pack_rows takes the better one. */
-static int64_t pack_and_check(const pack_item *items, int64_t n, int64_t tokens, int64_t patches)
+static int64_t pack_and_check(const pack_item *items, int64_t count, int64_t tokens,
+                              int64_t patches)
 {
-    int64_t best_fit = check_packer(pack_best_fit, items, n, tokens, patches);
-    int64_t complete = check_packer(pack_complete, items, n, tokens, patches);
-    int64_t rows = check_packer(pack_rows, items, n, tokens, patches);
+    int64_t best_fit = check_packer(pack_best_fit, items, count, tokens, patches);
+    int64_t complete = check_packer(pack_complete, items, count, tokens, patches);
+    int64_t rows = check_packer(pack_rows, items, count, tokens, patches);
     assert_int_equal(rows, best_fit < complete ? best_fit : complete);
     return rows;
 }
@@ -54,23 +55,23 @@ static void test_pack__random_lengths_keep_both_budgets(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "test pack");
-    uint64_t c = 0;
+    uint64_t drawn = 0;
     for (int round = 0; round < 300; round++) {
-        int64_t tokens = 1 + (int64_t)rng_below(key, c++, round % 3 ? 300 : 20000);
-        int64_t patches = 1 + (int64_t)rng_below(key, c++, 4 * (uint64_t)tokens);
-        int64_t n = (int64_t)rng_below(key, c++, 200);
-        pack_item *items = calloc((size_t)n + 1, sizeof *items);
+        int64_t tokens = 1 + (int64_t)rng_below(key, drawn++, round % 3 ? 300 : 20000);
+        int64_t patches = 1 + (int64_t)rng_below(key, drawn++, 4 * (uint64_t)tokens);
+        int64_t count = (int64_t)rng_below(key, drawn++, 200);
+        pack_item *items = calloc((size_t)count + 1, sizeof *items);
         int64_t total_tokens = 0, total_patches = 0;
-        for (int64_t i = 0; i < n; i++) {
-            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)tokens);
-            items[i].patches = (int64_t)rng_below(key, c++, (uint64_t)patches + 1);
+        for (int64_t i = 0; i < count; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, drawn++, (uint64_t)tokens);
+            items[i].patches = (int64_t)rng_below(key, drawn++, (uint64_t)patches + 1);
             total_tokens += items[i].tokens;
             total_patches += items[i].patches;
         }
-        int64_t rows = pack_and_check(items, n, tokens, patches);
+        int64_t rows = pack_and_check(items, count, tokens, patches);
         assert_true(rows >= (total_tokens + tokens - 1) / tokens);
         assert_true(rows >= (total_patches + patches - 1) / patches);
-        assert_true(rows <= n);
+        assert_true(rows <= count);
         free(items);
     }
 }
@@ -87,23 +88,23 @@ static void test_pack__exact_cases(void **state)
     const pack_item whole[] = {{64, 1}, {64, 1}};
     assert_int_equal(pack_and_check(whole, 2, 64, 9), 2);
     int64_t row_of[1], rows;
-    arena a;
-    arena_init(&a, 0);
-    assert_fails(ST_INTERNAL, pack_rows(&(pack_item){11, 0}, 1, 10, 0, &a, row_of, &rows),
+    arena memory;
+    arena_init(&memory, 0);
+    assert_fails(ST_INTERNAL, pack_rows(&(pack_item){11, 0}, 1, 10, 0, &memory, row_of, &rows),
                  "11 tokens");
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 /* Levels the rows, checks the budgets and gives the tokens of the emptiest and of the fullest
  * row. */
-static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t patches,
+static void level(const pack_item *items, int64_t count, int64_t tokens, int64_t patches,
                   int64_t *row_of, int64_t rows, int64_t *out_least, int64_t *out_most)
 {
-    arena a;
+    arena memory;
     pack_item *sum = calloc((size_t)rows + 1, sizeof *sum);
-    arena_init(&a, 0);
-    assert_ok(pack_level(items, n, tokens, patches, &a, row_of, rows));
-    for (int64_t i = 0; i < n; i++) {
+    arena_init(&memory, 0);
+    assert_ok(pack_level(items, count, tokens, patches, &memory, row_of, rows));
+    for (int64_t i = 0; i < count; i++) {
         assert_in_range(row_of[i], 0, rows - 1);
         sum[row_of[i]].tokens += items[i].tokens;
         sum[row_of[i]].patches += items[i].patches;
@@ -116,7 +117,7 @@ static void level(const pack_item *items, int64_t n, int64_t tokens, int64_t pat
         *out_most = sum[k].tokens > *out_most ? sum[k].tokens : *out_most;
     }
     free(sum);
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 /* For any lengths, levelling keeps the budgets, leaves the emptiest row no emptier and gives the
@@ -125,36 +126,36 @@ static void test_level__makes_rows_alike(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "test level");
-    uint64_t c = 0;
+    uint64_t drawn = 0;
     for (int round = 0; round < 300; round++) {
         const bool even = round % 3 == 0; /* a row holds at least a hundred of them */
-        const int64_t tokens = 1000 + (int64_t)rng_below(key, c++, 8000);
-        const int64_t n = even ? 1000 : (int64_t)rng_below(key, c++, 300);
+        const int64_t tokens = 1000 + (int64_t)rng_below(key, drawn++, 8000);
+        const int64_t count = even ? 1000 : (int64_t)rng_below(key, drawn++, 300);
         const int64_t longest = even ? tokens / 100 : tokens;
-        const int64_t patches = even ? 4 * tokens : 1 + (int64_t)rng_below(key, c++, 4 * 1000);
-        arena a;
+        const int64_t patches = even ? 4 * tokens : 1 + (int64_t)rng_below(key, drawn++, 4 * 1000);
+        arena memory;
         int64_t rows, total = 0, before = INT64_MAX, least, most, again;
-        int64_t *row_of = calloc((size_t)n + 1, sizeof *row_of);
-        int64_t *other = calloc((size_t)n + 1, sizeof *other);
-        pack_item *items = calloc((size_t)n + 1, sizeof *items);
-        for (int64_t i = 0; i < n; i++) {
-            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)longest);
-            items[i].patches =
-                even ? 4 * items[i].tokens : (int64_t)rng_below(key, c++, (uint64_t)patches + 1);
+        int64_t *row_of = calloc((size_t)count + 1, sizeof *row_of);
+        int64_t *other = calloc((size_t)count + 1, sizeof *other);
+        pack_item *items = calloc((size_t)count + 1, sizeof *items);
+        for (int64_t i = 0; i < count; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, drawn++, (uint64_t)longest);
+            items[i].patches = even ? 4 * items[i].tokens
+                                    : (int64_t)rng_below(key, drawn++, (uint64_t)patches + 1);
             total += items[i].tokens;
         }
-        arena_init(&a, 0);
-        assert_ok(pack_rows(items, n, tokens, patches, &a, row_of, &rows));
-        arena_done(&a);
+        arena_init(&memory, 0);
+        assert_ok(pack_rows(items, count, tokens, patches, &memory, row_of, &rows));
+        arena_done(&memory);
         int64_t *sum = calloc((size_t)rows + 1, sizeof *sum);
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < count; i++)
             sum[row_of[i]] += items[i].tokens;
         for (int64_t k = 0; k < rows; k++)
             before = sum[k] < before ? sum[k] : before;
-        memcpy(other, row_of, (size_t)n * sizeof *row_of);
-        level(items, n, tokens, patches, row_of, rows, &least, &most);
-        level(items, n, tokens, patches, other, rows, &again, &most);
-        assert_memory_equal(other, row_of, (size_t)n * sizeof *row_of);
+        memcpy(other, row_of, (size_t)count * sizeof *row_of);
+        level(items, count, tokens, patches, row_of, rows, &least, &most);
+        level(items, count, tokens, patches, other, rows, &again, &most);
+        assert_memory_equal(other, row_of, (size_t)count * sizeof *row_of);
         assert_true(least >= before);
         if (even)
             assert_true(64 * least >= 63 * (total / rows));
@@ -171,33 +172,34 @@ static void test_level__makes_rows_alike(void **state)
 static void test_pack__fifths_of_a_row(void **state)
 {
     (void)state;
-    enum { N = 3000, BUDGET = 8192 };
+    enum { ITEMS = 3000, BUDGET = 8192 };
     const int64_t pictures[] = {260, 260, 260, 260, 300, 300, 300, 192, 220, 240, 280, 320, 360};
     rng_key key = rng_key_make(harness_seed(), "fifths");
-    uint64_t c = 0;
-    static pack_item items[N];
+    uint64_t drawn = 0;
+    static pack_item items[ITEMS];
     int64_t tokens = 0;
-    for (int i = 0; i < N; i++) {
-        const int64_t picture = pictures[rng_below(key, c++, sizeof pictures / sizeof *pictures)];
-        const int questions = rng_below(key, c++, 3) ? 5 : 6;
+    for (int i = 0; i < ITEMS; i++) {
+        const int64_t picture =
+            pictures[rng_below(key, drawn++, sizeof pictures / sizeof *pictures)];
+        const int questions = rng_below(key, drawn++, 3) ? 5 : 6;
         items[i] = (pack_item){0, 4 * picture};
         for (int k = 0; k < questions; k++)
-            items[i].tokens += picture + 20 + (int64_t)rng_below(key, c++, 10);
+            items[i].tokens += picture + 20 + (int64_t)rng_below(key, drawn++, 10);
         tokens += items[i].tokens;
     }
-    const int64_t rows = pack_and_check(items, N, BUDGET, 4 * BUDGET);
+    const int64_t rows = pack_and_check(items, ITEMS, BUDGET, 4 * BUDGET);
     const double fill = 100.0 * (double)tokens / (double)(rows * BUDGET);
     print_message("fill %.2f %%\n", fill);
     assert_true(fill >= 99.0);
 }
 
 /* The cost of the dearest row over the mean. Checks the budgets. */
-static double dearest(const pack_item *items, const int64_t *cost, int64_t n, pack_item most,
+static double dearest(const pack_item *items, const int64_t *cost, int64_t count, pack_item most,
                       const int64_t *row_of, int64_t rows)
 {
     pack_item *sum = calloc((size_t)rows, sizeof *sum);
     int64_t *row_cost = calloc((size_t)rows, sizeof *row_cost), total = 0, highest = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         assert_in_range(row_of[i], 0, rows - 1);
         sum[row_of[i]].tokens += items[i].tokens;
         sum[row_of[i]].patches += items[i].patches;
@@ -214,20 +216,20 @@ static double dearest(const pack_item *items, const int64_t *cost, int64_t n, pa
 }
 
 /* Balances a packing twice and returns the cost of the dearest row over the mean. */
-static double balance(const pack_item *items, const int64_t *cost, int64_t n, pack_item most,
+static double balance(const pack_item *items, const int64_t *cost, int64_t count, pack_item most,
                       int64_t *row_of, int64_t rows)
 {
-    arena a;
-    const double before = dearest(items, cost, n, most, row_of, rows);
-    int64_t *other = malloc((size_t)n * sizeof *other);
-    memcpy(other, row_of, (size_t)n * sizeof *other);
-    arena_init(&a, 0);
-    assert_ok(pack_balance(items, cost, n, most, &a, row_of, rows));
-    assert_ok(pack_balance(items, cost, n, most, &a, other, rows));
-    arena_done(&a);
-    assert_memory_equal(other, row_of, (size_t)n * sizeof *other);
+    arena memory;
+    const double before = dearest(items, cost, count, most, row_of, rows);
+    int64_t *other = malloc((size_t)count * sizeof *other);
+    memcpy(other, row_of, (size_t)count * sizeof *other);
+    arena_init(&memory, 0);
+    assert_ok(pack_balance(items, cost, count, most, &memory, row_of, rows));
+    assert_ok(pack_balance(items, cost, count, most, &memory, other, rows));
+    arena_done(&memory);
+    assert_memory_equal(other, row_of, (size_t)count * sizeof *other);
     free(other);
-    const double after = dearest(items, cost, n, most, row_of, rows);
+    const double after = dearest(items, cost, count, most, row_of, rows);
     assert_true(after <= before + 1e-9);
     return after;
 }
@@ -238,25 +240,25 @@ static void test_balance__any_rows(void **state)
 {
     (void)state;
     rng_key key = rng_key_make(harness_seed(), "test balance");
-    uint64_t c = 0;
+    uint64_t drawn = 0;
     for (int round = 0; round < 200; round++) {
-        const pack_item most = {1 + (int64_t)rng_below(key, c++, 4000),
-                                (int64_t)rng_below(key, c++, 4000)};
-        const int64_t n = 1 + (int64_t)rng_below(key, c++, 200);
-        arena a;
+        const pack_item most = {1 + (int64_t)rng_below(key, drawn++, 4000),
+                                (int64_t)rng_below(key, drawn++, 4000)};
+        const int64_t count = 1 + (int64_t)rng_below(key, drawn++, 200);
+        arena memory;
         int64_t rows;
-        int64_t *row_of = calloc((size_t)n, sizeof *row_of);
-        int64_t *cost = calloc((size_t)n, sizeof *cost);
-        pack_item *items = calloc((size_t)n, sizeof *items);
-        for (int64_t i = 0; i < n; i++) {
-            items[i].tokens = 1 + (int64_t)rng_below(key, c++, (uint64_t)most.tokens);
-            items[i].patches = (int64_t)rng_below(key, c++, (uint64_t)most.patches + 1);
-            cost[i] = 1 + (int64_t)rng_below(key, c++, 1000000);
+        int64_t *row_of = calloc((size_t)count, sizeof *row_of);
+        int64_t *cost = calloc((size_t)count, sizeof *cost);
+        pack_item *items = calloc((size_t)count, sizeof *items);
+        for (int64_t i = 0; i < count; i++) {
+            items[i].tokens = 1 + (int64_t)rng_below(key, drawn++, (uint64_t)most.tokens);
+            items[i].patches = (int64_t)rng_below(key, drawn++, (uint64_t)most.patches + 1);
+            cost[i] = 1 + (int64_t)rng_below(key, drawn++, 1000000);
         }
-        arena_init(&a, 0);
-        assert_ok(pack_rows(items, n, most.tokens, most.patches, &a, row_of, &rows));
-        arena_done(&a);
-        balance(items, cost, n, most, row_of, rows);
+        arena_init(&memory, 0);
+        assert_ok(pack_rows(items, count, most.tokens, most.patches, &memory, row_of, &rows));
+        arena_done(&memory);
+        balance(items, cost, count, most, row_of, rows);
         free(items);
         free(cost);
         free(row_of);
@@ -268,28 +270,29 @@ static void test_balance__any_rows(void **state)
 static void test_balance__pictures_with_many_questions(void **state)
 {
     (void)state;
-    enum { N = 6000, BUDGET = 8192 };
+    enum { ITEMS = 6000, BUDGET = 8192 };
     rng_key key = rng_key_make(harness_seed(), "many questions");
-    uint64_t c = 0;
-    static pack_item items[N];
-    static int64_t cost[N], row_of[N];
+    uint64_t drawn = 0;
+    static pack_item items[ITEMS];
+    static int64_t cost[ITEMS], row_of[ITEMS];
     const pack_item most = {BUDGET, 4 * BUDGET};
-    for (int i = 0; i < N; i++) {
-        const int64_t picture = 190 + 10 * (int64_t)rng_below(key, c++, 18);
-        const int64_t questions = rng_below(key, c++, 10) ? 3 + (int64_t)rng_below(key, c++, 2)
-                                                          : 5 + (int64_t)rng_below(key, c++, 6);
+    for (int i = 0; i < ITEMS; i++) {
+        const int64_t picture = 190 + 10 * (int64_t)rng_below(key, drawn++, 18);
+        const int64_t questions = rng_below(key, drawn++, 10)
+                                      ? 3 + (int64_t)rng_below(key, drawn++, 2)
+                                      : 5 + (int64_t)rng_below(key, drawn++, 6);
         items[i] = (pack_item){0, 4 * picture};
         for (int64_t k = 0; k < questions; k++)
-            items[i].tokens += picture + 15 + (int64_t)rng_below(key, c++, 10);
+            items[i].tokens += picture + 15 + (int64_t)rng_below(key, drawn++, 10);
         cost[i] = 18250 * items[i].tokens + 2900 * items[i].patches;
     }
-    arena a;
+    arena memory;
     int64_t rows;
-    arena_init(&a, 0);
-    assert_ok(pack_rows(items, N, BUDGET - BUDGET / 400, most.patches, &a, row_of, &rows));
-    arena_done(&a);
-    const double packed = dearest(items, cost, N, most, row_of, rows);
-    const double balanced = balance(items, cost, N, most, row_of, rows);
+    arena_init(&memory, 0);
+    assert_ok(pack_rows(items, ITEMS, BUDGET - BUDGET / 400, most.patches, &memory, row_of, &rows));
+    arena_done(&memory);
+    const double packed = dearest(items, cost, ITEMS, most, row_of, rows);
+    const double balanced = balance(items, cost, ITEMS, most, row_of, rows);
     print_message("the dearest of %lld rows over the mean: %.4f, balanced %.4f\n", (long long)rows,
                   packed, balanced);
     assert_true(balanced <= 1.02);

@@ -10,41 +10,41 @@
 
 static conf conf_of(int64_t tokens)
 {
-    conf c = conf_defaults();
-    c.training_seq_len = tokens;
-    c.training_seed = (int64_t)harness_seed();
-    c.training_epochs = 2;
-    c.data_window = 64;
-    c.image_min_pixels = 1024;
-    c.image_max_pixels = 16777216;
-    return c;
+    conf options = conf_defaults();
+    options.training_seq_len = tokens;
+    options.training_seed = (int64_t)harness_seed();
+    options.training_epochs = 2;
+    options.data_window = 64;
+    options.image_min_pixels = 1024;
+    options.image_max_pixels = 16777216;
+    return options;
 }
 
 static void test_split__every_token_is_in_one_part(void **state)
 {
     (void)state;
-    enum { N = 200, ROW = 128 };
-    fake_sample s[N] = {0};
+    enum { SAMPLES = 200, ROW = 128 };
+    fake_sample fake[SAMPLES] = {0};
     int64_t wanted = 0, got = 0;
-    int seen[N] = {0};
-    for (int i = 0; i < N; i++) {
-        s[i] = (fake_sample){.text_tokens = 1 + i * 7 % 300, .plain = true};
-        wanted += s[i].text_tokens;
+    int seen[SAMPLES] = {0};
+    for (int i = 0; i < SAMPLES; i++) {
+        fake[i] = (fake_sample){.text_tokens = 1 + i * 7 % 300, .plain = true};
+        wanted += fake[i].text_tokens;
     }
-    fake_data f;
-    plan *p;
-    arena a;
-    conf c = conf_of(ROW);
-    fake_data_init(&f, s, N);
-    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
-    arena_init(&a, 0);
-    for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
-        planned_row r;
-        assert_ok(plan_row(p, NULL, k, &a, &r));
-        assert_in_range(r.tokens, 1, ROW);
-        for (int64_t d = 0; d < r.n_docs; d++) {
-            const planned_doc *doc = &r.docs[d];
-            assert_int_equal(doc->whole, s[doc->sample].text_tokens);
+    fake_data data;
+    plan *planned;
+    arena memory;
+    conf options = conf_of(ROW);
+    fake_data_init(&data, fake, SAMPLES);
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    arena_init(&memory, 0);
+    for (uint64_t k = 0; k < plan_epoch_rows(planned); k++) {
+        planned_row placed;
+        assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+        assert_in_range(placed.tokens, 1, ROW);
+        for (int64_t place = 0; place < placed.n_docs; place++) {
+            const planned_doc *doc = &placed.docs[place];
+            assert_int_equal(doc->whole, fake[doc->sample].text_tokens);
             assert_int_equal(doc->from, doc->part * ROW);
             assert_int_equal(doc->tokens,
                              doc->whole - doc->from < ROW ? doc->whole - doc->from : ROW);
@@ -53,23 +53,23 @@ static void test_split__every_token_is_in_one_part(void **state)
         }
     }
     assert_int_equal(got, wanted);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(seen[i], s[i].text_tokens > 2 * ROW ? 0x10101
-                                  : s[i].text_tokens > ROW   ? 0x101
-                                                             : 1);
-    plan_free(&p);
-    c.data_overlong = OVERLONG_REFUSE;
-    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
-    assert_true(plan_refused(p) > 0);
-    plan_free(&p);
-    c.data_overlong = OVERLONG_AUTO;
-    for (int i = 0; i < N; i++)
-        s[i].plain = false;
-    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
-    assert_true(plan_refused(p) > 0);
-    plan_free(&p);
-    arena_done(&a);
-    fake_data_done(&f);
+    for (int i = 0; i < SAMPLES; i++)
+        assert_int_equal(seen[i], fake[i].text_tokens > 2 * ROW ? 0x10101
+                                  : fake[i].text_tokens > ROW   ? 0x101
+                                                                : 1);
+    plan_free(&planned);
+    options.data_overlong = OVERLONG_REFUSE;
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    assert_true(plan_refused(planned) > 0);
+    plan_free(&planned);
+    options.data_overlong = OVERLONG_AUTO;
+    for (int i = 0; i < SAMPLES; i++)
+        fake[i].plain = false;
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    assert_true(plan_refused(planned) > 0);
+    plan_free(&planned);
+    arena_done(&memory);
+    fake_data_done(&data);
 }
 
 /* Each picture has five questions, of which a row holds four. The patches of a picture count once
@@ -77,46 +77,48 @@ static void test_split__every_token_is_in_one_part(void **state)
  * four is more than half a row, so by the present rules it becomes two of two. */
 static void check_shared_image(plan_kind kind, int64_t sharing)
 {
-    enum { N = 300, EACH = 5 };
-    fake_sample s[N] = {0};
-    int seen[N] = {0};
-    for (int i = 0; i < N; i++) /* questions on one picture are far apart in the file */
-        s[i] = (fake_sample){
-            .text_tokens = 20 + i % 9, .width = 320, .height = 320, .image_of = 1 + i % (N / EACH)};
-    fake_data f;
-    plan *p;
-    arena a;
+    enum { SAMPLES = 300, EACH = 5 };
+    fake_sample fake[SAMPLES] = {0};
+    int seen[SAMPLES] = {0};
+    for (int i = 0; i < SAMPLES; i++) /* questions on one picture are far apart in the file */
+        fake[i] = (fake_sample){.text_tokens = 20 + i % 9,
+                                .width = 320,
+                                .height = 320,
+                                .image_of = 1 + i % (SAMPLES / EACH)};
+    fake_data data;
+    plan *planned;
+    arena memory;
     /* with 100 tokens for a picture, four questions fit and the fifth does not */
-    conf c = conf_of(512);
-    c.data_group = GROUP_SHARED_IMAGE;
-    fake_data_init(&f, s, N);
-    assert_ok(plan_new(&c, &f.base, f.index, kind, &p));
-    arena_init(&a, 0);
+    conf options = conf_of(512);
+    options.data_group = GROUP_SHARED_IMAGE;
+    fake_data_init(&data, fake, SAMPLES);
+    assert_ok(plan_new(&options, &data.base, data.index, kind, &planned));
+    arena_init(&memory, 0);
     int64_t shared = 0;
-    for (uint64_t k = 0; k < plan_epoch_rows(p); k++) {
-        planned_row r;
+    for (uint64_t k = 0; k < plan_epoch_rows(planned); k++) {
+        planned_row placed;
         int64_t patches = 0;
-        assert_ok(plan_row(p, NULL, k, &a, &r));
-        assert_in_range(r.tokens, 1, 512);
-        for (int64_t d = 0; d < r.n_docs; d++) {
-            const planned_doc *doc = &r.docs[d];
+        assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+        assert_in_range(placed.tokens, 1, 512);
+        for (int64_t place = 0; place < placed.n_docs; place++) {
+            const planned_doc *doc = &placed.docs[place];
             seen[doc->sample]++;
             if (doc->shared) {
-                assert_true(d > 0);
-                assert_int_equal(doc->images[0], r.docs[d - 1].images[0]);
+                assert_true(place > 0);
+                assert_int_equal(doc->images[0], placed.docs[place - 1].images[0]);
                 shared++;
             } else {
                 patches += doc->patches;
             }
         }
-        assert_int_equal(patches, r.patches);
+        assert_int_equal(patches, placed.patches);
     }
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < SAMPLES; i++)
         assert_int_equal(seen[i], 1);
-    assert_int_equal(shared, sharing * N / EACH);
-    plan_free(&p);
-    arena_done(&a);
-    fake_data_done(&f);
+    assert_int_equal(shared, sharing * SAMPLES / EACH);
+    plan_free(&planned);
+    arena_done(&memory);
+    fake_data_done(&data);
 }
 
 static void test_shared_image__questions_are_together_and_patches_count_once(void **state)
@@ -131,46 +133,46 @@ static void test_shared_image__questions_are_together_and_patches_count_once(voi
 static void test_chunks__pieces_follow_each_other(void **state)
 {
     (void)state;
-    enum { N = 1000, PIECE = 100 };
-    static fake_sample s[N];
-    for (int i = 0; i < N; i++)
-        s[i] = (fake_sample){.text_tokens = 50, .plain = true};
-    fake_data f;
-    plan *p;
-    arena a;
-    conf c = conf_of(500);
-    fake_data_init(&f, s, N);
-    f.per_chunk = PIECE;
-    assert_ok(plan_new(&c, &f.base, f.index, PLAN_PACKED, &p));
-    arena_init(&a, 0);
+    enum { SAMPLES = 1000, PIECE = 100 };
+    static fake_sample fake[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++)
+        fake[i] = (fake_sample){.text_tokens = 50, .plain = true};
+    fake_data data;
+    plan *planned;
+    arena memory;
+    conf options = conf_of(500);
+    fake_data_init(&data, fake, SAMPLES);
+    data.per_chunk = PIECE;
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    arena_init(&memory, 0);
     for (int epoch = 0; epoch < 2; epoch++) {
-        int seen[N] = {0}, ascending = 0;
+        int seen[SAMPLES] = {0}, ascending = 0;
         int64_t last = -1;
-        const uint64_t rows = plan_epoch_rows(p);
+        const uint64_t rows = plan_epoch_rows(planned);
         for (uint64_t k = epoch * rows; k < (epoch + 1) * rows; k++) {
-            planned_row r;
-            arena_reset(&a);
-            assert_ok(plan_row(p, NULL, k, &a, &r));
-            int in_row[N / PIECE] = {0};
-            for (int64_t d = 0; d < r.n_docs; d++) {
-                const int64_t i = r.docs[d].sample;
+            planned_row placed;
+            arena_reset(&memory);
+            assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+            int in_row[SAMPLES / PIECE] = {0};
+            for (int64_t doc = 0; doc < placed.n_docs; doc++) {
+                const int64_t i = placed.docs[doc].sample;
                 seen[i]++;
                 ascending += i == last + 1;
                 last = i;
                 in_row[i / PIECE]++;
             }
-            int n = 0;
-            for (int x = 0; x < N / PIECE; x++)
-                n += in_row[x] > 0;
-            assert_in_range(n, 1, 2); /* a window of 63 samples lies in one piece or in two */
+            int parts = 0;
+            for (int value = 0; value < SAMPLES / PIECE; value++)
+                parts += in_row[value] > 0;
+            assert_in_range(parts, 1, 2); /* a window of 63 samples lies in one piece or in two */
         }
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < SAMPLES; i++)
             assert_int_equal(seen[i], 1);
-        assert_true(ascending < N / 4); /* inside a window the order is mixed */
+        assert_true(ascending < SAMPLES / 4); /* inside a window the order is mixed */
     }
-    plan_free(&p);
-    arena_done(&a);
-    fake_data_done(&f);
+    plan_free(&planned);
+    arena_done(&memory);
+    fake_data_done(&data);
 }
 
 int main(void)

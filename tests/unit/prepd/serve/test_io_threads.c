@@ -7,27 +7,27 @@
 
 static io_threads over(const char *endpoint, const char *keys, int64_t wanted, int cpus)
 {
-    conf c = conf_defaults();
-    c.prepd_endpoint = endpoint;
-    c.prepd_keys = keys;
-    c.prepd_io_threads = wanted;
-    return io_threads_of(&c, cpus);
+    conf options = conf_defaults();
+    options.prepd_endpoint = endpoint;
+    options.prepd_keys = keys;
+    options.prepd_io_threads = wanted;
+    return io_threads_of(&options, cpus);
 }
 
 static void test_wanted__is_taken_and_split(void **state)
 {
     (void)state;
     static const struct {
-        int n;
+        int count;
         uint64_t consumers, workers;
     } want[] = {{1, 1, 1}, {2, 1, 2}, {3, 3, 6}, {4, 3, 12}, {32, 0xffff, 0xffff0000}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const io_threads t = over("ipc://s", "", want[i].n, 1);
-        assert_int_equal(t.n_threads, want[i].n);
-        assert_int_equal(t.consumers, want[i].consumers);
-        assert_int_equal(t.workers, want[i].workers);
-        assert_int_equal(t.consumers | t.workers,
-                         (UINT64_C(1) << t.n_threads) - 1); /* every thread serves one of them */
+        const io_threads io = over("ipc://s", "", want[i].count, 1);
+        assert_int_equal(io.n_threads, want[i].count);
+        assert_int_equal(io.consumers, want[i].consumers);
+        assert_int_equal(io.workers, want[i].workers);
+        assert_int_equal(io.consumers | io.workers,
+                         (UINT64_C(1) << io.n_threads) - 1); /* every thread serves one of them */
     }
 }
 

@@ -9,33 +9,33 @@
 enum { SOLO_LIMIT = 2 };
 static const int64_t items[] = {10, 20, 30, 20};
 
-static lease *make_lease(lease_book *b)
+static lease *make_lease(lease_book *book)
 {
-    lease *l = NULL;
-    lease_book_init(b, SOLO_LIMIT);
-    assert_ok(lease_new(b, LEASE_ROW, NULL, 7, items, 4, &l));
-    return l;
+    lease *leased = NULL;
+    lease_book_init(book, SOLO_LIMIT);
+    assert_ok(lease_new(book, LEASE_ROW, NULL, 7, items, 4, &leased));
+    return leased;
 }
 
-static lease *retake_lease(lease_book *b, lease *l, loss how, bool fresh)
+static lease *retake_lease(lease_book *book, lease *leased, loss how, bool fresh)
 {
     int64_t item = -1;
-    assert_int_equal(lease_lost(b, l, how, &item), LEASE_AGAIN);
-    return lease_book_take(b, fresh);
+    assert_int_equal(lease_lost(book, leased, how, &item), LEASE_AGAIN);
+    return lease_book_take(book, fresh);
 }
 
 static void test_lease__outside_deaths_blame_no_sample(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b);
+    lease_book book;
+    lease *leased = make_lease(&book);
     for (int i = 0; i < 100; i++) {
-        lease_on(l, 20);
-        lease *again = retake_lease(&b, l, LOSS_OUTSIDE, false);
-        assert_ptr_equal(again, l);
-        assert_false(l->solo);
+        lease_on(leased, 20);
+        lease *again = retake_lease(&book, leased, LOSS_OUTSIDE, false);
+        assert_ptr_equal(again, leased);
+        assert_false(leased->solo);
     }
-    lease_free(&l);
+    lease_free(&leased);
 }
 
 /* A worker that breaks the protocol proves nothing, neither about the row nor about a sample that
@@ -43,208 +43,208 @@ static void test_lease__outside_deaths_blame_no_sample(void **state)
 static void test_lease__breaches_blame_no_sample(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b);
+    lease_book book;
+    lease *leased = make_lease(&book);
     for (int i = 0; i < 100; i++) {
-        lease_on(l, 20);
-        assert_ptr_equal(retake_lease(&b, l, LOSS_BREACH, false), l);
-        assert_false(l->solo);
-        assert_int_equal(l->losses, 0);
+        lease_on(leased, 20);
+        assert_ptr_equal(retake_lease(&book, leased, LOSS_BREACH, false), leased);
+        assert_false(leased->solo);
+        assert_int_equal(leased->losses, 0);
     }
-    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
-    lease_on(l, 30);
-    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, false), leased);
+    lease_on(leased, 30);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, true), leased);
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(lease_solo_item(l), 30);
-        assert_ptr_equal(retake_lease(&b, l, LOSS_BREACH, true), l);
-        assert_int_equal(l->solo_deaths, 0);
+        assert_int_equal(lease_solo_item(leased), 30);
+        assert_ptr_equal(retake_lease(&book, leased, LOSS_BREACH, true), leased);
+        assert_int_equal(leased->solo_deaths, 0);
     }
-    lease_free(&l);
+    lease_free(&leased);
 }
 
 /* Each item counts as progress once, however often and in whatever order a worker names it. */
 static void test_lease_on__counts_each_item_once(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b); /* 10, 20, 30, 20 */
+    lease_book book;
+    lease *leased = make_lease(&book); /* 10, 20, 30, 20 */
     int further = 0;
     for (int i = 0; i < 1000; i++)
-        further += lease_on(l, items[i % 4]);
+        further += lease_on(leased, items[i % 4]);
     assert_int_equal(further, 4);
-    assert_false(lease_on(l, 20));
-    assert_true(lease_has(l, 30));
-    assert_false(lease_has(l, 31));
-    assert_false(lease_has(l, -1));
-    lease_free(&l);
+    assert_false(lease_on(leased, 20));
+    assert_true(lease_has(leased, 30));
+    assert_false(lease_has(leased, 31));
+    assert_false(lease_has(leased, -1));
+    lease_free(&leased);
 }
 
 static void test_lease__lost_twice_tries_the_suspect_alone(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b);
-    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
-    lease_on(l, 30);
+    lease_book book;
+    lease *leased = make_lease(&book);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, false), leased);
+    lease_on(leased, 30);
     int64_t item = -1;
-    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_AGAIN);
-    assert_true(lease_book_wants_fresh(&b));
-    assert_null(lease_book_take(&b, false)); /* only a fresh worker may try it */
-    assert_ptr_equal(lease_book_take(&b, true), l);
-    assert_int_equal(lease_solo_item(l), 30);
-    assert_int_equal(l->n_untried, 1);
+    assert_int_equal(lease_lost(&book, leased, LOSS_CRASH, &item), LEASE_AGAIN);
+    assert_true(lease_book_wants_fresh(&book));
+    assert_null(lease_book_take(&book, false)); /* only a fresh worker may try it */
+    assert_ptr_equal(lease_book_take(&book, true), leased);
+    assert_int_equal(lease_solo_item(leased), 30);
+    assert_int_equal(leased->n_untried, 1);
 
     /* A kill from outside during the trial changes nothing. */
-    assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, true), l);
-    assert_int_equal(lease_solo_item(l), 30);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_OUTSIDE, true), leased);
+    assert_int_equal(lease_solo_item(leased), 30);
     /* One death that it caused is not enough to condemn the item; the second is. */
-    assert_ptr_equal(retake_lease(&b, l, LOSS_TIMEOUT, true), l);
-    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_TIMEOUT, true), leased);
+    assert_int_equal(lease_lost(&book, leased, LOSS_CRASH, &item), LEASE_POISON);
     assert_int_equal(item, 30);
-    assert_false(l->solo);
-    assert_ptr_equal(lease_book_take(&b, false), l);
-    lease_free(&l);
+    assert_false(leased->solo);
+    assert_ptr_equal(lease_book_take(&book, false), leased);
+    lease_free(&leased);
 }
 
 static void test_lease__harmless_items_are_cleared(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b);
-    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
-    assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
+    lease_book book;
+    lease *leased = make_lease(&book);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, false), leased);
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, true), leased);
     static const int64_t order[] = {10, 20, 30};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(lease_solo_item(l), order[i]);
-        lease_solo_done(&b, l);
-        assert_ptr_equal(lease_book_take(&b, true), l);
+        assert_int_equal(lease_solo_item(leased), order[i]);
+        lease_solo_done(&book, leased);
+        assert_ptr_equal(lease_book_take(&book, true), leased);
     }
     /* the lease is whole again, and no item is condemned */
-    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
-    assert_int_equal(l->losses, 0);
-    lease_free(&l);
+    assert_int_equal(lease_solo_item(leased), LEASE_NO_ITEM);
+    assert_int_equal(leased->losses, 0);
+    lease_free(&leased);
 }
 
 static void test_lease__a_wrong_suspect_brings_all_items_to_trial(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b);
+    lease_book book;
+    lease *leased = make_lease(&book);
     for (int round = 0; round < 2; round++) {
-        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
-        lease_on(l, 20);
-        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, true), l);
-        assert_int_equal(lease_solo_item(l), 20);
-        assert_int_equal(l->n_untried, round == 0 ? 1 : 3); /* each sample once */
-        while (l->solo) {
-            lease_solo_done(&b, l);
-            assert_ptr_equal(lease_book_take(&b, true), l);
+        assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, false), leased);
+        lease_on(leased, 20);
+        assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, true), leased);
+        assert_int_equal(lease_solo_item(leased), 20);
+        assert_int_equal(leased->n_untried, round == 0 ? 1 : 3); /* each sample once */
+        while (leased->solo) {
+            lease_solo_done(&book, leased);
+            assert_ptr_equal(lease_book_take(&book, true), leased);
         }
     }
-    lease_free(&l);
+    lease_free(&leased);
 }
 
 static void test_lease__empty_row_survives_any_loss(void **state)
 {
     (void)state;
-    lease_book b;
-    lease_book_init(&b, SOLO_LIMIT);
-    lease *l = NULL;
-    assert_ok(lease_new(&b, LEASE_ROW, NULL, 0, NULL, 0, &l));
+    lease_book book;
+    lease_book_init(&book, SOLO_LIMIT);
+    lease *leased = NULL;
+    assert_ok(lease_new(&book, LEASE_ROW, NULL, 0, NULL, 0, &leased));
     for (int i = 0; i < 5; i++)
-        assert_ptr_equal(retake_lease(&b, l, LOSS_CRASH, false), l);
-    lease_free(&l);
+        assert_ptr_equal(retake_lease(&book, leased, LOSS_CRASH, false), leased);
+    lease_free(&leased);
 }
 
 static void test_lease__earliest_row_first_and_owners_forgotten(void **state)
 {
     (void)state;
-    lease_book b;
-    lease_book_init(&b, SOLO_LIMIT);
+    lease_book book;
+    lease_book_init(&book, SOLO_LIMIT);
     int owner_a, owner_b;
-    lease *l[3];
+    lease *leased[3];
     int64_t item;
     for (int i = 0; i < 3; i++)
-        assert_ok(
-            lease_new(&b, LEASE_ROW, i == 1 ? &owner_b : &owner_a, (uint64_t)i, items, 3, &l[i]));
+        assert_ok(lease_new(&book, LEASE_ROW, i == 1 ? &owner_b : &owner_a, (uint64_t)i, items, 3,
+                            &leased[i]));
     for (int i = 2; i >= 0; i--)
-        assert_int_equal(lease_lost(&b, l[i], LOSS_OUTSIDE, &item), LEASE_AGAIN);
-    assert_int_equal(lease_book_waiting(&b), 3);
-    lease_book_forget(&b, &owner_a);
-    assert_int_equal(lease_book_waiting(&b), 1);
-    assert_ptr_equal(lease_book_take(&b, false), l[1]);
-    lease_drop_item(l[1], 20);
-    assert_int_equal(l[1]->n_items, 2);
-    assert_int_equal(l[1]->item[1], 30);
-    lease_free(&l[1]);
+        assert_int_equal(lease_lost(&book, leased[i], LOSS_OUTSIDE, &item), LEASE_AGAIN);
+    assert_int_equal(lease_book_waiting(&book), 3);
+    lease_book_forget(&book, &owner_a);
+    assert_int_equal(lease_book_waiting(&book), 1);
+    assert_ptr_equal(lease_book_take(&book, false), leased[1]);
+    lease_drop_item(leased[1], 20);
+    assert_int_equal(leased[1]->n_items, 2);
+    assert_int_equal(leased[1]->item[1], 30);
+    lease_free(&leased[1]);
 }
 
 static void test_lease_on__only_a_further_item_is_progress(void **state)
 {
     (void)state;
-    lease_book b;
-    lease *l = make_lease(&b); /* 10, 20, 30, 20 */
-    assert_true(lease_on(l, 10));
-    assert_false(lease_on(l, 10));
-    assert_true(lease_on(l, 30)); /* a worker need not name every item */
-    assert_false(lease_on(l, 10));
-    assert_false(lease_on(l, -1));
-    assert_true(lease_on(l, 20)); /* the sample occurs twice in this lease */
-    assert_false(lease_on(l, 20));
-    assert_ptr_equal(retake_lease(&b, l, LOSS_OUTSIDE, false), l);
-    assert_true(lease_on(l, 10)); /* the next worker begins at the first item */
-    lease_free(&l);
+    lease_book book;
+    lease *leased = make_lease(&book); /* 10, 20, 30, 20 */
+    assert_true(lease_on(leased, 10));
+    assert_false(lease_on(leased, 10));
+    assert_true(lease_on(leased, 30)); /* a worker need not name every item */
+    assert_false(lease_on(leased, 10));
+    assert_false(lease_on(leased, -1));
+    assert_true(lease_on(leased, 20)); /* the sample occurs twice in this lease */
+    assert_false(lease_on(leased, 20));
+    assert_ptr_equal(retake_lease(&book, leased, LOSS_OUTSIDE, false), leased);
+    assert_true(lease_on(leased, 10)); /* the next worker begins at the first item */
+    lease_free(&leased);
 }
 
 static void test_lease__one_not_begun_is_first_again_and_blames_no_sample(void **state)
 {
     (void)state;
-    lease_book b;
-    lease_book_init(&b, SOLO_LIMIT);
-    lease *l[2];
+    lease_book book;
+    lease_book_init(&book, SOLO_LIMIT);
+    lease *leased[2];
     for (int i = 0; i < 2; i++)
-        assert_ok(lease_new(&b, LEASE_ROW, NULL, (uint64_t)i, items, 3, &l[i]));
-    lease_book_return(&b, l[0]);
+        assert_ok(lease_new(&book, LEASE_ROW, NULL, (uint64_t)i, items, 3, &leased[i]));
+    lease_book_return(&book, leased[0]);
     for (int i = 0; i < 5; i++) {
-        lease_unbegun(&b, l[1]);
-        assert_ptr_equal(lease_book_take(&b, false), l[1]);
-        assert_int_equal(l[1]->losses, 0);
-        assert_false(l[1]->solo);
+        lease_unbegun(&book, leased[1]);
+        assert_ptr_equal(lease_book_take(&book, false), leased[1]);
+        assert_int_equal(leased[1]->losses, 0);
+        assert_false(leased[1]->solo);
     }
-    lease_free(&l[1]);
-    assert_ptr_equal(lease_book_take(&b, false), l[0]);
-    lease_free(&l[0]);
+    lease_free(&leased[1]);
+    assert_ptr_equal(lease_book_take(&book, false), leased[0]);
+    lease_free(&leased[0]);
 }
 
 /* Allows every worker but the one that made the first claim. */
-static bool not_by(const void *user, const lease *l)
+static bool not_by(const void *user, const lease *leased)
 {
-    return l->n_claims == 0 || l->claim[0].by != *(const uint64_t *)user;
+    return leased->n_claims == 0 || leased->claim[0].by != *(const uint64_t *)user;
 }
 
 static void test_lease__claims_stay_with_their_items_and_go_to_other_workers(void **state)
 {
     (void)state;
     static const uint64_t facts[] = {1, 2, 3, 4}, first = 7, second = 8;
-    lease_book b;
-    lease *l;
-    lease_book_init(&b, SOLO_LIMIT);
-    assert_ok(lease_new(&b, LEASE_IMAGES, NULL, 0, (int64_t[]){10, 20, 30, 40}, 4, &l));
-    assert_ok(lease_add_claim(l, first, facts));
-    assert_ok(lease_add_claim(l, second, facts));
-    assert_int_equal(lease_add_claim(l, second, facts), ST_NO_MEMORY);
-    lease_drop_item(l, 20);
-    for (int c = 0; c < 2; c++) {
-        assert_int_equal(l->claim[c].facts[0], 1);
-        assert_int_equal(l->claim[c].facts[1], 3);
-        assert_int_equal(l->claim[c].facts[2], 4);
+    lease_book book;
+    lease *leased;
+    lease_book_init(&book, SOLO_LIMIT);
+    assert_ok(lease_new(&book, LEASE_IMAGES, NULL, 0, (int64_t[]){10, 20, 30, 40}, 4, &leased));
+    assert_ok(lease_add_claim(leased, first, facts));
+    assert_ok(lease_add_claim(leased, second, facts));
+    assert_int_equal(lease_add_claim(leased, second, facts), ST_NO_MEMORY);
+    lease_drop_item(leased, 20);
+    for (int claim = 0; claim < 2; claim++) {
+        assert_int_equal(leased->claim[claim].facts[0], 1);
+        assert_int_equal(leased->claim[claim].facts[1], 3);
+        assert_int_equal(leased->claim[claim].facts[2], 4);
     }
-    lease_book_return(&b, l);
-    assert_false(lease_book_has(&b, true, not_by, &first));
-    assert_null(lease_book_take_if(&b, true, not_by, &first));
-    assert_true(lease_book_has(&b, false, not_by, &second));
-    assert_ptr_equal(lease_book_take_if(&b, false, not_by, &second), l);
-    lease_free(&l);
+    lease_book_return(&book, leased);
+    assert_false(lease_book_has(&book, true, not_by, &first));
+    assert_null(lease_book_take_if(&book, true, not_by, &first));
+    assert_true(lease_book_has(&book, false, not_by, &second));
+    assert_ptr_equal(lease_book_take_if(&book, false, not_by, &second), leased);
+    lease_free(&leased);
 }
 
 /* What is said of a prefix is said of its branches, also if its first sample is number 0. A sample
@@ -253,44 +253,44 @@ static void test_lease__a_prefix_answers_for_its_branches(void **state)
 {
     (void)state;
     static const int64_t with_prefixes[] = {5, ~INT64_C(0), 0, 9, 3, ~INT64_C(6), 6, 7};
-    lease_book b;
-    lease *l = NULL;
+    lease_book book;
+    lease *leased = NULL;
     int64_t item, hit, place = 0;
-    lease_book_init(&b, SOLO_LIMIT);
-    assert_ok(lease_new(&b, LEASE_ROW, NULL, 7, with_prefixes, 8, &l));
-    assert_ok(lease_set_branches(l, 1, 3));
-    assert_ok(lease_set_branches(l, 5, 2));
-    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
+    lease_book_init(&book, SOLO_LIMIT);
+    assert_ok(lease_new(&book, LEASE_ROW, NULL, 7, with_prefixes, 8, &leased));
+    assert_ok(lease_set_branches(leased, 1, 3));
+    assert_ok(lease_set_branches(leased, 5, 2));
+    assert_int_equal(lease_solo_item(leased), LEASE_NO_ITEM);
     const int64_t of_first[] = {0, 9, 3}, of_second[] = {6, 7};
     for (int i = 0; i < 3; i++) {
-        assert_true(lease_next_hit(l, ~INT64_C(0), &place, &hit));
+        assert_true(lease_next_hit(leased, ~INT64_C(0), &place, &hit));
         assert_int_equal(hit, of_first[i]);
     }
-    assert_false(lease_next_hit(l, ~INT64_C(0), &place, &hit));
+    assert_false(lease_next_hit(leased, ~INT64_C(0), &place, &hit));
     place = 0;
     for (int i = 0; i < 2; i++) {
-        assert_true(lease_next_hit(l, ~INT64_C(6), &place, &hit));
+        assert_true(lease_next_hit(leased, ~INT64_C(6), &place, &hit));
         assert_int_equal(hit, of_second[i]);
     }
-    assert_false(lease_next_hit(l, ~INT64_C(6), &place, &hit));
+    assert_false(lease_next_hit(leased, ~INT64_C(6), &place, &hit));
     place = 0;
-    assert_true(lease_next_hit(l, 9, &place, &hit));
+    assert_true(lease_next_hit(leased, 9, &place, &hit));
     assert_int_equal(hit, 9);
-    assert_false(lease_next_hit(l, 9, &place, &hit));
+    assert_false(lease_next_hit(leased, 9, &place, &hit));
     /* the prefix of sample 0 is tried alone, and is not taken for no item */
-    lease_on(l, ~INT64_C(0));
-    l = retake_lease(&b, l, LOSS_CRASH, false);
-    lease_on(l, ~INT64_C(0));
-    l = retake_lease(&b, l, LOSS_CRASH, true);
-    assert_int_equal(lease_solo_item(l), ~INT64_C(0));
-    assert_int_equal(lease_sample(lease_solo_item(l)), 0);
-    lease_on(l, 0); /* as which it is reported when it is alone */
-    l = retake_lease(&b, l, LOSS_CRASH, true);
-    assert_int_equal(lease_lost(&b, l, LOSS_CRASH, &item), LEASE_POISON);
+    lease_on(leased, ~INT64_C(0));
+    leased = retake_lease(&book, leased, LOSS_CRASH, false);
+    lease_on(leased, ~INT64_C(0));
+    leased = retake_lease(&book, leased, LOSS_CRASH, true);
+    assert_int_equal(lease_solo_item(leased), ~INT64_C(0));
+    assert_int_equal(lease_sample(lease_solo_item(leased)), 0);
+    lease_on(leased, 0); /* as which it is reported when it is alone */
+    leased = retake_lease(&book, leased, LOSS_CRASH, true);
+    assert_int_equal(lease_lost(&book, leased, LOSS_CRASH, &item), LEASE_POISON);
     assert_int_equal(item, ~INT64_C(0));
-    l = lease_book_take(&b, false);
-    assert_int_equal(lease_solo_item(l), LEASE_NO_ITEM);
-    lease_free(&l);
+    leased = lease_book_take(&book, false);
+    assert_int_equal(lease_solo_item(leased), LEASE_NO_ITEM);
+    lease_free(&leased);
 }
 
 int main(void)

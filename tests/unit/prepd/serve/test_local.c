@@ -8,23 +8,23 @@
 #include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
-static dispatch d;
+static dispatch daemon;
 
 /* A daemon with one local worker, for which it starts this program. */
 static void begin_local(const char *self)
 {
     static char endpoint[] = "ipc:///nowhere";
-    d = (dispatch){.local = {.endpoint = endpoint, .target = 1}};
-    snprintf(d.local.self, sizeof d.local.self, "%s", self);
+    daemon = (dispatch){.local = {.endpoint = endpoint, .target = 1}};
+    snprintf(daemon.local.self, sizeof daemon.local.self, "%s", self);
 }
 
 /* Starts the workers and waits until they have died, if they could be started. */
 static void start_and_reap(void)
 {
-    d.local.not_before_ns = 0;
-    local_tick(&d, 0);
-    while (local_alive(&d) > 0) {
-        local_reap(&d);
+    daemon.local.not_before_ns = 0;
+    local_tick(&daemon, 0);
+    while (local_alive(&daemon) > 0) {
+        local_reap(&daemon);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
@@ -34,11 +34,11 @@ static void test_local__tells_what_cannot_be_started(void **state)
     (void)state;
     begin_local("/nowhere/prepd");
     for (int i = 0; i < 3; i++) {
-        assert_false(d.stopping);
+        assert_false(daemon.stopping);
         start_and_reap();
     }
-    assert_true(d.stopping);
-    assert_non_null(strstr(d.cause.message, "cannot start /nowhere/prepd"));
+    assert_true(daemon.stopping);
+    assert_non_null(strstr(daemon.cause.message, "cannot start /nowhere/prepd"));
 }
 
 /* Workers that die of another cause than the earlier one: the daemon ends after as many deaths as
@@ -48,13 +48,13 @@ static void test_local__does_not_tell_an_old_cause(void **state)
     (void)state;
     begin_local("/nowhere/prepd");
     start_and_reap();
-    snprintf(d.local.self, sizeof d.local.self, "/bin/false");
+    snprintf(daemon.local.self, sizeof daemon.local.self, "/bin/false");
     for (int i = 1; i < 8; i++) {
-        assert_false(d.stopping);
+        assert_false(daemon.stopping);
         start_and_reap();
     }
-    assert_true(d.stopping);
-    assert_non_null(strstr(d.cause.message, "workers died 8 times in a row"));
+    assert_true(daemon.stopping);
+    assert_non_null(strstr(daemon.cause.message, "workers died 8 times in a row"));
 }
 
 /* Eight workers that die at start_and_reap have one cause, so they count as few deaths. */
@@ -62,11 +62,11 @@ static void test_local__deaths_at_once_count_as_one(void **state)
 {
     (void)state;
     begin_local("/bin/false");
-    d.local.target = 8;
+    daemon.local.target = 8;
     start_and_reap();
     start_and_reap();
-    assert_false(d.stopping);
-    assert_in_range(d.local.deaths_at_start, 2, 7);
+    assert_false(daemon.stopping);
+    assert_in_range(daemon.local.deaths_at_start, 2, 7);
 }
 
 int main(void)

@@ -11,26 +11,26 @@
 #include "prepd/serve/dispatch_state.h"
 #include "tests/harness.h"
 
-static const int64_t S = 1000000000;
+static const int64_t SECOND = 1000000000;
 
 /* A daemon with one worker at work. The tests say when its last answer came. */
 typedef struct fixture {
-    dispatch d;
-    conf c;
+    dispatch state;
+    conf options;
     worker_seat seat;
     lease work;
 } fixture;
 
 static int setup_metrics(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
-    assert_non_null(f);
-    f->c.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
-    f->d.options = &f->c;
-    f->d.seats = &f->seat;
-    f->d.train.ready = true;
-    f->seat.work = &f->work;
-    *state = f;
+    fixture *setup = calloc(1, sizeof *setup);
+    assert_non_null(setup);
+    setup->options.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
+    setup->state.options = &setup->options;
+    setup->state.seats = &setup->seat;
+    setup->state.train.ready = true;
+    setup->seat.work = &setup->work;
+    *state = setup;
     return 0;
 }
 
@@ -41,13 +41,13 @@ static int teardown_metrics(void **state)
 }
 
 /* The answer must have this code, and its body these words. */
-static void assert_answer(dispatch *d, const char *path, int code, const char *words)
+static void assert_answer(dispatch *state, const char *path, int code, const char *words)
 {
     char body[2048] = "";
     const char *type = "";
     FILE *out = fmemopen(body, sizeof body, "w");
     assert_non_null(out);
-    assert_int_equal(metrics_answer(d, path, out, &type), code);
+    assert_int_equal(metrics_answer(state, path, out, &type), code);
     fclose(out);
     assert_string_equal(type, strcmp(path, "/") == 0 ? "text/html; charset=utf-8" : "");
     assert_non_null(strstr(body, words));
@@ -55,38 +55,38 @@ static void assert_answer(dispatch *d, const char *path, int code, const char *w
 
 static void test_unhealthy__only_after_the_time_work_may_take(void **state)
 {
-    fixture *f = *state;
-    f->d.answered_ns = 7 * S;
-    assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S));
-    assert_non_null(
-        strstr(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10), "none has made progress"));
-    f->c.prepd_sample_timeout = 6;
-    assert_null(metrics_unhealthy(&f->d, 7 * S + 50 * S + S / 10));
+    fixture *setup = *state;
+    setup->state.answered_ns = 7 * SECOND;
+    assert_null(metrics_unhealthy(&setup->state, 7 * SECOND + 50 * SECOND));
+    assert_non_null(strstr(metrics_unhealthy(&setup->state, 7 * SECOND + 50 * SECOND + SECOND / 10),
+                           "none has made progress"));
+    setup->options.prepd_sample_timeout = 6;
+    assert_null(metrics_unhealthy(&setup->state, 7 * SECOND + 50 * SECOND + SECOND / 10));
 }
 
 static void test_unhealthy__not_without_work(void **state)
 {
-    fixture *f = *state;
-    f->seat.work = NULL;
-    assert_null(metrics_unhealthy(&f->d, 1000 * S));
-    worker_seat last = {.work = &f->work};
-    f->seat.next = &last; /* one worker at work among several is enough */
-    assert_non_null(metrics_unhealthy(&f->d, 1000 * S));
-    f->d.seats = NULL;
-    assert_null(metrics_unhealthy(&f->d, 1000 * S));
+    fixture *setup = *state;
+    setup->seat.work = NULL;
+    assert_null(metrics_unhealthy(&setup->state, 1000 * SECOND));
+    worker_seat last = {.work = &setup->work};
+    setup->seat.next = &last; /* one worker at work among several is enough */
+    assert_non_null(metrics_unhealthy(&setup->state, 1000 * SECOND));
+    setup->state.seats = NULL;
+    assert_null(metrics_unhealthy(&setup->state, 1000 * SECOND));
 }
 
 static void test_healthz__is_503_with_the_reason(void **state)
 {
-    fixture *f = *state;
-    f->d.answered_ns = clock_ns();
-    assert_answer(&f->d, "/healthz", 200, "ok\n");
-    f->d.answered_ns = clock_ns() - 51 * S;
-    assert_answer(&f->d, "/healthz", 503,
+    fixture *setup = *state;
+    setup->state.answered_ns = clock_ns();
+    assert_answer(&setup->state, "/healthz", 200, "ok\n");
+    setup->state.answered_ns = clock_ns() - 51 * SECOND;
+    assert_answer(&setup->state, "/healthz", 503,
                   "leases are out, and for several times prepd.sample_timeout");
-    f->d.answered_ns = clock_ns();
-    f->d.stopping = true;
-    assert_answer(&f->d, "/healthz", 503, "stopping\n");
+    setup->state.answered_ns = clock_ns();
+    setup->state.stopping = true;
+    assert_answer(&setup->state, "/healthz", 503, "stopping\n");
 }
 
 /* Plays a service manager that wants a sign of life every 40 ms. Returns the socket on which it
@@ -110,20 +110,20 @@ static bool hears_of_life(int fd)
 
 static void test_watchdog__hears_nothing_while_work_stalls(void **state)
 {
-    fixture *f = *state;
+    fixture *setup = *state;
     char *folder = harness_temp();
     const int fd = supervisor(folder);
-    f->d.answered_ns = 7 * S;
-    dispatch_watchdog(&f->d, 7 * S);
+    setup->state.answered_ns = 7 * SECOND;
+    dispatch_watchdog(&setup->state, 7 * SECOND);
     assert_true(hears_of_life(fd));
-    dispatch_watchdog(&f->d, 7 * S + S / 1000); /* too soon for another sign */
+    dispatch_watchdog(&setup->state, 7 * SECOND + SECOND / 1000); /* too soon for another sign */
     assert_false(hears_of_life(fd));
-    dispatch_watchdog(&f->d, 7 * S + 50 * S);
+    dispatch_watchdog(&setup->state, 7 * SECOND + 50 * SECOND);
     assert_true(hears_of_life(fd));
-    dispatch_watchdog(&f->d, 7 * S + 51 * S);
+    dispatch_watchdog(&setup->state, 7 * SECOND + 51 * SECOND);
     assert_false(hears_of_life(fd));
-    f->d.answered_ns = 7 * S + 51 * S; /* an answer came */
-    dispatch_watchdog(&f->d, 7 * S + 52 * S);
+    setup->state.answered_ns = 7 * SECOND + 51 * SECOND; /* an answer came */
+    dispatch_watchdog(&setup->state, 7 * SECOND + 52 * SECOND);
     assert_true(hears_of_life(fd));
     close(fd);
     harness_remove(&folder);
@@ -131,26 +131,26 @@ static void test_watchdog__hears_nothing_while_work_stalls(void **state)
 
 static void test_readyz__is_503_until_a_consumer_would_get_rows(void **state)
 {
-    fixture *f = *state;
-    assert_answer(&f->d, "/readyz", 200, "ok\n");
-    f->d.seats = NULL;
-    assert_answer(&f->d, "/readyz", 503, "no worker has joined\n");
-    f->d.train.ready = false;
-    assert_answer(&f->d, "/readyz", 503, "the index is being built\n");
-    f->d.draining = true;
-    assert_answer(&f->d, "/readyz", 503, "leaving\n");
-    assert_answer(&f->d, "/healthz", 200, "ok\n"); /* a daemon that drains is healthy */
+    fixture *setup = *state;
+    assert_answer(&setup->state, "/readyz", 200, "ok\n");
+    setup->state.seats = NULL;
+    assert_answer(&setup->state, "/readyz", 503, "no worker has joined\n");
+    setup->state.train.ready = false;
+    assert_answer(&setup->state, "/readyz", 503, "the index is being built\n");
+    setup->state.draining = true;
+    assert_answer(&setup->state, "/readyz", 503, "leaving\n");
+    assert_answer(&setup->state, "/healthz", 200, "ok\n"); /* a daemon that drains is healthy */
 }
 
 static void test_answer__names_its_paths(void **state)
 {
-    fixture *f = *state;
-    assert_answer(&f->d, "/", 200, "<a href=\"/metrics\">");
-    assert_answer(&f->d, "/", 200, "<a href=\"/healthz\">");
-    assert_answer(&f->d, "/", 200, "<a href=\"/readyz\">");
-    assert_answer(&f->d, "/other", 404, "/metrics /healthz /readyz\n");
-    assert_answer(&f->d, "/healthz/", 404, "/healthz");
-    assert_answer(&f->d, "", 404, "/healthz");
+    fixture *setup = *state;
+    assert_answer(&setup->state, "/", 200, "<a href=\"/metrics\">");
+    assert_answer(&setup->state, "/", 200, "<a href=\"/healthz\">");
+    assert_answer(&setup->state, "/", 200, "<a href=\"/readyz\">");
+    assert_answer(&setup->state, "/other", 404, "/metrics /healthz /readyz\n");
+    assert_answer(&setup->state, "/healthz/", 404, "/healthz");
+    assert_answer(&setup->state, "", 404, "/healthz");
 }
 
 int main(void)

@@ -45,14 +45,14 @@ static void test_link__compresses_below_half_a_gigabyte_per_second(void **state)
 static void test_link__follows_what_it_measures(void **state)
 {
     (void)state;
-    compression_link l = {0};
-    compression_link_saw(&l, ROW, 2000000);
+    compression_link link = {0};
+    compression_link_saw(&link, ROW, 2000000);
     for (int i = 0; i < 30; i++)
-        compression_link_saw(&l, ROW, 100000000);
-    assert_true(compress_for_link(&l));
+        compression_link_saw(&link, ROW, 100000000);
+    assert_true(compress_for_link(&link));
     for (int i = 0; i < 30; i++)
-        compression_link_saw(&l, ROW, 5000000);
-    assert_false(compress_for_link(&l));
+        compression_link_saw(&link, ROW, 5000000);
+    assert_false(compress_for_link(&link));
 }
 
 int main(void)

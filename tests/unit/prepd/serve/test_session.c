@@ -21,12 +21,12 @@ static int knock_port(int port)
     static const uint8_t ready[] = "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
                                    "DEALER";
     uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 0, 'N', 'U', 'L', 'L'}, theirs[64];
-    const struct sockaddr_in a = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct sockaddr_in address = {.sin_family = AF_INET,
+                                        .sin_port = htons((uint16_t)port),
+                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof address), 0);
     assert_int_equal(send(fd, greeting, sizeof greeting, 0), sizeof greeting);
     assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
     assert_int_equal(send(fd, ready, sizeof ready - 1, 0), sizeof ready - 1);
@@ -35,36 +35,36 @@ static int knock_port(int port)
 }
 
 /* Sends until nothing has fitted for 0.2 s. */
-static void fill_queue(wire_socket *s, const wire_peer *to)
+static void fill_queue(wire_socket *socket, const wire_peer *to)
 {
     static const uint8_t zeros[PART_BYTES];
     const int64_t quiet_ns = 200000000;
     int64_t since_ns = clock_ns();
-    wire_msg *m = NULL;
-    assert_ok(wire_msg_new(&m));
+    wire_msg *message = NULL;
+    assert_ok(wire_msg_new(&message));
     while (clock_ns() - since_ns < quiet_ns) {
-        wire_msg_clear(m);
-        assert_ok(wire_msg_add(m, zeros, sizeof zeros));
-        const status st = wire_send(s, to, m);
+        wire_msg_clear(message);
+        assert_ok(wire_msg_add(message, zeros, sizeof zeros));
+        const status st = wire_send(socket, to, message);
         assert_true(st == ST_OK || st == ST_TIMEOUT);
         if (st == ST_OK)
             since_ns = clock_ns();
     }
-    wire_msg_free(&m);
+    wire_msg_free(&message);
 }
 
 /* Reads until what came ends with these words. False if they do not come in time. */
-static bool hears(dispatch *d, int fd, const char *words)
+static bool hears(dispatch *state, int fd, const char *words)
 {
     static char bytes[PART_BYTES];
-    const size_t n = strlen(words);
+    const size_t length = strlen(words);
     char end[64] = "";
     const int64_t late_ns = clock_ns() + WAIT_MS * INT64_C(1000000);
     while (clock_ns() < late_ns && strcmp(end, words) != 0) {
         const ssize_t some = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
-        if (some >= (ssize_t)n)
-            snprintf(end, sizeof end, "%.*s", (int)n, bytes + some - n);
-        consumers_deliver(d);
+        if (some >= (ssize_t)length)
+            snprintf(end, sizeof end, "%.*s", (int)length, bytes + some - length);
+        consumers_deliver(state);
     }
     return strcmp(end, words) == 0;
 }
@@ -72,32 +72,32 @@ static bool hears(dispatch *d, int fd, const char *words)
 static void test_consumers_deliver__end_waits_for_room(void **state)
 {
     (void)state;
-    dispatch d = {0};
+    dispatch daemon = {0};
     char endpoint[64];
-    wire_msg *m = NULL;
+    wire_msg *message = NULL;
     const int port = harness_port(NULL);
     const wire_limits limits = {.unsent = UNSENT};
-    consumer_seat *s = calloc(1, sizeof *s);
-    assert_non_null(s);
+    consumer_seat *consumer = calloc(1, sizeof *consumer);
+    assert_non_null(consumer);
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
-    assert_ok(wire_new(&d.net));
-    assert_ok(wire_msg_new(&m));
-    assert_ok(wire_bind(d.net, endpoint, &limits, &d.consumers));
+    assert_ok(wire_new(&daemon.net));
+    assert_ok(wire_msg_new(&message));
+    assert_ok(wire_bind(daemon.net, endpoint, &limits, &daemon.consumers));
     const int fd = knock_port(port);
-    assert_ok(wire_recv(d.consumers, WAIT_MS, &s->peer, m));
-    s->ended = true;
-    s->rows_sent = 7;
-    d.consumer_seats = s;
-    d.n_consumers = 1;
-    fill_queue(d.consumers, &s->peer);
-    consumers_deliver(&d); /* there is no room for END */
-    assert_true(hears(&d, fd, "{\"rows\":7}"));
-    assert_true(s->end_sent);
-    consumer_close(&d, s, NULL);
+    assert_ok(wire_recv(daemon.consumers, WAIT_MS, &consumer->peer, message));
+    consumer->ended = true;
+    consumer->rows_sent = 7;
+    daemon.consumer_seats = consumer;
+    daemon.n_consumers = 1;
+    fill_queue(daemon.consumers, &consumer->peer);
+    consumers_deliver(&daemon); /* there is no room for END */
+    assert_true(hears(&daemon, fd, "{\"rows\":7}"));
+    assert_true(consumer->end_sent);
+    consumer_close(&daemon, consumer, NULL);
     close(fd);
-    wire_msg_free(&m);
-    wire_close(&d.consumers);
-    wire_free(&d.net);
+    wire_msg_free(&message);
+    wire_close(&daemon.consumers);
+    wire_free(&daemon.net);
 }
 
 int main(void)

@@ -13,11 +13,11 @@
 enum { WAIT_MS = 20000 };
 
 /* Waits until a message to this peer is refused because its connection has ended. */
-static bool has_gone(dispatch *d, const wire_peer *to)
+static bool has_gone(dispatch *state, const wire_peer *to)
 {
     const int64_t late_ns = clock_ns() + WAIT_MS * INT64_C(1000000);
     while (clock_ns() < late_ns) {
-        if (wire_send_json(d->workers, to, KIND_TERMS, 0, "{}", 2) == ST_UNAVAILABLE)
+        if (wire_send_json(state->workers, to, KIND_TERMS, 0, "{}", 2) == ST_UNAVAILABLE)
             return true;
         usleep(1000);
     }
@@ -31,54 +31,54 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     (void)state;
     static const char join[] = "{\"version\":\"1\",\"host\":\"there\",\"pid\":7}";
     const wire_limits limits = {.part_bytes = 1 << 16, .unsent = 64};
-    conf c = {0};
-    dispatch d = {.options = &c, .signal_fd = -1};
+    conf options = {0};
+    dispatch daemon = {.options = &options, .signal_fd = -1};
     char endpoint[64];
     wire *outside = NULL;
     wire_socket *worker = NULL;
-    wire_msg *m = NULL, *error = NULL;
-    worker_seat *w = calloc(1, sizeof *w);
-    assert_non_null(w);
-    assert_non_null(d.terms = strdup("{}"));
+    wire_msg *message = NULL, *error = NULL;
+    worker_seat *seat = calloc(1, sizeof *seat);
+    assert_non_null(seat);
+    assert_non_null(daemon.terms = strdup("{}"));
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", harness_port(NULL));
-    assert_ok(wire_new(&d.net));
+    assert_ok(wire_new(&daemon.net));
     assert_ok(wire_new(&outside));
-    assert_ok(wire_msg_new(&m));
-    assert_ok(wire_bind(d.net, endpoint, &limits, &d.workers));
+    assert_ok(wire_msg_new(&message));
+    assert_ok(wire_bind(daemon.net, endpoint, &limits, &daemon.workers));
     assert_ok(wire_connect(outside, endpoint, &worker));
     assert_ok(wire_send_json(worker, NULL, KIND_JOIN, 0, join, sizeof join - 1));
-    assert_ok(wire_recv(d.workers, WAIT_MS, &w->peer, m));
-    const wire_peer from = w->peer;
-    w->has_terms = true;
-    d.seats = w;
-    d.n_seats = 1;
+    assert_ok(wire_recv(daemon.workers, WAIT_MS, &seat->peer, message));
+    const wire_peer from = seat->peer;
+    seat->has_terms = true;
+    daemon.seats = seat;
+    daemon.n_seats = 1;
     assert_ok(wire_msg_new(&error));
     assert_ok(wire_send_error(worker, NULL, 0, FAIL(ST_IO, "no room")));
-    assert_ok(wire_recv(d.workers, WAIT_MS, &w->peer, error));
+    assert_ok(wire_recv(daemon.workers, WAIT_MS, &seat->peer, error));
     wire_close(&worker);
-    assert_true(has_gone(&d, &from));
-    seat_message(&d, &from, m);
+    assert_true(has_gone(&daemon, &from));
+    seat_message(&daemon, &from, message);
     /* it keeps its seat until its supervisor says how it ended, or some seconds pass */
-    assert_ptr_equal(d.seats, w);
-    assert_true(w->lost_ns > 0);
-    assert_int_equal(d.counts.breaches, 0);
-    assert_int_equal(d.breaches.of[0].n_breaches, 0);
+    assert_ptr_equal(daemon.seats, seat);
+    assert_true(seat->lost_ns > 0);
+    assert_int_equal(daemon.counts.breaches, 0);
+    assert_int_equal(daemon.breaches.of[0].n_breaches, 0);
     /* A local worker that sent its reason after its JOIN is heard. */
-    w->lost_ns = 0;
-    w->local = true;
-    w->pid = d.local.child[0].pid = 7;
-    seat_message(&d, &from, m);
-    assert_ptr_equal(d.seats, w);
-    seat_message(&d, &from, error);
-    assert_null(d.seats);
-    assert_int_equal(d.local.why.code, ST_IO);
-    assert_int_equal(d.counts.breaches, 0);
-    wire_msg_free(&m);
+    seat->lost_ns = 0;
+    seat->local = true;
+    seat->pid = daemon.local.child[0].pid = 7;
+    seat_message(&daemon, &from, message);
+    assert_ptr_equal(daemon.seats, seat);
+    seat_message(&daemon, &from, error);
+    assert_null(daemon.seats);
+    assert_int_equal(daemon.local.why.code, ST_IO);
+    assert_int_equal(daemon.counts.breaches, 0);
+    wire_msg_free(&message);
     wire_msg_free(&error);
-    wire_close(&d.workers);
+    wire_close(&daemon.workers);
     wire_free(&outside);
-    wire_free(&d.net);
-    free(d.terms);
+    wire_free(&daemon.net);
+    free(daemon.terms);
 }
 
 int main(void)

@@ -31,47 +31,47 @@ static void test_file_read__refuses_a_file_that_changed(void **state)
     (void)state;
     char *folder = harness_temp();
     char path[512], pipe_path[512];
-    arena a;
+    arena memory;
     span bytes;
     file_view view;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     snprintf(path, sizeof(path), "%s/x.jpg", folder);
     snprintf(pipe_path, sizeof(pipe_path), "%s/pipe", folder);
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "No such file");
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite("hello", 1, 5, f), 5);
-    assert_int_equal(fclose(f), 0);
-    assert_ok(file_read(path, 100, 5, &a, &bytes));
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &memory, &bytes), "No such file");
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite("hello", 1, 5, file), 5);
+    assert_int_equal(fclose(file), 0);
+    assert_ok(file_read(path, 100, 5, &memory, &bytes));
     assert_int_equal(bytes.size, 5);
     assert_memory_equal(bytes.data, "hello", 5);
-    assert_ok(file_read(path, 100, -1, &a, &bytes));
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 6, &a, &bytes), "recorded 6");
-    assert_fails(ST_BAD_INPUT, file_read(path, 4, 5, &a, &bytes), "allows 4");
+    assert_ok(file_read(path, 100, -1, &memory, &bytes));
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 6, &memory, &bytes), "recorded 6");
+    assert_fails(ST_BAD_INPUT, file_read(path, 4, 5, &memory, &bytes), "allows 4");
     assert_ok(file_map(path, 100, &view));
     assert_memory_equal(view.bytes.data, "hello", 5);
     file_unmap(&view);
-    assert_ok(file_start(path, -1, -1, 100, 3, &a, &view));
+    assert_ok(file_start(path, -1, -1, 100, 3, &memory, &view));
     assert_true(view.bytes.size == 3 && view.file_bytes == 5 && view.mtime_ns > 0);
     assert_memory_equal(view.bytes.data, "hel", 3);
     /* this piece is shorter than what is asked for */
-    assert_ok(file_start(path, 2, 3, 100, 100, &a, &view));
+    assert_ok(file_start(path, 2, 3, 100, 100, &memory, &view));
     assert_true(view.bytes.size == 3 && view.file_bytes == 3);
     assert_memory_equal(view.bytes.data, "llo", 3);
-    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 4, 3, &a, &view), "allows 4");
+    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 4, 3, &memory, &view), "allows 4");
     assert_true(view.file_bytes == 5 && view.mtime_ns > 0);
-    assert_fails(ST_NO_INPUT, file_start(path, 3, 3, 100, 3, &a, &view), "the file changed");
+    assert_fails(ST_NO_INPUT, file_start(path, 3, 3, 100, 3, &memory, &view), "the file changed");
     assert_int_equal(truncate(path, 0), 0);
-    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 100, 3, &a, &view), "empty");
-    assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &a, &bytes), "empty");
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "the file changed");
+    assert_fails(ST_BAD_INPUT, file_start(path, -1, -1, 100, 3, &memory, &view), "empty");
+    assert_fails(ST_BAD_INPUT, file_read(path, 100, 0, &memory, &bytes), "empty");
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &memory, &bytes), "the file changed");
     assert_fails(ST_BAD_INPUT, file_map(path, 100, &view), "empty");
     /* kept, so that a repaired file is seen to have changed since */
     assert_true(view.mtime_ns > 0);
     assert_int_equal(mkfifo(pipe_path, 0600), 0); /* opening it must not wait for a writer */
-    assert_fails(ST_BAD_INPUT, file_read(pipe_path, 100, -1, &a, &bytes), "regular");
-    assert_fails(ST_BAD_INPUT, file_read(folder, 100, -1, &a, &bytes), "regular");
-    arena_done(&a);
+    assert_fails(ST_BAD_INPUT, file_read(pipe_path, 100, -1, &memory, &bytes), "regular");
+    assert_fails(ST_BAD_INPUT, file_read(folder, 100, -1, &memory, &bytes), "regular");
+    arena_done(&memory);
     harness_remove(&folder);
 }
 
@@ -81,19 +81,19 @@ static void test_file_read__an_unreadable_file_is_not_a_bad_one(void **state)
     (void)state;
     char *folder = harness_temp();
     char path[512];
-    arena a;
+    arena memory;
     span bytes;
     file_view view;
     int64_t mtime_ns;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     snprintf(path, sizeof(path), "%s/loop", folder);
     /* fails with ELOOP even for root, who may read what has no permissions */
     assert_int_equal(symlink(path, path), 0);
-    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &a, &bytes), "cannot be opened");
+    assert_fails(ST_NO_INPUT, file_read(path, 100, 5, &memory, &bytes), "cannot be opened");
     assert_fails(ST_NO_INPUT, file_map(path, 100, &view), "cannot be opened");
-    assert_fails(ST_NO_INPUT, file_read_piece(path, 0, 5, 100, &a, &bytes, &mtime_ns),
+    assert_fails(ST_NO_INPUT, file_read_piece(path, 0, 5, 100, &memory, &bytes, &mtime_ns),
                  "cannot be opened");
-    arena_done(&a);
+    arena_done(&memory);
     harness_remove(&folder);
 }
 
@@ -104,21 +104,23 @@ static void test_file_read_piece__gives_the_time_of_a_refused_piece(void **state
     (void)state;
     char *folder = harness_temp();
     char path[512];
-    arena a;
+    arena memory;
     span bytes;
     int64_t mtime_ns = 0;
-    arena_init(&a, 0);
+    arena_init(&memory, 0);
     snprintf(path, sizeof(path), "%s/x.tar", folder);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite("hello", 1, 5, f), 5);
-    assert_int_equal(fclose(f), 0);
-    assert_fails(ST_BAD_INPUT, file_read_piece(path, 2, 0, 100, &a, &bytes, &mtime_ns), "empty");
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite("hello", 1, 5, file), 5);
+    assert_int_equal(fclose(file), 0);
+    assert_fails(ST_BAD_INPUT, file_read_piece(path, 2, 0, 100, &memory, &bytes, &mtime_ns),
+                 "empty");
     assert_true(mtime_ns > 0);
     mtime_ns = 0;
-    assert_fails(ST_NO_INPUT, file_read_piece(path, 2, 4, 100, &a, &bytes, &mtime_ns), "changed");
+    assert_fails(ST_NO_INPUT, file_read_piece(path, 2, 4, 100, &memory, &bytes, &mtime_ns),
+                 "changed");
     assert_true(mtime_ns > 0);
-    arena_done(&a);
+    arena_done(&memory);
     harness_remove(&folder);
 }
 

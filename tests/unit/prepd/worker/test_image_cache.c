@@ -20,34 +20,34 @@ static uint64_t draw_number(uint64_t *seed)
     return *seed >> 20;
 }
 
-/* Makes the patches of picture n and returns their size. */
-static size_t patches_of(uint64_t n, uint8_t out[MOST])
+/* Makes the patches of picture number and returns their size. */
+static size_t patches_of(uint64_t number, uint8_t out[MOST])
 {
-    uint64_t seed = n + 7;
+    uint64_t seed = number + 7;
     const size_t bytes = 1000 + draw_number(&seed) % (MOST - 1000);
     for (size_t i = 0; i < bytes; i++)
         out[i] = (uint8_t)draw_number(&seed);
     return bytes;
 }
 
-static hash128 key_of(uint64_t n)
+static hash128 key_of(uint64_t number)
 {
-    return hash_bytes(&n, sizeof n);
+    return hash_bytes(&number, sizeof number);
 }
 
-static void put_picture(image_cache *x, uint64_t n)
+static void put_picture(image_cache *cache, uint64_t number)
 {
     uint8_t patches[MOST];
-    const size_t bytes = patches_of(n, patches);
-    image_cache_put(x, key_of(n), patches, bytes);
+    const size_t bytes = patches_of(number, patches);
+    image_cache_put(cache, key_of(number), patches, bytes);
 }
 
-/* Whether picture n is in the cache; if it is, its patches must be right. */
-static bool get_picture(image_cache *x, uint64_t n)
+/* Whether picture number is in the cache; if it is, its patches must be right. */
+static bool get_picture(image_cache *cache, uint64_t number)
 {
     uint8_t want[MOST], got[MOST];
-    const size_t bytes = patches_of(n, want);
-    if (!image_cache_get(x, key_of(n), got, bytes))
+    const size_t bytes = patches_of(number, want);
+    if (!image_cache_get(cache, key_of(number), got, bytes))
         return false;
     assert_memory_equal(got, want, bytes);
     return true;
@@ -55,11 +55,11 @@ static bool get_picture(image_cache *x, uint64_t n)
 
 static image_cache *open_cache(const char *folder, int64_t bytes)
 {
-    const conf c = {.cache_folder = folder, .cache_bytes = bytes};
-    image_cache *x;
-    assert_ok(image_cache_open(&c, (hash128){{1}}, &x));
-    assert_non_null(x);
-    return x;
+    const conf options = {.cache_folder = folder, .cache_bytes = bytes};
+    image_cache *cache;
+    assert_ok(image_cache_open(&options, (hash128){{1}}, &cache));
+    assert_non_null(cache);
+    return cache;
 }
 
 static void test_cache__shared_and_kept(void **state)
@@ -99,22 +99,22 @@ static void test_cache__oldest_pictures_are_dropped(void **state)
     struct stat info;
     int hits = 0;
     (void)state;
-    image_cache *x = open_cache(folder, RING);
-    for (uint64_t n = 0; n < 400; n++) {
-        put_picture(x, n);
-        assert_true(get_picture(x, n)); /* the newest is always there */
+    image_cache *cache = open_cache(folder, RING);
+    for (uint64_t number = 0; number < 400; number++) {
+        put_picture(cache, number);
+        assert_true(get_picture(cache, number)); /* the newest is always there */
     }
-    for (uint64_t n = 0; n < 400; n++)
-        hits += get_picture(x, n);
+    for (uint64_t number = 0; number < 400; number++)
+        hits += get_picture(cache, number);
     assert_true(hits > 4 && hits < 100); /* about as many as a mebibyte holds */
     snprintf(path, sizeof path, "%s/images.cache", folder);
     assert_int_equal(stat(path, &info), 0);
     assert_true(info.st_size < RING + (1 << 16));
     uint8_t *large = calloc(1, 2 * RING);
-    image_cache_put(x, key_of(9999), large, 2 * RING); /* too large to be kept */
-    assert_false(image_cache_get(x, key_of(9999), large, 2 * RING));
+    image_cache_put(cache, key_of(9999), large, 2 * RING); /* too large to be kept */
+    assert_false(image_cache_get(cache, key_of(9999), large, 2 * RING));
     free(large);
-    image_cache_close(&x);
+    image_cache_close(&cache);
     harness_remove(&folder);
 }
 
@@ -126,9 +126,9 @@ static void test_cache__damaged_deleted_cut(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/images.cache", folder);
     for (int round = 0; round < 12; round++) {
-        image_cache *x = open_cache(folder, RING);
-        for (uint64_t n = 0; n < 20; n++)
-            put_picture(x, n);
+        image_cache *cache = open_cache(folder, RING);
+        for (uint64_t number = 0; number < 20; number++)
+            put_picture(cache, number);
         const int fd = open(path, O_RDWR);
         assert_true(fd >= 0);
         for (int i = 0; i < 1 << round; i++) {
@@ -144,18 +144,18 @@ static void test_cache__damaged_deleted_cut(void **state)
                                             : (off_t)(draw_number(&seed) % RING);
             assert_int_equal(pwrite(fd, noise, 1 + draw_number(&seed) % 8, at) > 0, 1);
         }
-        for (uint64_t n = 0; n < 20; n++)
-            hits += get_picture(x, n);
+        for (uint64_t number = 0; number < 20; number++)
+            hits += get_picture(cache, number);
         if (round % 4 == 1)
             assert_int_equal(unlink(path), 0);
         if (round % 4 == 3)
             assert_int_equal(ftruncate(fd, (off_t)(draw_number(&seed) % 5000)), 0);
-        for (uint64_t n = 0; n < 20; n++) {
-            put_picture(x, n + 100);
-            hits += get_picture(x, n + 100) + get_picture(x, n);
+        for (uint64_t number = 0; number < 20; number++) {
+            put_picture(cache, number + 100);
+            hits += get_picture(cache, number + 100) + get_picture(cache, number);
         }
         close(fd);
-        image_cache_close(&x);
+        image_cache_close(&cache);
     }
     assert_true(hits > 100);
     harness_remove(&folder);
@@ -173,15 +173,15 @@ static void test_cache__many_writers(void **state)
             continue;
         uint64_t seed = (uint64_t)k;
         int hits = 0;
-        image_cache *x = open_cache(folder, RING);
+        image_cache *cache = open_cache(folder, RING);
         for (int i = 0; i < 400; i++) {
-            const uint64_t n = draw_number(&seed) % 30;
-            if (get_picture(x, n))
+            const uint64_t number = draw_number(&seed) % 30;
+            if (get_picture(cache, number))
                 hits++;
             else
-                put_picture(x, n);
+                put_picture(cache, number);
         }
-        image_cache_close(&x);
+        image_cache_close(&cache);
         _exit(hits > 20 ? 0 : 1);
     }
     for (int k = 0; k < 4; k++) {
@@ -197,26 +197,31 @@ static void test_cache_key__covers_what_patches_depend_on(void **state)
 {
     char *folder = harness_temp();
     const fit_grid grid = {64, 96, 4, 6, 0}, wide = {96, 64, 6, 4, 0};
-    const conf c = {.cache_folder = folder, .cache_bytes = RING};
-    conf other = c;
-    image_cache *x, *y;
+    const conf options = {.cache_folder = folder, .cache_bytes = RING};
+    conf other = options;
+    image_cache *first, *second;
     (void)state;
-    assert_ok(image_cache_open(&c, (hash128){{1}}, &x));
-    assert_ok(image_cache_open(&c, (hash128){{2}}, &y));
-    const hash128 one = image_cache_key(x, span_of("abc", 3), 60, 90, grid, &c);
-    assert_true(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, grid, &c)));
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abd", 3), 60, 90, grid, &c)));
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, wide, &c)));
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 91, grid, &c)));
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 61, 90, grid, &c)));
-    assert_false(hash_equal(one, image_cache_key(y, span_of("abc", 3), 60, 90, grid, &c)));
+    assert_ok(image_cache_open(&options, (hash128){{1}}, &first));
+    assert_ok(image_cache_open(&options, (hash128){{2}}, &second));
+    const hash128 one = image_cache_key(first, span_of("abc", 3), 60, 90, grid, &options);
+    assert_true(hash_equal(one, image_cache_key(first, span_of("abc", 3), 60, 90, grid, &options)));
+    assert_false(
+        hash_equal(one, image_cache_key(first, span_of("abd", 3), 60, 90, grid, &options)));
+    assert_false(
+        hash_equal(one, image_cache_key(first, span_of("abc", 3), 60, 90, wide, &options)));
+    assert_false(
+        hash_equal(one, image_cache_key(first, span_of("abc", 3), 60, 91, grid, &options)));
+    assert_false(
+        hash_equal(one, image_cache_key(first, span_of("abc", 3), 61, 90, grid, &options)));
+    assert_false(
+        hash_equal(one, image_cache_key(second, span_of("abc", 3), 60, 90, grid, &options)));
     other.image_resampler = RESAMPLER_PILLOW;
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, grid, &other)));
-    other = c;
+    assert_false(hash_equal(one, image_cache_key(first, span_of("abc", 3), 60, 90, grid, &other)));
+    other = options;
     other.image_transparency = TRANSPARENCY_5_23;
-    assert_false(hash_equal(one, image_cache_key(x, span_of("abc", 3), 60, 90, grid, &other)));
-    image_cache_close(&x);
-    image_cache_close(&y);
+    assert_false(hash_equal(one, image_cache_key(first, span_of("abc", 3), 60, 90, grid, &other)));
+    image_cache_close(&first);
+    image_cache_close(&second);
     harness_remove(&folder);
 }
 

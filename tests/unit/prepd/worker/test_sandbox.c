@@ -107,10 +107,11 @@ static int by_signal(void)
  * terminal for all its processes. */
 static int by_terminal(void)
 {
-    struct termios t = {0};
+    struct termios terminal = {0};
     char byte = 'x';
     return denied(ioctl(STDERR_FILENO, TIOCSTI, &byte)) |
-           denied(ioctl(STDERR_FILENO, TIOCSCTTY, 0)) | denied(ioctl(STDERR_FILENO, TCSETS, &t));
+           denied(ioctl(STDERR_FILENO, TIOCSCTTY, 0)) |
+           denied(ioctl(STDERR_FILENO, TCSETS, &terminal));
 }
 
 static int by_owner(void)
@@ -134,10 +135,11 @@ static int by_limits_of_another(void)
 
 static int by_own_limits(void)
 {
-    struct rlimit r;
+    struct rlimit limit;
     cpu_set_t cpus;
     int waiting, pipes[2];
-    return getrlimit(RLIMIT_NOFILE, &r) | (prlimit(getpid(), RLIMIT_NOFILE, NULL, &r) != 0) |
+    return getrlimit(RLIMIT_NOFILE, &limit) |
+           (prlimit(getpid(), RLIMIT_NOFILE, NULL, &limit) != 0) |
            (sched_getaffinity(0, sizeof(cpus), &cpus) < 0) | pipe(pipes) |
            (fcntl(pipes[0], F_SETFL, O_NONBLOCK) != 0) |
            (fcntl(pipes[0], F_SETFD, FD_CLOEXEC) != 0) | (ioctl(pipes[0], FIONREAD, &waiting) != 0);
@@ -176,17 +178,18 @@ static void *sets_its_policy(void *failed)
 
 static int thread_fails(void *(*work)(void *))
 {
-    pthread_t t;
+    pthread_t thread;
     char mark;
     void *failed = &mark;
-    return pthread_create(&t, NULL, work, &mark) != 0 || pthread_join(t, &failed) != 0 || failed;
+    return pthread_create(&thread, NULL, work, &mark) != 0 || pthread_join(thread, &failed) != 0 ||
+           failed;
 }
 
 static int by_thread(void)
 {
-    void *m = malloc(1 << 24);
-    const int bad = !m || thread_fails(asks_for_its_stack) || thread_fails(sets_its_policy);
-    free(m);
+    void *memory = malloc(1 << 24);
+    const int bad = !memory || thread_fails(asks_for_its_stack) || thread_fails(sets_its_policy);
+    free(memory);
     return bad;
 }
 

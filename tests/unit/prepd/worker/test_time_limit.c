@@ -56,13 +56,13 @@ static void test_time_limit__bounds_the_waits_of_an_item(void **state)
     (void)state;
     pid_t pid = fork();
     if (pid == 0) {
-        int n = time_limit_wait() ? 100 : 0; /* without a limit there is no wait */
+        int count = time_limit_wait() ? 100 : 0; /* without a limit there is no wait */
         if (time_limit_install(LIMIT_MS / 1e3) != ST_OK)
             _exit(99);
         for (int item = 0; item < 20; item++)
             for (time_limit_start(); time_limit_wait();)
-                n++;
-        _exit(n == 20 * 4 ? 0 : 1);
+                count++;
+        _exit(count == 20 * 4 ? 0 : 1);
     }
     assert_int_equal(end_of(pid), PROC_END_LEFT);
 }

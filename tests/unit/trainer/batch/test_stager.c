@@ -15,7 +15,7 @@ static void open_staged(fixture *setup, const row *rows, int64_t count, int64_t 
     model_options options = {.training = false};
     batch_caps_for(rows, count, steps, 4 * steps, &options.cap);
     fixture_model(setup, &options, steps > 1);
-    assert_ok(stage_rows(setup->g, setup->s, rows, count, out));
+    assert_ok(stage_rows(setup->staging, setup->queue, rows, count, out));
 }
 
 static void open_debug(fixture *setup)
@@ -108,8 +108,8 @@ static void test_stager__weighting(void **state)
     assert_true(batch->weight == want[WEIGHTING_TOKEN]);
     for (int kind = WEIGHTING_SQRT; kind >= WEIGHTING_TOKEN; kind--) {
         double sum = 0;
-        stager_weigh(setup.g, kind);
-        assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
+        stager_weigh(setup.staging, kind);
+        assert_ok(stage_rows(setup.staging, setup.queue, &packed, 1, &batch));
         assert_true(fabs(batch->weight - want[kind]) < 1e-12);
         for (int64_t i = 0; i < batch->targets; i++)
             sum += (double)((float *)batch->target_weight)[i];
@@ -160,8 +160,8 @@ static void test_stager__padding(void **state)
     assert_int_equal(batch->positions[64 + 7], 5); /* the axes lie cap.tokens apart */
     assert_int_equal(batch->cu_docs[3], 46);
     row small = fixture_row(&setup, &debug_documents[2], 1, false);
-    assert_ok(
-        stage_rows(setup.g, setup.s, &small, 1, &batch)); /* nothing of the larger batch remains */
+    assert_ok(stage_rows(setup.staging, setup.queue, &small, 1,
+                         &batch)); /* nothing of the larger batch remains */
     for (int64_t doc = 1; doc <= 3; doc++)
         assert_int_equal(batch->cu_docs[doc], 10);
     for (int64_t i = batch->targets; i < batch->cap.targets; i++)
@@ -188,8 +188,8 @@ static void test_stager__buckets(void **state)
     batch_caps tight[2] = {small, options.cap};
     tight[1].longest = 20; /* the longest document has 21 tokens */
     fixture_model(&setup, &options, true);
-    stager_bucket(setup.g, tight, 2);
-    assert_ok(stage_rows(setup.g, setup.s, two, 2, &batch));
+    stager_bucket(setup.staging, tight, 2);
+    assert_ok(stage_rows(setup.staging, setup.queue, two, 2, &batch));
     batch_caps caps = batch_sizes(batch);
     assert_memory_equal(&caps, &small, sizeof caps);
     assert_int_equal(batch->tokens, 20);
@@ -197,7 +197,7 @@ static void test_stager__buckets(void **state)
     assert_int_equal(batch->positions[24 + 12], 2); /* the axes lie the bucket's tokens apart */
     assert_int_equal(batch->cu_docs[2], 20);
     const int32_t variant = batch->variant, *tokens = batch->input_ids;
-    assert_ok(stage_rows(setup.g, setup.s, &all, 1, &batch));
+    assert_ok(stage_rows(setup.staging, setup.queue, &all, 1, &batch));
     caps = batch_sizes(batch);
     assert_memory_equal(&caps, &options.cap, sizeof caps);
     assert_int_equal(batch->longest, 21);
@@ -205,13 +205,13 @@ static void test_stager__buckets(void **state)
     assert_ptr_equal(batch->input_ids, tokens); /* a captured graph has these addresses */
     assert_true(batch->variant / 4 != variant / 4);
     tight[1].longest = 21;
-    assert_ok(stage_rows(setup.g, setup.s, &all, 1, &batch));
+    assert_ok(stage_rows(setup.staging, setup.queue, &all, 1, &batch));
     assert_int_equal(batch_sizes(batch).longest, 21);
     tight[0].targets = 1;
-    assert_ok(stage_rows(setup.g, setup.s, two, 2, &batch));
+    assert_ok(stage_rows(setup.staging, setup.queue, two, 2, &batch));
     assert_int_equal(batch_sizes(batch).longest, 21);
-    assert_ok(stage_rows(setup.g, setup.s, &last, 1, &batch));
-    stager_bucket(setup.g, NULL, 0);
+    assert_ok(stage_rows(setup.staging, setup.queue, &last, 1, &batch));
+    stager_bucket(setup.staging, NULL, 0);
     fixture_close(&setup);
 }
 
@@ -291,28 +291,33 @@ static void test_stager__refuses_by_sample(void **state)
     } while (0)
     FRESH();
     ids[40] = 2048;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch), "sample 33");
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
+                 "sample 33");
     FRESH();
     labels[41] = 5000;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch), "sample 33");
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
+                 "sample 33");
     FRESH();
     labels[batch->target_token[0] + 1] = NO_LABEL; /* room for one more */
     labels[21] = 7;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch), "no token before it");
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
+                 "no token before it");
     FRESH();
     visual[5] = -1;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch), "sample 11");
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
+                 "sample 11");
     FRESH();
     visual[5] = 99;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch), "visual row 99");
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
+                 "visual row 99");
     FRESH();
-    ids[5] = setup.d.video_token;
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, &bad, 1, &batch),
+    ids[5] = setup.dims.video_token;
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, &bad, 1, &batch),
                  "both image and video");
     FRESH();
     const row two[2] = {packed, packed};
-    assert_fails(ST_BAD_INPUT, stage_rows(setup.g, setup.s, two, 2, &batch), "capacity");
-    assert_ok(stage_rows(setup.g, setup.s, &bad, 1, &batch));
+    assert_fails(ST_BAD_INPUT, stage_rows(setup.staging, setup.queue, two, 2, &batch), "capacity");
+    assert_ok(stage_rows(setup.staging, setup.queue, &bad, 1, &batch));
 #undef FRESH
     fixture_close(&setup);
 }
@@ -335,11 +340,11 @@ static void test_stager__ranks_share_rows_in_buckets(void **state)
             .context = 2, .tensor = 2, .context_rank = rank / 2, .tensor_rank = rank % 2};
         stager *staging;
         device_batch *batch;
-        assert_ok(stager_new_shared(setup.s, &setup.d, &bucket[1], &share, &staging));
+        assert_ok(stager_new_shared(setup.queue, &setup.dims, &bucket[1], &share, &staging));
         stager_bucket(staging, bucket, 2);
         for (int turn = 0; turn < 4; turn++) {
             const bool is_large = turn % 2;
-            assert_ok(stage_rows(staging, setup.s, is_large ? &large : &small, 1, &batch));
+            assert_ok(stage_rows(staging, setup.queue, is_large ? &large : &small, 1, &batch));
             assert_int_equal(batch->cap.tokens, (bucket[is_large].tokens + 3) / 4);
             assert_int_equal(batch->cap.patches, bucket[is_large].patches);
             assert_int_equal(batch->cu_frames[batch->frames], batch->patches);
@@ -347,7 +352,7 @@ static void test_stager__ranks_share_rows_in_buckets(void **state)
         tokens += *batch->n_tokens; /* on the CPU the test can read device memory */
         patches += batch->patches;
         targets += batch->targets;
-        stager_free(&staging, setup.s);
+        stager_free(&staging, setup.queue);
     }
     assert_int_equal(tokens, large.n_tokens);
     assert_int_equal(patches, large.n_patches + large.n_video_patches);
@@ -376,8 +381,8 @@ static void test_stager__later_stages_have_only_text(void **state)
         blind.blind = true;
         const row_share *const share[2] = {&seeing, &blind};
         for (int i = 0; i < 2; i++) {
-            assert_ok(stager_new_shared(setup.s, &setup.d, &cap, share[i], &staging[i]));
-            assert_ok(stage_rows(staging[i], setup.s, &packed, 1, &batch[i]));
+            assert_ok(stager_new_shared(setup.queue, &setup.dims, &cap, share[i], &staging[i]));
+            assert_ok(stage_rows(staging[i], setup.queue, &packed, 1, &batch[i]));
         }
         assert_true(batch[0]->patches > 0 && batch[0]->frames > 0);
         assert_int_equal(batch[1]->patches + batch[1]->frames, 0);
@@ -392,7 +397,7 @@ static void test_stager__later_stages_have_only_text(void **state)
         assert_memory_equal(batch[1]->positions, batch[0]->positions, 3 * tokens);
         assert_memory_equal(batch[1]->visual_index, batch[0]->visual_index, tokens);
         for (int i = 0; i < 2; i++)
-            stager_free(&staging[i], setup.s);
+            stager_free(&staging[i], setup.queue);
     }
     fixture_close(&setup);
 }

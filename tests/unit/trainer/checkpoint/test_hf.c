@@ -44,26 +44,27 @@ static void open_text_only(fixture *setup)
 /* The values of all parameters, one after the other; the caller frees them. */
 static double *values_of(fixture *setup)
 {
-    double *values = malloc((size_t)setup->p->total * sizeof *values), *to = values;
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        assert_ok(params_read(setup->p->list[i].value, setup->s, 0, setup->p->list[i].count, to));
-        to += setup->p->list[i].count;
+    double *values = malloc((size_t)setup->registry->total * sizeof *values), *to = values;
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        assert_ok(params_read(setup->registry->list[i].value, setup->queue, 0,
+                              setup->registry->list[i].count, to));
+        to += setup->registry->list[i].count;
     }
     return values;
 }
 
 static void clear_values(fixture *setup)
 {
-    size_t bytes = (size_t)setup->p->block_elements * sizeof(float);
-    assert_ok(setup->dev->backend->zero(setup->s, setup->p->values, bytes));
+    size_t bytes = (size_t)setup->registry->block_elements * sizeof(float);
+    assert_ok(setup->dev->backend->zero(setup->queue, setup->registry->values, bytes));
 }
 
 static void assert_loads_as(fixture *setup, const char *folder, const double *want)
 {
     clear_values(setup);
-    assert_ok(hf_load(setup->p, setup->s, folder));
+    assert_ok(hf_load(setup->registry, setup->queue, folder));
     double *got = values_of(setup);
-    assert_memory_equal(got, want, (size_t)setup->p->total * sizeof *got);
+    assert_memory_equal(got, want, (size_t)setup->registry->total * sizeof *got);
     free(got);
 }
 
@@ -74,18 +75,18 @@ static void test_hf__f32_round_trip_one_file_and_shards(void **state)
     open_preset(&setup, "debug");
     char *folder = harness_temp();
     double *want = values_of(&setup);
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, folder,
                         &(hf_export_options){.dtype = HF_EXPORT_F32}));
     assert_int_equal(access(path_in(folder, "model.safetensors.index.json"), F_OK), -1);
     assert_loads_as(&setup, folder, want);
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, folder,
                         &(hf_export_options){.dtype = HF_EXPORT_F32, .shard_bytes = 3000000}));
     assert_int_equal(access(path_in(folder, "model.safetensors"), F_OK), -1);
     assert_loads_as(&setup, folder, want);
     json_value *index;
     assert_ok(json_load(path_in(folder, "model.safetensors.index.json"), &index));
     assert_int_equal(json_int(json_find(json_find(index, "metadata"), "total_size"), 0),
-                     setup.p->total * 4);
+                     setup.registry->total * 4);
     assert_int_equal(json_count(json_find(index, "weight_map")), 146);
     json_free(&index);
     model_dims back;
@@ -102,7 +103,7 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
     fixture setup;
     open_preset(&setup, "tile"); /* 2I = H: only the down projection tells the layouts apart */
     char *first = harness_temp(), *second = harness_temp();
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, first, &(hf_export_options){0}));
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, first, &(hf_export_options){0}));
     st_file file;
     assert_ok(st_open(path_in(first, "model.safetensors"), &file));
     assert_string_equal(st_meta_find(&file, "format"), "pt");
@@ -111,8 +112,8 @@ static void test_hf__bf16_is_the_default_and_stable(void **state)
         assert_int_equal(file.tensors[i].dtype, DT_BF16);
     assert_int_equal((uintptr_t)file.tensors[0].data.data % 8, 0);
     st_close(&file);
-    assert_ok(hf_load(setup.p, setup.s, first));
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, second,
+    assert_ok(hf_load(setup.registry, setup.queue, first));
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, second,
                         &(hf_export_options){.source = first, .dtype = HF_EXPORT_AS_SOURCE}));
     hash128 one, other;
     assert_ok(hash_file(path_in(first, "model.safetensors"), &one));
@@ -159,7 +160,7 @@ static void rewrite_done(rewrite *changed)
 static float *read_floats(fixture *setup, const param *weight)
 {
     float *out = malloc((size_t)weight->count * sizeof *out);
-    assert_ok(setup->dev->backend->to_host(setup->s, out, weight->value,
+    assert_ok(setup->dev->backend->to_host(setup->queue, out, weight->value,
                                            (size_t)weight->count * sizeof *out));
     return out;
 }
@@ -210,8 +211,8 @@ static void add_per_expert(rewrite *changed, const param *weight, const float *f
 static rewrite rewrite_as(fixture *setup, expert_layout stored)
 {
     rewrite changed = {0};
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        const param *weight = &setup->p->list[i];
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        const param *weight = &setup->registry->list[i];
         float *values = read_floats(setup, weight);
         if (weight->group == GROUP_EXPERTS && stored != EXPERTS_FUSED) {
             if (stored == EXPERTS_EXCHANGED)
@@ -277,23 +278,23 @@ static void test_hf__a_rank_loads_its_slices(void **state)
             st_write(path_in(folder, "model.safetensors"), changed.list, changed.count, NULL, 0));
         for (int rank = 0; rank < degrees.world; rank++) {
             params *registry;
-            assert_ok(params_new(&setup.d, &registry));
-            assert_ok(params_cut(registry, &setup.d, &degrees, mesh_place_of(&degrees, rank)));
-            assert_ok(params_alloc(registry, setup.s, false));
-            assert_ok(hf_load(registry, setup.s, folder));
+            assert_ok(params_new(&setup.dims, &registry));
+            assert_ok(params_cut(registry, &setup.dims, &degrees, mesh_place_of(&degrees, rank)));
+            assert_ok(params_alloc(registry, setup.queue, false));
+            assert_ok(hf_load(registry, setup.queue, folder));
             const double *whole = want;
             for (int64_t i = 0; i < registry->count; whole += registry->list[i++].count) {
                 const param *weight = &registry->list[i];
                 double *got = malloc((size_t)weight->n_local * sizeof *got);
                 int64_t at;
-                assert_ok(params_read(weight->value, setup.s, 0, weight->n_local, got));
+                assert_ok(params_read(weight->value, setup.queue, 0, weight->n_local, got));
                 for (int64_t j = 0; j < weight->n_local; j++) {
                     slice_run(&weight->held, j, 1, &at);
                     assert_true(got[j] == whole[at]);
                 }
                 free(got);
             }
-            params_release(registry, setup.s);
+            params_release(registry, setup.queue);
             params_free(&registry);
         }
         rewrite_done(&changed);
@@ -310,7 +311,7 @@ static void test_hf__text_only_names(void **state)
     open_text_only(&setup);
     char *folder = harness_temp();
     double *want = values_of(&setup);
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, folder,
                         &(hf_export_options){.dtype = HF_EXPORT_F32}));
     st_file file;
     assert_ok(st_open(path_in(folder, "model.safetensors"), &file));
@@ -355,7 +356,7 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     open_preset(&setup, "debug");
     char *folder = harness_temp();
     double *want = values_of(&setup);
-    assert_fails(ST_NO_INPUT, hf_load(setup.p, setup.s, folder), "model.safetensors");
+    assert_fails(ST_NO_INPUT, hf_load(setup.registry, setup.queue, folder), "model.safetensors");
     rewrite changed = rewrite_as(&setup, EXPERTS_FUSED);
     st_tensor *norm = &changed.list[1]; /* layer 0's input_layernorm: [128] becomes [64, 2] */
     norm->n_dims = 2;
@@ -364,12 +365,13 @@ static void test_hf__problems_are_named_and_nothing_changes(void **state)
     char *old = (char *)changed.list[2].name; /* q_proj under an unknown name */
     changed.list[2].name = "model.surprise";
     assert_ok(st_write(path_in(folder, "model.safetensors"), changed.list, changed.count, NULL, 0));
-    assert_fails(ST_BAD_INPUT, hf_load(setup.p, setup.s, folder), "input_layernorm.weight [64, 2]");
+    assert_fails(ST_BAD_INPUT, hf_load(setup.registry, setup.queue, folder),
+                 "input_layernorm.weight [64, 2]");
     assert_non_null(strstr(status_text(), "model.surprise"));
     assert_non_null(strstr(status_text(), "layers.0.self_attn.q_proj.weight (missing"));
     changed.list[2].name = old;
     double *got = values_of(&setup);
-    assert_memory_equal(got, want, (size_t)setup.p->total * sizeof *got);
+    assert_memory_equal(got, want, (size_t)setup.registry->total * sizeof *got);
     free(got);
     rewrite_done(&changed);
     free(want);
@@ -392,13 +394,14 @@ static void test_hf__other_files_are_copied(void **state)
     open_preset(&setup, "debug");
     char *source = harness_temp(), *out = harness_temp();
     char *config = NULL, *spaced = NULL;
-    assert_ok(dims_config_json(&setup.d, &config));
+    assert_ok(dims_config_json(&setup.dims, &config));
     assert_true(asprintf(&spaced, "\n\n%s\n", config) > 0); /* the same meaning in other bytes */
     write_file(path_in(source, "config.json"), spaced);
     write_file(path_in(source, "tokenizer.json"), "{}");
     write_file(path_in(source, "preprocessor_config.json"), "{\"a\": 1}");
     write_file(path_in(source, "secret.txt"), "no");
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, out, &(hf_export_options){.source = source}));
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, out,
+                        &(hf_export_options){.source = source}));
     hash128 first, second;
     static const char *const same[] = {"config.json", "tokenizer.json", "preprocessor_config.json"};
     for (int i = 0; i < 3; i++) {
@@ -408,8 +411,9 @@ static void test_hf__other_files_are_copied(void **state)
     }
     assert_int_equal(access(path_in(out, "secret.txt"), F_OK), -1);
     assert_int_equal(access(path_in(out, "model.safetensors.tmp"), F_OK), -1);
-    setup.d.text.rms_eps = 1e-5; /* another model has another config.json */
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, out, &(hf_export_options){.source = source}));
+    setup.dims.text.rms_eps = 1e-5; /* another model has another config.json */
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, out,
+                        &(hf_export_options){.source = source}));
     assert_ok(hash_file(path_in(out, "config.json"), &second));
     assert_ok(hash_file(path_in(source, "config.json"), &first));
     assert_false(hash_equal(first, second));

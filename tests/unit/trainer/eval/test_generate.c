@@ -18,23 +18,23 @@ static const document packed[3] = {{"4 1x4x6 3 1x6x4 2", 7}, {"5 1x4x4 2 1x6x4 8
 
 /* A row of three documents whose labels are as prepd writes them: one run at the end of each
  * document. */
-static row packed_row(fixture *f)
+static row packed_row(fixture *setup)
 {
-    row r = fixture_row(f, packed, 3, false);
-    for (int64_t t = 0; t < r.n_tokens; t++)
-        r.labels[t] = NO_LABEL;
-    for (int64_t d = 0; d < 3; d++)
-        for (int64_t t = r.cu_seqlens[d + 1] - 2; t < r.cu_seqlens[d + 1]; t++)
-            r.labels[t] = r.input_ids[t];
-    return r;
+    row one = fixture_row(setup, packed, 3, false);
+    for (int64_t token = 0; token < one.n_tokens; token++)
+        one.labels[token] = NO_LABEL;
+    for (int64_t doc = 0; doc < 3; doc++)
+        for (int64_t token = one.cu_seqlens[doc + 1] - 2; token < one.cu_seqlens[doc + 1]; token++)
+            one.labels[token] = one.input_ids[token];
+    return one;
 }
 
 /* The reply of a document that has one. */
-static reply reply_to(const row *r, int64_t doc)
+static reply reply_to(const row *one, int64_t doc)
 {
     reply all[16];
-    const int64_t n = replies_of_row(r, all);
-    for (int64_t i = 0; i < n; i++)
+    const int64_t count = replies_of_row(one, all);
+    for (int64_t i = 0; i < count; i++)
         if (all[i].doc == doc)
             return all[i];
     fail();
@@ -44,54 +44,57 @@ static reply reply_to(const row *r, int64_t doc)
 static void test_prompt_of_reply__is_the_document_alone(void **state)
 {
     (void)state;
-    fixture f = {0};
-    assert_ok(dims_preset("debug", &f.d));
-    arena_init(&f.rows, 0);
-    row r = packed_row(&f), p;
-    int64_t begin = r.cu_seqlens[1], n = r.cu_seqlens[2] - begin - 2;
+    fixture setup = {0};
+    assert_ok(dims_preset("debug", &setup.dims));
+    arena_init(&setup.rows, 0);
+    row one = packed_row(&setup), own;
+    int64_t begin = one.cu_seqlens[1], count = one.cu_seqlens[2] - begin - 2;
     reply to;
-    to = reply_to(&r, 1);
-    assert_ok(prompt_of_reply(&r, &to, &f.rows, &p));
-    assert_ok(row_check(&p, "prompt"));
-    assert_int_equal(p.n_tokens, n);
-    assert_int_equal(p.n_docs, 1);
-    assert_int_equal(p.n_items, 2);
-    assert_int_equal(p.n_patches, 16 + 24);
-    assert_int_equal(p.doc_sample_id[0], 8);
-    assert_memory_equal(p.input_ids, r.input_ids + begin, (size_t)n * sizeof(int32_t));
-    assert_memory_equal(p.grid_thw, r.grid_thw + 6, 6 * sizeof(int32_t));
-    assert_memory_equal(p.pixels, r.pixels + 48 * PATCH_BYTES, 40 * PATCH_BYTES);
+    to = reply_to(&one, 1);
+    assert_ok(prompt_of_reply(&one, &to, &setup.rows, &own));
+    assert_ok(row_check(&own, "prompt"));
+    assert_int_equal(own.n_tokens, count);
+    assert_int_equal(own.n_docs, 1);
+    assert_int_equal(own.n_items, 2);
+    assert_int_equal(own.n_patches, 16 + 24);
+    assert_int_equal(own.doc_sample_id[0], 8);
+    assert_memory_equal(own.input_ids, one.input_ids + begin, (size_t)count * sizeof(int32_t));
+    assert_memory_equal(own.grid_thw, one.grid_thw + 6, 6 * sizeof(int32_t));
+    assert_memory_equal(own.pixels, one.pixels + 48 * PATCH_BYTES, 40 * PATCH_BYTES);
     for (int axis = 0; axis < 3; axis++)
-        assert_memory_equal(p.position_ids + axis * n, r.position_ids + axis * r.n_tokens + begin,
-                            (size_t)n * sizeof(int32_t));
-    for (int64_t t = 0; t < n; t++) {
-        int32_t was = r.visual_row[begin + t];
-        assert_int_equal(p.visual_row[t], was < 0 ? -1 : was - 12);
-        assert_int_equal(p.labels[t], NO_LABEL);
+        assert_memory_equal(own.position_ids + axis * count,
+                            one.position_ids + axis * one.n_tokens + begin,
+                            (size_t)count * sizeof(int32_t));
+    for (int64_t token = 0; token < count; token++) {
+        int32_t was = one.visual_row[begin + token];
+        assert_int_equal(own.visual_row[token], was < 0 ? -1 : was - 12);
+        assert_int_equal(own.labels[token], NO_LABEL);
     }
 
-    to = reply_to(&r, 2);
-    assert_ok(prompt_of_reply(&r, &to, &f.rows, &p)); /* text alone */
-    assert_int_equal(p.n_tokens, 8);
-    assert_int_equal(p.n_items + p.n_patches, 0);
-    arena_done(&f.rows);
+    to = reply_to(&one, 2);
+    assert_ok(prompt_of_reply(&one, &to, &setup.rows, &own)); /* text alone */
+    assert_int_equal(own.n_tokens, 8);
+    assert_int_equal(own.n_items + own.n_patches, 0);
+    arena_done(&setup.rows);
 }
 
 /* A branch without its prefix would be a question without its picture. */
 static void test_prompt_of_reply__refuses_part_of_a_sample(void **state)
 {
     (void)state;
-    fixture f = {0};
-    assert_ok(dims_preset("debug", &f.d));
-    arena_init(&f.rows, 0);
-    row r = packed_row(&f), p;
-    reply to = reply_to(&r, 1);
-    assert_ok(arena_calloc(&f.rows, (size_t)r.n_docs, sizeof(int32_t), (void **)&r.doc_prefix));
-    r.doc_prefix[0] = r.doc_part[0] = -1;
-    assert_fails(ST_BAD_INPUT, prompt_of_reply(&r, &to, &f.rows, &p),
+    fixture setup = {0};
+    assert_ok(dims_preset("debug", &setup.dims));
+    arena_init(&setup.rows, 0);
+    row one = packed_row(&setup), own;
+    reply to = reply_to(&one, 1);
+    assert_ok(
+        arena_calloc(&setup.rows, (size_t)one.n_docs, sizeof(int32_t), (void **)&one.doc_prefix));
+    one.doc_prefix[0] = one.doc_part[0] = -1;
+    assert_fails(ST_BAD_INPUT, prompt_of_reply(&one, &to, &setup.rows, &own),
                  "sample 8 shares its beginning");
-    assert_fails(ST_BAD_INPUT, prompt_whole_document(&r, 0, &f.rows, &p), "shares its beginning");
-    arena_done(&f.rows);
+    assert_fails(ST_BAD_INPUT, prompt_whole_document(&one, 0, &setup.rows, &own),
+                 "shares its beginning");
+    arena_done(&setup.rows);
 }
 
 /* The prompt of a later reply has the reference of the earlier ones, and only the pictures that
@@ -99,126 +102,127 @@ static void test_prompt_of_reply__refuses_part_of_a_sample(void **state)
 static void test_prompt_of_reply__ends_before_a_later_reply(void **state)
 {
     (void)state;
-    fixture f = {0};
-    assert_ok(dims_preset("debug", &f.d));
-    arena_init(&f.rows, 0);
-    row r = packed_row(&f), p;
-    const int64_t begin = r.cu_seqlens[1];
+    fixture setup = {0};
+    assert_ok(dims_preset("debug", &setup.dims));
+    arena_init(&setup.rows, 0);
+    row one = packed_row(&setup), own;
+    const int64_t begin = one.cu_seqlens[1];
     reply all[4];
     int64_t between = begin; /* the text token after the first picture of document 1 */
-    while (r.visual_row[between] < 0)
+    while (one.visual_row[between] < 0)
         between++;
-    while (r.visual_row[between] >= 0)
+    while (one.visual_row[between] >= 0)
         between++;
-    r.labels[between] = r.input_ids[between];
-    assert_int_equal(replies_of_row(&r, all), 4);
-    assert_ok(prompt_of_reply(&r, &all[1], &f.rows, &p));
-    assert_int_equal(p.n_tokens, between - begin);
-    assert_int_equal(p.n_items, 1);
-    assert_int_equal(p.n_patches, 16);
-    assert_ok(row_check(&p, "prompt"));
-    assert_ok(prompt_of_reply(&r, &all[2], &f.rows, &p));
-    assert_int_equal(p.n_tokens, r.cu_seqlens[2] - begin - 2);
-    assert_int_equal(p.n_items, 2);
-    assert_int_equal(p.input_ids[between - begin], r.input_ids[between]);
-    arena_done(&f.rows);
+    one.labels[between] = one.input_ids[between];
+    assert_int_equal(replies_of_row(&one, all), 4);
+    assert_ok(prompt_of_reply(&one, &all[1], &setup.rows, &own));
+    assert_int_equal(own.n_tokens, between - begin);
+    assert_int_equal(own.n_items, 1);
+    assert_int_equal(own.n_patches, 16);
+    assert_ok(row_check(&own, "prompt"));
+    assert_ok(prompt_of_reply(&one, &all[2], &setup.rows, &own));
+    assert_int_equal(own.n_tokens, one.cu_seqlens[2] - begin - 2);
+    assert_int_equal(own.n_items, 2);
+    assert_int_equal(own.input_ids[between - begin], one.input_ids[between]);
+    arena_done(&setup.rows);
 }
 
 /* A row with prompt and answer as one document, whose targets are the tokens of the answer. */
-static row forced_row(fixture *f, const row *r, int64_t doc, const token_list *answer)
+static row forced_row(fixture *setup, const row *one, int64_t doc, const token_list *answer)
 {
-    row p, out;
+    row own, out;
     int64_t extra = (int64_t)answer->count;
-    const reply wanted = reply_to(r, doc);
-    assert_ok(prompt_of_reply(r, &wanted, &f->rows, &p));
-    out = p;
-    out.n_tokens = p.n_tokens + extra;
-    assert_ok(row_alloc(&out, &f->rows, 0));
+    const reply wanted = reply_to(one, doc);
+    assert_ok(prompt_of_reply(one, &wanted, &setup->rows, &own));
+    out = own;
+    out.n_tokens = own.n_tokens + extra;
+    assert_ok(row_alloc(&out, &setup->rows, 0));
     out.cu_seqlens[1] = (int32_t)out.n_tokens;
-    memcpy(out.input_ids, p.input_ids, (size_t)p.n_tokens * sizeof(int32_t));
-    memcpy(out.visual_row, p.visual_row, (size_t)p.n_tokens * sizeof(int32_t));
-    memcpy(out.grid_thw, p.grid_thw, (size_t)p.n_items * 3 * sizeof(int32_t));
-    memcpy(out.pixels, p.pixels, (size_t)p.n_patches * PATCH_BYTES);
+    memcpy(out.input_ids, own.input_ids, (size_t)own.n_tokens * sizeof(int32_t));
+    memcpy(out.visual_row, own.visual_row, (size_t)own.n_tokens * sizeof(int32_t));
+    memcpy(out.grid_thw, own.grid_thw, (size_t)own.n_items * 3 * sizeof(int32_t));
+    memcpy(out.pixels, own.pixels, (size_t)own.n_patches * PATCH_BYTES);
     int32_t next = 0;
-    for (int64_t i = 0; i < 3 * p.n_tokens; i++)
-        if (p.position_ids[i] >= next)
-            next = p.position_ids[i] + 1;
+    for (int64_t i = 0; i < 3 * own.n_tokens; i++)
+        if (own.position_ids[i] >= next)
+            next = own.position_ids[i] + 1;
     for (int axis = 0; axis < 3; axis++) {
         int32_t *to = out.position_ids + axis * out.n_tokens;
-        memcpy(to, p.position_ids + axis * p.n_tokens, (size_t)p.n_tokens * sizeof(int32_t));
+        memcpy(to, own.position_ids + axis * own.n_tokens, (size_t)own.n_tokens * sizeof(int32_t));
         for (int64_t i = 0; i < extra; i++)
-            to[p.n_tokens + i] = next + (int32_t)i;
+            to[own.n_tokens + i] = next + (int32_t)i;
     }
     for (int64_t i = 0; i < extra; i++)
-        out.input_ids[p.n_tokens + i] = out.labels[p.n_tokens + i] = answer->id[i];
+        out.input_ids[own.n_tokens + i] = out.labels[own.n_tokens + i] = answer->id[i];
     return out;
 }
 
 /* The token that follows a row of one document, by a forward pass over all of it. */
-static int32_t next_word(session *s, const row *r)
+static int32_t next_word(session *run, const row *one)
 {
-    const backend_vtable *v = s->device->backend;
-    const int32_t at = (int32_t)(r->n_tokens - 1);
-    loss_sums sums = {s->sums.loss, s->sums.weight, s->sums.aux};
-    int64_t vocab = s->dims.text.vocab, best = -1;
-    device_batch *b;
+    const backend_vtable *backend = run->device->backend;
+    const int32_t at = (int32_t)(one->n_tokens - 1);
+    loss_sums sums = {run->sums.loss, run->sums.weight, run->sums.aux};
+    int64_t vocab = run->dims.text.vocab, best = -1;
+    device_batch *batch;
     float *logits;
     int32_t *last;
-    assert_ok(v->alloc(s->device, (size_t)vocab * sizeof *logits, (void **)&logits));
-    assert_ok(v->alloc(s->device, sizeof *last, (void **)&last));
-    assert_ok(v->to_device(s->stream, last, &at, sizeof at));
-    assert_ok(stage_rows(s->stager, s->stream, r, 1, &b));
-    assert_ok(model_forward(s->model, s->stream, b, &sums, NULL, NULL));
-    assert_ok(model_logits(s->model, s->stream, last, 1, logits));
-    assert_ok(v->wait(s->stream)); /* on the CPU the test can read device memory */
+    assert_ok(backend->alloc(run->device, (size_t)vocab * sizeof *logits, (void **)&logits));
+    assert_ok(backend->alloc(run->device, sizeof *last, (void **)&last));
+    assert_ok(backend->to_device(run->stream, last, &at, sizeof at));
+    assert_ok(stage_rows(run->stager, run->stream, one, 1, &batch));
+    assert_ok(model_forward(run->model, run->stream, batch, &sums, NULL, NULL));
+    assert_ok(model_logits(run->model, run->stream, last, 1, logits));
+    assert_ok(backend->wait(run->stream)); /* on the CPU the test can read device memory */
     for (int64_t i = 0; i < vocab; i++)
-        if (i != s->dims.image_token && i != s->dims.video_token &&
+        if (i != run->dims.image_token && i != run->dims.video_token &&
             (best < 0 || logits[i] > logits[best]))
             best = i;
-    v->release(s->device, logits);
-    v->release(s->device, last);
+    backend->release(run->device, logits);
+    backend->release(run->device, last);
     return (int32_t)best;
 }
 
 /* Generates the answer without a cache: one pass over the whole document for each token. */
-static void recomputed_answer(fixture *f, session *s, const row *r, int64_t doc, token_list *out)
+static void recomputed_answer(fixture *setup, session *run, const row *one, int64_t doc,
+                              token_list *out)
 {
     int32_t id[NEW_TOKENS];
     *out = (token_list){.id = malloc(sizeof id), .capacity = NEW_TOKENS};
     assert_non_null(out->id);
     while (out->count < NEW_TOKENS) {
-        row forced = forced_row(f, r, doc, out);
-        int32_t word = next_word(s, &forced);
-        if (word == s->dims.eos_token)
+        row forced = forced_row(setup, one, doc, out);
+        int32_t word = next_word(run, &forced);
+        if (word == run->dims.eos_token)
             break;
         out->id[out->count++] = word;
     }
 }
 
-static session session_of(fixture *f)
+static session session_of(fixture *setup)
 {
-    session s = {.device = f->dev,
-                 .stream = f->s,
-                 .dims = f->d,
-                 .params = f->p,
-                 .model = f->m,
-                 .stager = f->g,
-                 .cap = f->o.cap,
-                 .sums = {f->sums.loss, f->sums.weight, f->sums.aux}};
-    mesh_alone(&s.mesh);
-    return s;
+    session run = {.device = setup->dev,
+                   .stream = setup->queue,
+                   .dims = setup->dims,
+                   .params = setup->registry,
+                   .model = setup->net,
+                   .stager = setup->staging,
+                   .cap = setup->options.cap,
+                   .sums = {setup->sums.loss, setup->sums.weight, setup->sums.aux}};
+    mesh_alone(&run.mesh);
+    return run;
 }
 
-static status open_generator(session *s)
+static status open_generator(session *run)
 {
-    const generator_options o = {.stream = s->stream,
-                                 .dims = &s->dims,
-                                 .mesh = &s->mesh,
-                                 .model = s->model,
-                                 .prompts = s->stager,
-                                 .cap = s->cap,
-                                 .longest = s->cap.tokens};
-    return generate_new(&o, &s->generator);
+    const generator_options options = {.stream = run->stream,
+                                       .dims = &run->dims,
+                                       .mesh = &run->mesh,
+                                       .model = run->model,
+                                       .prompts = run->stager,
+                                       .cap = run->cap,
+                                       .longest = run->cap.tokens};
+    return generate_new(&options, &run->generator);
 }
 
 /* Answers all documents at once with cached keys and values; then again with ops that run on
@@ -226,46 +230,46 @@ static status open_generator(session *s)
 static void test_generate_answers__is_what_recomputing_chooses(void **state)
 {
     (void)state;
-    fixture f;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&f, &d);
-    row r = packed_row(&f);
-    model_options o = {.training = false, .router_aux_coef = 0.1};
-    batch_caps_for(&r, 1, 64, 64, &o.cap);
-    fixture_model(&f, &o, false);
-    session s = session_of(&f);
+    fixture setup;
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&setup, &dims);
+    row one = packed_row(&setup);
+    model_options options = {.training = false, .router_aux_coef = 0.1};
+    batch_caps_for(&one, 1, 64, 64, &options.cap);
+    fixture_model(&setup, &options, false);
+    session run = session_of(&setup);
     token_list want[3], got[3];
     size_t words = 0;
     bool ended = false;
-    s.dims.eos_token = -1;
-    recomputed_answer(&f, &s, &r, 0, &want[0]);
-    s.dims.eos_token = want[0].id[2]; /* so that this answer ends before the others */
+    run.dims.eos_token = -1;
+    recomputed_answer(&setup, &run, &one, 0, &want[0]);
+    run.dims.eos_token = want[0].id[2]; /* so that this answer ends before the others */
     token_list_done(&want[0]);
     for (int64_t doc = 0; doc < 3; doc++) {
-        recomputed_answer(&f, &s, &r, doc, &want[doc]);
+        recomputed_answer(&setup, &run, &one, doc, &want[doc]);
         words += want[doc].count;
         ended |= want[doc].count < NEW_TOKENS;
     }
     assert_true(ended && words > NEW_TOKENS);
     const int64_t docs[3] = {2, 0, 1};
-    const reply replies[3] = {reply_to(&r, 2), reply_to(&r, 0), reply_to(&r, 1)};
+    const reply replies[3] = {reply_to(&one, 2), reply_to(&one, 0), reply_to(&one, 1)};
     for (int way = 0; way < 3; way++) {
-        stager_fix_shapes(f.g, way == 1);
-        s.cap.docs = way == 2 ? 1 : o.cap.docs;
-        assert_ok(open_generator(&s));
+        stager_fix_shapes(setup.staging, way == 1);
+        run.cap.docs = way == 2 ? 1 : options.cap.docs;
+        assert_ok(open_generator(&run));
         memset(got, 0, sizeof got);
-        assert_ok(generate_answers(s.generator, &r, replies, 3, NEW_TOKENS, got));
+        assert_ok(generate_answers(run.generator, &one, replies, 3, NEW_TOKENS, got));
         for (int i = 0; i < 3; i++) {
             assert_int_equal(got[i].count, want[docs[i]].count);
             assert_memory_equal(got[i].id, want[docs[i]].id, got[i].count * sizeof(int32_t));
             token_list_done(&got[i]);
         }
-        generate_free(&s.generator);
+        generate_free(&run.generator);
     }
     for (int i = 0; i < 3; i++)
         token_list_done(&want[i]);
-    fixture_close(&f);
+    fixture_close(&setup);
 }
 
 /* Counts the rows that the routers see, which is how much is computed for an answer beyond its
@@ -273,50 +277,50 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
 static int64_t rows_seen;
 static status (*route_below)(stream *, const route_fwd_args *);
 
-static status count_rows(stream *s, const route_fwd_args *a)
+static status count_rows(stream *queue, const route_fwd_args *args)
 {
-    rows_seen += a->tokens;
-    return route_below(s, a);
+    rows_seen += args->tokens;
+    return route_below(queue, args);
 }
 
 static void test_generate_answers__each_word_costs_one_token(void **state)
 {
     (void)state;
-    fixture f;
-    model_dims d;
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&f, &d);
-    row r = packed_row(&f);
-    model_options o = {.training = false};
-    batch_caps_for(&r, 1, 64, 64, &o.cap);
-    fixture_model(&f, &o, false);
-    session s = session_of(&f);
-    s.dims.eos_token = -1;
-    assert_ok(open_generator(&s));
-    ops_table counting = *f.s->ops;
+    fixture setup;
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&setup, &dims);
+    row one = packed_row(&setup);
+    model_options options = {.training = false};
+    batch_caps_for(&one, 1, 64, 64, &options.cap);
+    fixture_model(&setup, &options, false);
+    session run = session_of(&setup);
+    run.dims.eos_token = -1;
+    assert_ok(open_generator(&run));
+    ops_table counting = *setup.queue->ops;
     route_below = counting.route_fwd;
     counting.route_fwd = count_rows;
-    f.s->ops = &counting;
+    setup.queue->ops = &counting;
     token_list got[3] = {0};
     rows_seen = 0;
-    const reply replies[3] = {reply_to(&r, 0), reply_to(&r, 1), reply_to(&r, 2)};
-    assert_ok(generate_answers(s.generator, &r, replies, 3, NEW_TOKENS, got));
-    int64_t prompts = r.n_tokens - 3 * 2; /* without the targets */
-    assert_int_equal(rows_seen, d.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
+    const reply replies[3] = {reply_to(&one, 0), reply_to(&one, 1), reply_to(&one, 2)};
+    assert_ok(generate_answers(run.generator, &one, replies, 3, NEW_TOKENS, got));
+    int64_t prompts = one.n_tokens - 3 * 2; /* without the targets */
+    assert_int_equal(rows_seen, dims.text.layers * (prompts + 3 * (NEW_TOKENS - 1)));
     for (int i = 0; i < 3; i++)
         token_list_done(&got[i]);
-    generate_free(&s.generator);
-    fixture_close(&f);
+    generate_free(&run.generator);
+    fixture_close(&setup);
 }
 
 static tokenizer *golden_tokenizer(void)
 {
     const char *source = getenv("TESSERA_SOURCE");
     char path[STATUS_PATH_MAX];
-    tokenizer *t = NULL;
+    tokenizer *vocabulary = NULL;
     snprintf(path, sizeof path, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
-    assert_ok(tokenizer_load(path, &t));
-    return t;
+    assert_ok(tokenizer_load(path, &vocabulary));
+    return vocabulary;
 }
 
 /* A rank that fails to print an answer must still count as many questions as the others; otherwise
@@ -327,40 +331,40 @@ static void test_answers__are_counted_even_if_one_fails(void **state)
     static const char reference[] =
         "{\"question_type\":\"q\",\"answer_type\":\"a\",\"answers\":[\"yes\"]}";
     char references[512];
-    fixture f;
-    model_dims d;
+    fixture setup;
+    model_dims dims;
     vqa_tally tally[2];
-    conf c = {.eval_generate = 4};
-    answers a[2];
+    conf options = {.eval_generate = 4};
+    answers words[2];
     reply replies[3];
-    assert_ok(dims_preset("debug", &d));
-    fixture_open(&f, &d);
-    row r = packed_row(&f);
-    assert_int_equal(replies_of_row(&r, replies), 3);
-    model_options o = {.training = false};
-    batch_caps_for(&r, 1, 64, 64, &o.cap);
-    fixture_model(&f, &o, false);
-    session s = session_of(&f);
-    s.conf = &c;
-    s.tokenizer = golden_tokenizer();
-    assert_ok(open_generator(&s));
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&setup, &dims);
+    row one = packed_row(&setup);
+    assert_int_equal(replies_of_row(&one, replies), 3);
+    model_options how = {.training = false};
+    batch_caps_for(&one, 1, 64, 64, &how.cap);
+    fixture_model(&setup, &how, false);
+    session run = session_of(&setup);
+    run.conf = &options;
+    run.tokenizer = golden_tokenizer();
+    assert_ok(open_generator(&run));
     memset(tally, 0, sizeof tally);
     for (int fails = 0; fails < 2; fails++) {
-        a[fails] = (answers){.session = &s, .show = 4, .tally = &tally[fails]};
+        words[fails] = (answers){.session = &run, .show = 4, .tally = &tally[fails]};
         for (int turn = 0; turn < 2; turn++) {
             snprintf(references, sizeof references, "[%s,%s,%s]", fails ? "{}" : reference,
                      reference, reference);
-            r.references = references;
-            assert_ok(answers_row(&a[fails], &r, replies, 3));
-            assert_int_equal(a[fails].judged, turn == 0 ? 3 : 4);
-            assert_int_equal(a[fails].show, turn == 0 ? 1 : 0); /* 4 are asked for: 3 and 1 */
+            one.references = references;
+            assert_ok(answers_row(&words[fails], &one, replies, 3));
+            assert_int_equal(words[fails].judged, turn == 0 ? 3 : 4);
+            assert_int_equal(words[fails].show, turn == 0 ? 1 : 0); /* 4 are asked for: 3 and 1 */
         }
         assert_int_equal(tally[fails].all.count, fails ? 0 : 4);
-        assert_int_equal(a[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
+        assert_int_equal(words[fails].trouble.code, fails ? ST_BAD_INPUT : ST_OK);
     }
-    tokenizer_free(&s.tokenizer);
-    generate_free(&s.generator);
-    fixture_close(&f);
+    tokenizer_free(&run.tokenizer);
+    generate_free(&run.generator);
+    fixture_close(&setup);
 }
 
 int main(void)

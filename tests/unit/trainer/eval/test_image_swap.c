@@ -9,84 +9,86 @@
 
 enum { GRID = 16 * PATCH_BYTES }; /* bytes of a picture of 4 x 4 patches */
 
-static void open_rows(fixture *f)
+static void open_rows(fixture *setup)
 {
-    *f = (fixture){0};
-    assert_ok(dims_preset("debug", &f->d));
-    arena_init(&f->rows, 0);
+    *setup = (fixture){0};
+    assert_ok(dims_preset("debug", &setup->dims));
+    arena_init(&setup->rows, 0);
 }
 
 static void test_image_swap__first_picture_of_a_grid_has_no_partner(void **state)
 {
     (void)state;
-    fixture f;
-    image_swap *l;
+    fixture setup;
+    image_swap *swap;
     bool lent[2];
-    open_rows(&f);
-    assert_ok(image_swap_new(&l));
-    row r = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}, {"3 1x4x6 2", 2}}, 2, false);
+    open_rows(&setup);
+    assert_ok(image_swap_new(&swap));
+    row packed = fixture_row(&setup, (document[]){{"3 1x4x4 2", 1}, {"3 1x4x6 2", 2}}, 2, false);
     uint8_t before[GRID];
-    memcpy(before, r.pixels, GRID);
-    assert_ok(image_swap_exchange(l, &r, lent));
+    memcpy(before, packed.pixels, GRID);
+    assert_ok(image_swap_exchange(swap, &packed, lent));
     assert_false(lent[0] || lent[1]);
-    assert_memory_equal(before, r.pixels, GRID);
-    image_swap_free(&l);
-    image_swap_free(&l); /* accepts NULL */
-    arena_done(&f.rows);
+    assert_memory_equal(before, packed.pixels, GRID);
+    image_swap_free(&swap);
+    image_swap_free(&swap); /* accepts NULL */
+    arena_done(&setup.rows);
 }
 
 static void test_image_swap__gives_the_last_other_picture(void **state)
 {
     (void)state;
-    fixture f;
-    image_swap *l;
+    fixture setup;
+    image_swap *swap;
     bool lent[3];
-    open_rows(&f);
-    assert_ok(image_swap_new(&l));
-    row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
-    row b = fixture_row(&f, (document[]){{"3 1x4x4 2", 2}, {"5", 3}, {"9 1x4x4 1", 2}}, 3, false);
+    open_rows(&setup);
+    assert_ok(image_swap_new(&swap));
+    row one = fixture_row(&setup, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    row other =
+        fixture_row(&setup, (document[]){{"3 1x4x4 2", 2}, {"5", 3}, {"9 1x4x4 1", 2}}, 3, false);
     uint8_t first[GRID], second[GRID];
-    memcpy(first, a.pixels, GRID);
-    memcpy(second, b.pixels, GRID);
-    assert_memory_equal(second, b.pixels + GRID, GRID); /* two questions about the same picture */
-    assert_ok(image_swap_exchange(l, &a, lent));
-    assert_ok(image_swap_exchange(l, &b, lent));
+    memcpy(first, one.pixels, GRID);
+    memcpy(second, other.pixels, GRID);
+    assert_memory_equal(second, other.pixels + GRID,
+                        GRID); /* two questions about the same picture */
+    assert_ok(image_swap_exchange(swap, &one, lent));
+    assert_ok(image_swap_exchange(swap, &other, lent));
     assert_true(lent[0] && !lent[1] && lent[2]); /* a document without pictures does not count */
-    assert_memory_equal(first, b.pixels, GRID);
-    assert_memory_equal(first, b.pixels + GRID, GRID);
+    assert_memory_equal(first, other.pixels, GRID);
+    assert_memory_equal(first, other.pixels + GRID, GRID);
 
-    row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
-    assert_ok(image_swap_exchange(l, &c, lent));
+    row packed = fixture_row(&setup, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    assert_ok(image_swap_exchange(swap, &packed, lent));
     assert_true(lent[0]);
-    assert_memory_equal(second, c.pixels, GRID);
-    image_swap_free(&l);
-    arena_done(&f.rows);
+    assert_memory_equal(second, packed.pixels, GRID);
+    image_swap_free(&swap);
+    arena_done(&setup.rows);
 }
 
 static void test_image_swap__every_picture_of_a_document_counts(void **state)
 {
     (void)state;
-    fixture f;
-    image_swap *l;
+    fixture setup;
+    image_swap *swap;
     bool lent[3];
-    open_rows(&f);
-    assert_ok(image_swap_new(&l));
-    row a = fixture_row(&f, (document[]){{"3 1x4x4 2", 1}}, 1, false);
+    open_rows(&setup);
+    assert_ok(image_swap_new(&swap));
+    row first = fixture_row(&setup, (document[]){{"3 1x4x4 2", 1}}, 1, false);
     document two[3] = {{"3 1x4x4 1 1x4x6 2", 2}, {"3 1x4x4 2", 3}, {"3 1x6x4 1 1x4x4 2", 6}};
-    row b = fixture_row(&f, two, 3, false);
-    assert_ok(image_swap_exchange(l, &a, lent));
-    assert_ok(image_swap_exchange(l, &b, lent));
+    row second = fixture_row(&setup, two, 3, false);
+    assert_ok(image_swap_exchange(swap, &first, lent));
+    assert_ok(image_swap_exchange(swap, &second, lent));
     assert_false(lent[0] || lent[2]); /* each has a picture that is the first of its grid */
     assert_true(lent[1]);
 
     /* Two documents share a picture (data.group shared_image), and both count. */
-    row c = fixture_row(&f, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
-    for (int64_t t = c.cu_seqlens[1], m = 0; m < 4; t++, m++)
-        c.visual_row[t + 1] = (int32_t)m;
-    assert_ok(image_swap_exchange(l, &c, lent));
+    row packed = fixture_row(&setup, (document[]){{"3 1x4x4 2", 4}, {"6", 5}}, 2, false);
+    for (int64_t token = packed.cu_seqlens[1], merged = 0; merged < 4; token++, merged++)
+        packed.visual_row[token + 1] = (int32_t)merged;
+    assert_ok(image_swap_exchange(swap, &packed, lent));
     assert_true(lent[0] && lent[1]);
-    image_swap_free(&l);
-    arena_done(&f.rows);
+    image_swap_free(&swap);
+    arena_done(&setup.rows);
 }
 
 int main(void)

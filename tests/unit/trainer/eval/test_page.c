@@ -12,40 +12,40 @@
 
 enum { HIGH = 4, WIDE = 6, SIDE = PATCH_SIDE, PATCHES = HIGH * WIDE };
 
-/* The colour of a pixel of picture n; pixels that a wrong order would mix up differ. */
-static uint8_t colour(int n, int y, int x, int c)
+/* The colour of a pixel of picture picture; pixels that a wrong order would mix up differ. */
+static uint8_t colour(int picture, int y, int x, int channel)
 {
-    return (uint8_t)(n * 71 + y * 13 + x * 7 + c * 101 + y * x);
+    return (uint8_t)(picture * 71 + y * 13 + x * 7 + channel * 101 + y * x);
 }
 
 /* Two documents with a picture of HIGH x WIDE patches each, and a third without. */
-static row two_pictures(arena *a)
+static row two_pictures(arena *memory)
 {
-    row r = {
+    row packed = {
         .n_tokens = 2 * (PATCHES / 4 + 2) + 2, .n_docs = 3, .n_items = 2, .n_patches = 2 * PATCHES};
-    assert_ok(row_alloc(&r, a, 0));
+    assert_ok(row_alloc(&packed, memory, 0));
     for (int i = 0; i < 2; i++) {
-        uint8_t *patch = r.pixels + (size_t)i * PATCHES * PATCH_BYTES;
+        uint8_t *patch = packed.pixels + (size_t)i * PATCHES * PATCH_BYTES;
         for (int by = 0; by < HIGH / 2; by++)
             for (int bx = 0; bx < WIDE / 2; bx++)
                 for (int in = 0; in < 4; in++, patch += PATCH_BYTES)
                     for (int at = 0; at < PATCH_BYTES; at++)
                         patch[at] = colour(i, (2 * by + in / 2) * SIDE + at % 256 / 16,
                                            (2 * bx + in % 2) * SIDE + at % 16, at / 256);
-        memcpy(r.grid_thw + 3 * i, (int32_t[]){1, HIGH, WIDE}, 3 * sizeof(int32_t));
+        memcpy(packed.grid_thw + 3 * i, (int32_t[]){1, HIGH, WIDE}, 3 * sizeof(int32_t));
         int32_t begin = i * (PATCHES / 4 + 2);
-        for (int32_t t = 0; t < PATCHES / 4; t++)
-            r.visual_row[begin + t] = i * PATCHES / 4 + t;
-        r.cu_seqlens[i + 1] = begin + PATCHES / 4 + 2;
+        for (int32_t token = 0; token < PATCHES / 4; token++)
+            packed.visual_row[begin + token] = i * PATCHES / 4 + token;
+        packed.cu_seqlens[i + 1] = begin + PATCHES / 4 + 2;
     }
-    r.cu_seqlens[3] = (int32_t)r.n_tokens;
-    return r;
+    packed.cu_seqlens[3] = (int32_t)packed.n_tokens;
+    return packed;
 }
 
 static size_t decode_base64(const char *text, uint8_t *out)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n = 0;
+    size_t count = 0;
     for (; *text && *text != '"'; text += 4) {
         uint32_t group = 0;
         int missing = 0;
@@ -56,9 +56,9 @@ static size_t decode_base64(const char *text, uint8_t *out)
             group = group << 6 | (text[i] == '=' ? 0 : (uint32_t)(at - digit));
         }
         for (int i = 0; i < 3 - missing; i++)
-            out[n++] = (uint8_t)(group >> (16 - 8 * i));
+            out[count++] = (uint8_t)(group >> (16 - 8 * i));
     }
-    return n;
+    return count;
 }
 
 static void expect_picture(const char *uri, int number)
@@ -67,9 +67,9 @@ static void expect_picture(const char *uri, int number)
     assert_memory_equal(uri, start, sizeof start - 1);
     uint8_t *bytes = malloc(strlen(uri)), *rgb;
     assert_non_null(bytes);
-    size_t n = decode_base64(uri + sizeof start - 1, bytes);
+    size_t count = decode_base64(uri + sizeof start - 1, bytes);
     png_image image = {.version = PNG_IMAGE_VERSION};
-    assert_true(png_image_begin_read_from_memory(&image, bytes, n));
+    assert_true(png_image_begin_read_from_memory(&image, bytes, count));
     assert_int_equal(image.width, WIDE * SIDE);
     assert_int_equal(image.height, HIGH * SIDE);
     image.format = PNG_FORMAT_RGB;
@@ -78,8 +78,9 @@ static void expect_picture(const char *uri, int number)
     assert_true(png_image_finish_read(&image, NULL, rgb, 0, NULL));
     for (int y = 0; y < HIGH * SIDE; y++)
         for (int x = 0; x < WIDE * SIDE; x++)
-            for (int c = 0; c < 3; c++)
-                assert_int_equal(rgb[(y * WIDE * SIDE + x) * 3 + c], colour(number, y, x, c));
+            for (int channel = 0; channel < 3; channel++)
+                assert_int_equal(rgb[(y * WIDE * SIDE + x) * 3 + channel],
+                                 colour(number, y, x, channel));
     free(rgb);
     free(bytes);
 }
@@ -87,56 +88,57 @@ static void expect_picture(const char *uri, int number)
 static void test_picture_data_uri__is_the_picture(void **state)
 {
     (void)state;
-    arena a;
-    arena_init(&a, 0);
-    row r = two_pictures(&a);
+    arena memory;
+    arena_init(&memory, 0);
+    row packed = two_pictures(&memory);
     for (int i = 0; i < 2; i++) {
         char *uri = NULL;
-        assert_ok(picture_data_uri(&r, i, i * PATCHES, &uri));
+        assert_ok(picture_data_uri(&packed, i, i * PATCHES, &uri));
         expect_picture(uri, i);
         free(uri);
     }
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 static int64_t count_occurrences(const char *text, const char *part)
 {
-    int64_t n = 0;
+    int64_t count = 0;
     for (const char *at = text; (at = strstr(at, part)); at += strlen(part))
-        n++;
-    return n;
+        count++;
+    return count;
 }
 
 static void test_page__has_questions_under_their_pictures(void **state)
 {
     (void)state;
-    arena a;
-    arena_init(&a, 0);
-    row r = two_pictures(&a);
+    arena memory;
+    arena_init(&memory, 0);
+    row packed = two_pictures(&memory);
     char path[] = "/tmp/test_page_XXXXXX", text[200000];
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    page *p = NULL;
+    page *sheet = NULL;
     const html_fact facts[] = {{"accuracy", "50.0 %", "of <2> answers"}, {"model", "m & n", ""}};
-    vqa_tally t = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .count = 2}}};
-    assert_ok(page_new(path, &p));
-    assert_ok(page_add(p, &r, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
+    vqa_tally tally = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .count = 2}}};
+    assert_ok(page_new(path, &sheet));
+    assert_ok(page_add(sheet, &packed, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
+    assert_ok(page_add(sheet, &packed, 0,
+                       &(page_entry){"where?", "left\x1b[31m\xff'\n\xc2\x9b", "right", 0}));
+    assert_ok(page_add(sheet, &packed, 1, &(page_entry){"which?", "one", "two", -1}));
     assert_ok(
-        page_add(p, &r, 0, &(page_entry){"where?", "left\x1b[31m\xff'\n\xc2\x9b", "right", 0}));
-    assert_ok(page_add(p, &r, 1, &(page_entry){"which?", "one", "two", -1}));
-    assert_ok(page_add(
-        p, &r, 1, &(page_entry){"and then?", "three", "three", -1, PAGE_RIGHT, .goes_on = true}));
-    assert_ok(page_add(p, &r, 2, &(page_entry){"and without?", "none", "none", 0.6}));
-    assert_ok(page_add(p, &r, 2,
+        page_add(sheet, &packed, 1,
+                 &(page_entry){"and then?", "three", "three", -1, PAGE_RIGHT, .goes_on = true}));
+    assert_ok(page_add(sheet, &packed, 2, &(page_entry){"and without?", "none", "none", 0.6}));
+    assert_ok(page_add(sheet, &packed, 2,
                        &(page_entry){"and more?", "a long one", "a long", -1, PAGE_RIGHT_SO_FAR}));
-    assert_ok(page_finish(p, facts, 2, &t));
-    page_free(&p);
+    assert_ok(page_finish(sheet, facts, 2, &tally));
+    page_free(&sheet);
 
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    text[fread(text, 1, sizeof text - 1, f)] = 0;
-    fclose(f);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
     unlink(path);
     assert_int_equal(count_occurrences(text, "<section>"),
                      3); /* two questions are about the first picture */
@@ -162,16 +164,16 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_non_null(second);
     expect_picture(first + 5, 0);
     expect_picture(second + 5, 1);
-    arena_done(&a);
+    arena_done(&memory);
 }
 
 static void test_page__names_its_option_if_it_cannot_be_written(void **state)
 {
     (void)state;
-    page *p = NULL;
-    assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", &p));
-    assert_fails(ST_CANT_CREATE, page_finish(p, NULL, 0, &(vqa_tally){0}), "eval.page");
-    page_free(&p);
+    page *sheet = NULL;
+    assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", &sheet));
+    assert_fails(ST_CANT_CREATE, page_finish(sheet, NULL, 0, &(vqa_tally){0}), "eval.page");
+    page_free(&sheet);
 }
 
 int main(void)

@@ -28,8 +28,8 @@ static double lively(const param *weight, rng_key key, int64_t index)
 
 static void fill_params(fixture *setup)
 {
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        const param *weight = &setup->p->list[i];
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        const param *weight = &setup->registry->list[i];
         rng_key key = rng_key_make(5, weight->name);
         double *values = malloc((size_t)weight->n_local * sizeof *values);
         assert_non_null(values);
@@ -37,15 +37,15 @@ static void fill_params(fixture *setup)
             slice_run(&weight->held, j, 1, &at);
             values[j] = lively(weight, key, at);
         }
-        assert_ok(params_write(weight, setup->s, 0, weight->n_local, values));
+        assert_ok(params_write(weight, setup->queue, 0, weight->n_local, values));
         free(values);
     }
 }
 
 void fixture_alloc_anew(fixture *setup)
 {
-    params_release(setup->p, setup->s);
-    assert_ok(params_alloc(setup->p, setup->s, true));
+    params_release(setup->registry, setup->queue);
+    assert_ok(params_alloc(setup->registry, setup->queue, true));
     fill_params(setup);
 }
 
@@ -56,13 +56,13 @@ void fixture_open(fixture *setup, const model_dims *dims)
 
 void fixture_open_rank(fixture *setup, const model_dims *dims, const mesh *ranks)
 {
-    *setup = (fixture){.d = *dims, .mesh = ranks};
+    *setup = (fixture){.dims = *dims, .mesh = ranks};
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 2}, &setup->dev));
-    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->s));
-    assert_ok(params_new(&setup->d, &setup->p));
+    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->queue));
+    assert_ok(params_new(&setup->dims, &setup->registry));
     if (ranks)
-        assert_ok(params_cut(setup->p, &setup->d, &ranks->layout, ranks->place));
-    assert_ok(params_alloc(setup->p, setup->s, true));
+        assert_ok(params_cut(setup->registry, &setup->dims, &ranks->layout, ranks->place));
+    assert_ok(params_alloc(setup->registry, setup->queue, true));
     fill_params(setup);
     void *sums[3];
     for (int i = 0; i < 3; i++)
@@ -73,29 +73,30 @@ void fixture_open_rank(fixture *setup, const model_dims *dims, const mesh *ranks
 
 void fixture_close(fixture *setup)
 {
-    model_free(&setup->m, setup->s);
-    stager_free(&setup->g, setup->s);
-    params_release(setup->p, setup->s);
-    params_free(&setup->p);
+    model_free(&setup->net, setup->queue);
+    stager_free(&setup->staging, setup->queue);
+    params_release(setup->registry, setup->queue);
+    params_free(&setup->registry);
     setup->dev->backend->release(setup->dev, setup->sums.loss);
     setup->dev->backend->release(setup->dev, setup->sums.weight);
     setup->dev->backend->release(setup->dev, setup->sums.aux);
     arena_done(&setup->rows);
-    setup->dev->backend->stream_free(&setup->s);
+    setup->dev->backend->stream_free(&setup->queue);
     device_close(&setup->dev);
 }
 
 void fixture_model(fixture *setup, const model_options *options, bool fixed_shapes)
 {
-    model_free(&setup->m, setup->s);
-    stager_free(&setup->g, setup->s);
+    model_free(&setup->net, setup->queue);
+    stager_free(&setup->staging, setup->queue);
     row_share share = setup->mesh ? row_share_of(setup->mesh) : row_share_alone();
-    setup->o = *options;
-    setup->o.mesh = setup->mesh;
-    assert_ok(model_new(setup->s, &setup->d, setup->p, &setup->o, &setup->m));
-    assert_ok(stager_new_shared(setup->s, &setup->d, &options->cap, &share, &setup->g));
-    stager_mark(setup->g, 0, options->router_aux_coef);
-    stager_fix_shapes(setup->g, fixed_shapes);
+    setup->options = *options;
+    setup->options.mesh = setup->mesh;
+    assert_ok(model_new(setup->queue, &setup->dims, setup->registry, &setup->options, &setup->net));
+    assert_ok(
+        stager_new_shared(setup->queue, &setup->dims, &options->cap, &share, &setup->staging));
+    stager_mark(setup->staging, 0, options->router_aux_coef);
+    stager_fix_shapes(setup->staging, fixed_shapes);
 }
 
 /* One word of a document's description. */
@@ -214,7 +215,7 @@ static void put_labels(row *packed, int64_t doc, uint64_t seed)
 row fixture_row(fixture *setup, const document *docs, int total, bool weights)
 {
     row packed = {.n_docs = total};
-    writer count = {.packed = &packed, .dims = &setup->d};
+    writer count = {.packed = &packed, .dims = &setup->dims};
     for (int i = 0; i < total; i++)
         put_document(&count, &docs[i]);
     packed.n_tokens = count.tokens;
@@ -222,7 +223,7 @@ row fixture_row(fixture *setup, const document *docs, int total, bool weights)
     packed.n_patches = count.patches;
     packed.n_video_patches = count.video_patches;
     assert_ok(row_alloc(&packed, &setup->rows, weights ? ROW_WEIGHTS : 0));
-    writer into = {.packed = &packed, .dims = &setup->d, .write = true};
+    writer into = {.packed = &packed, .dims = &setup->dims, .write = true};
     for (int i = 0; i < total; i++) {
         put_document(&into, &docs[i]);
         packed.cu_seqlens[i + 1] = (int32_t)into.tokens;
@@ -236,24 +237,24 @@ row fixture_row(fixture *setup, const document *docs, int total, bool weights)
 static double read_double(fixture *setup, const void *memory)
 {
     double value = 0;
-    assert_ok(setup->dev->backend->to_host(setup->s, &value, memory, sizeof value));
-    assert_ok(setup->dev->backend->wait(setup->s));
+    assert_ok(setup->dev->backend->to_host(setup->queue, &value, memory, sizeof value));
+    assert_ok(setup->dev->backend->wait(setup->queue));
     return value;
 }
 
 double fixture_aux(fixture *setup)
 {
     double value = 0;
-    assert_ok(params_read(setup->sums.aux, setup->s, 0, 1, &value));
+    assert_ok(params_read(setup->sums.aux, setup->queue, 0, 1, &value));
     return value;
 }
 
 static device_batch *stage(fixture *setup, const row *rows, int64_t n_rows)
 {
     device_batch *batch = NULL;
-    assert_ok(stage_rows(setup->g, setup->s, rows, n_rows, &batch));
-    assert_ok(setup->dev->backend->zero(setup->s, setup->sums.loss, sizeof(double)));
-    assert_ok(setup->dev->backend->zero(setup->s, setup->sums.weight, sizeof(double)));
+    assert_ok(stage_rows(setup->staging, setup->queue, rows, n_rows, &batch));
+    assert_ok(setup->dev->backend->zero(setup->queue, setup->sums.loss, sizeof(double)));
+    assert_ok(setup->dev->backend->zero(setup->queue, setup->sums.weight, sizeof(double)));
     return batch;
 }
 
@@ -262,23 +263,23 @@ static double loss_of(fixture *setup, const device_batch *batch)
     double loss = read_double(setup, setup->sums.loss);
     assert_true(fabs(read_double(setup, setup->sums.weight) - batch->weight) <=
                 1e-6 * batch->weight);
-    if (setup->o.router_aux_coef > 0)
-        loss += setup->o.router_aux_coef * batch->weight * fixture_aux(setup);
+    if (setup->options.router_aux_coef > 0)
+        loss += setup->options.router_aux_coef * batch->weight * fixture_aux(setup);
     return loss;
 }
 
 double fixture_forward_backward(fixture *setup, const row *rows, int64_t n_rows)
 {
     device_batch *batch = stage(setup, rows, n_rows);
-    assert_ok(params_zero_grad(setup->p, setup->s));
-    assert_ok(model_forward_backward(setup->m, setup->s, batch, &setup->sums));
+    assert_ok(params_zero_grad(setup->registry, setup->queue));
+    assert_ok(model_forward_backward(setup->net, setup->queue, batch, &setup->sums));
     return loss_of(setup, batch);
 }
 
 double fixture_forward(fixture *setup, const row *rows, int64_t n_rows)
 {
     device_batch *batch = stage(setup, rows, n_rows);
-    assert_ok(model_forward(setup->m, setup->s, batch, &setup->sums, NULL, NULL));
+    assert_ok(model_forward(setup->net, setup->queue, batch, &setup->sums, NULL, NULL));
     return loss_of(setup, batch);
 }
 
@@ -286,6 +287,6 @@ double *fixture_grad(fixture *setup, const param *weight)
 {
     double *grad = malloc((size_t)weight->n_local * sizeof *grad);
     assert_non_null(grad);
-    assert_ok(params_read(weight->grad, setup->s, 0, weight->n_local, grad));
+    assert_ok(params_read(weight->grad, setup->queue, 0, weight->n_local, grad));
     return grad;
 }

@@ -12,12 +12,12 @@
 typedef struct fixture {
     const mesh *mesh; /* NULL: one rank */
     device *dev;
-    stream *s;
-    model_dims d;
-    params *p;
-    model *m;
-    model_options o;
-    stager *g;
+    stream *queue;
+    model_dims dims;
+    params *registry;
+    model *net;
+    model_options options;
+    stager *staging;
     loss_sums sums;
     arena rows;
 } fixture;

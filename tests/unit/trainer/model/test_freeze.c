@@ -52,27 +52,27 @@ static grads collect_gradients(const conf *options, bool again)
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
     fixture_open(&setup, &dims);
-    assert_ok(groups_apply(options, setup.p));
+    assert_ok(groups_apply(options, setup.registry));
     fixture_alloc_anew(&setup);
     row packed = fixture_row(&setup, debug_documents, 3, true);
     model_options how = {.training = true, .recomputed = fixture_full(again)};
     batch_caps_for(&packed, 1, 1, 4, &how.cap);
-    model_options_freeze(&how, setup.p);
+    model_options_freeze(&how, setup.registry);
     fixture_model(&setup, &how, false);
-    ops_table counting = *setup.s->ops;
-    real = setup.s->ops;
+    ops_table counting = *setup.queue->ops;
+    real = setup.queue->ops;
     counting.gemm = counted_gemm;
     counting.grouped_gemm = counted_grouped;
     counting.attention_bwd = counted_attention;
-    setup.s->ops = &counting;
+    setup.queue->ops = &counting;
     memset(&count, 0, sizeof count);
     fixture_forward_backward(&setup, &packed, 1);
-    setup.s->ops = real;
-    grads sums = {.of = calloc((size_t)setup.p->count, sizeof *sums.of)};
+    setup.queue->ops = real;
+    grads sums = {.of = calloc((size_t)setup.registry->count, sizeof *sums.of)};
     assert_non_null(sums.of);
     assert_ok(model_bytes(&dims, &how, &backend_cpu, &sums.activation_bytes));
-    for (int64_t i = 0; i < setup.p->count; i++) {
-        const param *weight = &setup.p->list[i];
+    for (int64_t i = 0; i < setup.registry->count; i++) {
+        const param *weight = &setup.registry->list[i];
         assert_int_equal(weight->frozen, weight->grad == NULL);
         assert_int_equal(weight->frozen, weight->moment1 == NULL);
         if (!weight->frozen)

@@ -29,12 +29,14 @@ typedef struct check {
 
 static size_t count_bytes(const check *checked)
 {
-    return (size_t)(checked->setup.d.text.layers * checked->setup.d.text.experts) * sizeof(int32_t);
+    return (size_t)(checked->setup.dims.text.layers * checked->setup.dims.text.experts) *
+           sizeof(int32_t);
 }
 
 static bool same_routing(const check *checked)
 {
-    return memcmp(model_expert_count(checked->setup.m), checked->count, count_bytes(checked)) == 0;
+    return memcmp(model_expert_count(checked->setup.net), checked->count, count_bytes(checked)) ==
+           0;
 }
 
 /* The loss after elements [first, first + count) have moved by step * direction. */
@@ -45,7 +47,7 @@ static double measure_moved(check *checked, const param *weight, int64_t first, 
     assert_non_null(at);
     for (int64_t i = 0; i < count; i++)
         at[i] = checked->value[first + i] + step * checked->direction[first + i];
-    assert_ok(params_write(weight, checked->setup.s, first, count, at));
+    assert_ok(params_write(weight, checked->setup.queue, first, count, at));
     free(at);
     return fixture_forward(&checked->setup, &checked->batch, 1);
 }
@@ -89,7 +91,7 @@ static double error_along(check *checked, const param *weight, int64_t first, in
         if (best < wanted / 4)
             break;
     }
-    assert_ok(params_write(weight, checked->setup.s, first, count, checked->value + first));
+    assert_ok(params_write(weight, checked->setup.queue, first, count, checked->value + first));
     return best;
 }
 
@@ -128,7 +130,7 @@ static void check_param(check *checked, const param *weight, const double *grad,
                         int elements)
 {
     int64_t largest = 0;
-    assert_ok(params_read(weight->value, checked->setup.s, 0, weight->count, checked->value));
+    assert_ok(params_read(weight->value, checked->setup.queue, 0, weight->count, checked->value));
     for (int64_t i = 1; i < weight->count; i++)
         largest = fabs(grad[i]) > fabs(grad[largest]) ? i : largest;
     if (grad[largest] == 0)
@@ -168,20 +170,21 @@ static void check_all(const model_dims *dims, double aux, bool again, int direct
     fixture_model(&checked.setup, &options, false);
     double loss = fixture_forward_backward(&checked.setup, &checked.batch, 1);
     assert_true(isfinite(loss) && loss > 0);
-    int64_t largest = 0, n_params = checked.setup.p->count;
+    int64_t largest = 0, n_params = checked.setup.registry->count;
     double **grad = calloc((size_t)n_params, sizeof *grad);
     for (int64_t i = 0; i < n_params; i++) {
-        grad[i] = fixture_grad(&checked.setup, &checked.setup.p->list[i]);
-        largest =
-            checked.setup.p->list[i].count > largest ? checked.setup.p->list[i].count : largest;
+        grad[i] = fixture_grad(&checked.setup, &checked.setup.registry->list[i]);
+        largest = checked.setup.registry->list[i].count > largest
+                      ? checked.setup.registry->list[i].count
+                      : largest;
     }
     checked.count = malloc(count_bytes(&checked));
-    memcpy(checked.count, model_expert_count(checked.setup.m), count_bytes(&checked));
+    memcpy(checked.count, model_expert_count(checked.setup.net), count_bytes(&checked));
     assert_true(fabs(fixture_forward(&checked.setup, &checked.batch, 1) - loss) < 1e-12 * loss);
     checked.direction = calloc((size_t)largest, sizeof(double));
     checked.value = calloc((size_t)largest, sizeof(double));
     for (int64_t i = 0; i < n_params; i++)
-        check_param(&checked, &checked.setup.p->list[i], grad[i], directions, elements);
+        check_param(&checked, &checked.setup.registry->list[i], grad[i], directions, elements);
     print_message("%lld tensors, aux %g, loss %.12g: worst relative error %.2g in %s\n",
                   (long long)n_params, aux, loss, checked.worst, checked.worst_name);
     assert_true(checked.worst < wanted);

@@ -18,13 +18,13 @@ static void open_adapted(fixture *setup, bool checkpoint_full)
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
     fixture_open(setup, &dims);
-    params_release(setup->p, setup->s);
-    assert_ok(lora_add(setup->p, RANK, 2 * RANK, all_targets));
+    params_release(setup->registry, setup->queue);
+    assert_ok(lora_add(setup->registry, RANK, 2 * RANK, all_targets));
     fixture_alloc_anew(setup);
     row packed = fixture_row(setup, debug_documents, 3, true);
     model_options options = {.training = true, .recomputed = fixture_full(checkpoint_full)};
     batch_caps_for(&packed, 1, 64, 64, &options.cap);
-    model_options_freeze(&options, setup->p);
+    model_options_freeze(&options, setup->registry);
     fixture_model(setup, &options, false);
 }
 
@@ -42,11 +42,11 @@ static double measure_step(check *checked, const param *weight, double step, boo
     assert_non_null(at);
     for (int64_t i = 0; i < weight->count; i++)
         at[i] = checked->value[i] + step * checked->direction[i];
-    assert_ok(params_write(weight, checked->setup.s, 0, weight->count, at));
+    assert_ok(params_write(weight, checked->setup.queue, 0, weight->count, at));
     free(at);
     double loss = fixture_forward(&checked->setup, &checked->batch, 1);
-    *same = *same &&
-            memcmp(model_expert_count(checked->setup.m), checked->count, checked->count_bytes) == 0;
+    *same = *same && memcmp(model_expert_count(checked->setup.net), checked->count,
+                            checked->count_bytes) == 0;
     return loss;
 }
 
@@ -57,7 +57,7 @@ static double error_of(check *checked, const param *weight, const double *grad)
     static const double steps[] = {1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6};
     rng_key key = rng_key_make(3, weight->name);
     double slope = 0, best = 1;
-    assert_ok(params_read(weight->value, checked->setup.s, 0, weight->count, checked->value));
+    assert_ok(params_read(weight->value, checked->setup.queue, 0, weight->count, checked->value));
     for (int64_t i = 0; i < weight->count; i++) {
         checked->direction[i] = rng_normal(key, (uint64_t)i);
         slope += checked->direction[i] * grad[i];
@@ -73,7 +73,7 @@ static double error_of(check *checked, const param *weight, const double *grad)
         double error = fabs(numeric - slope) / fmax(fabs(slope), fabs(numeric));
         best = same && error < best ? error : best;
     }
-    assert_ok(params_write(weight, checked->setup.s, 0, weight->count, checked->value));
+    assert_ok(params_write(weight, checked->setup.queue, 0, weight->count, checked->value));
     return best;
 }
 
@@ -82,7 +82,7 @@ static void test_lora__gradients_agree_with_differences(void **state)
     (void)state;
     check checked = {0};
     open_adapted(&checked.setup, false);
-    const params *registry = checked.setup.p;
+    const params *registry = checked.setup.registry;
     int64_t largest = 0, adapters = 0, kinds[GROUP_COUNT] = {0};
     for (int64_t i = 0; i < registry->count; i++)
         largest = registry->list[i].count > largest ? registry->list[i].count : largest;
@@ -90,11 +90,12 @@ static void test_lora__gradients_agree_with_differences(void **state)
     checked.value = malloc((size_t)largest * sizeof(double));
     checked.direction = malloc((size_t)largest * sizeof(double));
     checked.count_bytes =
-        (size_t)(checked.setup.d.text.layers * checked.setup.d.text.experts) * sizeof(int32_t);
+        (size_t)(checked.setup.dims.text.layers * checked.setup.dims.text.experts) *
+        sizeof(int32_t);
     checked.count = malloc(checked.count_bytes);
     assert_true(checked.value && checked.direction && checked.count);
     fixture_forward_backward(&checked.setup, &checked.batch, 1);
-    memcpy(checked.count, model_expert_count(checked.setup.m), checked.count_bytes);
+    memcpy(checked.count, model_expert_count(checked.setup.net), checked.count_bytes);
     for (int64_t i = 0; i < registry->count; i++) {
         const param *weight = &registry->list[i];
         assert_true(weight->adapter == (weight->grad != NULL)); /* the model itself is frozen */
@@ -110,7 +111,7 @@ static void test_lora__gradients_agree_with_differences(void **state)
     }
     assert_true(kinds[GROUP_TEXT] && kinds[GROUP_ROUTER] && kinds[GROUP_EXPERTS]);
     assert_int_equal(kinds[GROUP_VISION], 0);
-    assert_int_equal(adapters, 2 * 7 * checked.setup.d.text.layers);
+    assert_int_equal(adapters, 2 * 7 * checked.setup.dims.text.layers);
     free(checked.value);
     free(checked.direction);
     free(checked.count);
@@ -126,10 +127,10 @@ static void test_lora__recomputation_changes_no_bit(void **state)
         row packed = fixture_row(&setups[full], debug_documents, 3, true);
         fixture_forward_backward(&setups[full], &packed, 1);
     }
-    for (int64_t i = 0; i < setups[0].p->count; i++) {
-        const param *weight = &setups[0].p->list[i];
+    for (int64_t i = 0; i < setups[0].registry->count; i++) {
+        const param *weight = &setups[0].registry->list[i];
         if (weight->adapter)
-            assert_memory_equal(weight->grad, setups[1].p->list[i].grad,
+            assert_memory_equal(weight->grad, setups[1].registry->list[i].grad,
                                 (size_t)weight->count * sizeof(double));
     }
     fixture_close(&setups[0]);
@@ -141,23 +142,23 @@ static void test_lora__merged_is_the_same_model(void **state)
     (void)state;
     fixture setup, plain;
     open_adapted(&setup, false);
-    fixture_open(&plain, &setup.d);
+    fixture_open(&plain, &setup.dims);
     row packed = fixture_row(&setup, debug_documents, 3, true);
-    fixture_model(&plain, &(model_options){.cap = setup.o.cap}, false);
+    fixture_model(&plain, &(model_options){.cap = setup.options.cap}, false);
     double adapted = fixture_forward(&setup, &packed, 1),
            base = fixture_forward(&plain, &packed, 1);
     assert_true(fabs(adapted - base) > 1e-3 * base); /* the adapters have an effect */
-    for (int64_t i = 0; i < plain.p->count; i++) {
-        const param *weight = &setup.p->list[i];
+    for (int64_t i = 0; i < plain.registry->count; i++) {
+        const param *weight = &setup.registry->list[i];
         double *values = malloc((size_t)weight->count * sizeof *values);
         assert_non_null(values);
-        assert_string_equal(weight->name, plain.p->list[i].name);
+        assert_string_equal(weight->name, plain.registry->list[i].name);
         /* Reads in parts that end anywhere within the matrices. */
         for (int64_t at = 0, length; at < weight->count; at += length) {
             length = weight->count - at < 10007 ? weight->count - at : 10007;
-            assert_ok(lora_read_merged(weight, setup.s, at, length, values + at));
+            assert_ok(lora_read_merged(weight, setup.queue, at, length, values + at));
         }
-        assert_ok(params_write(&plain.p->list[i], plain.s, 0, weight->count, values));
+        assert_ok(params_write(&plain.registry->list[i], plain.queue, 0, weight->count, values));
         free(values);
     }
     double merged = fixture_forward(&plain, &packed, 1);
@@ -172,10 +173,10 @@ static void test_lora__starts_as_the_base_model(void **state)
     (void)state;
     fixture setup, plain;
     open_adapted(&setup, false);
-    fixture_open(&plain, &setup.d);
+    fixture_open(&plain, &setup.dims);
     row packed = fixture_row(&setup, debug_documents, 3, true);
-    fixture_model(&plain, &(model_options){.cap = setup.o.cap}, false);
-    assert_ok(params_init_adapters(setup.p, setup.s, 1));
+    fixture_model(&plain, &(model_options){.cap = setup.options.cap}, false);
+    assert_ok(params_init_adapters(setup.registry, setup.queue, 1));
     double adapted = fixture_forward(&setup, &packed, 1),
            base = fixture_forward(&plain, &packed, 1);
     assert_true(adapted == base);

@@ -20,10 +20,11 @@ typedef struct result {
 
 static result run_rows(fixture *setup, const row *rows, int64_t n_rows)
 {
-    result got = {.loss = fixture_forward_backward(setup, rows, n_rows), .count = setup->p->count};
+    result got = {.loss = fixture_forward_backward(setup, rows, n_rows),
+                  .count = setup->registry->count};
     got.grad = calloc((size_t)got.count, sizeof *got.grad);
     for (int64_t i = 0; i < got.count; i++)
-        got.grad[i] = fixture_grad(setup, &setup->p->list[i]);
+        got.grad[i] = fixture_grad(setup, &setup->registry->list[i]);
     return got;
 }
 
@@ -31,7 +32,7 @@ static void result_add(result *to, const result *from, const fixture *setup)
 {
     to->loss += from->loss;
     for (int64_t i = 0; i < to->count; i++)
-        for (int64_t j = 0; j < setup->p->list[i].count; j++)
+        for (int64_t j = 0; j < setup->registry->list[i].count; j++)
             to->grad[i][j] += from->grad[i][j];
 }
 
@@ -57,12 +58,12 @@ static void assert_same(const fixture *setup, const result *first, const result 
 {
     double worst = fabs(first->loss - second->loss) / fabs(second->loss);
     const char *name = "loss";
-    for (int64_t i = 0; i < setup->p->count; i++) {
+    for (int64_t i = 0; i < setup->registry->count; i++) {
         double difference =
-            measure_difference(first->grad[i], second->grad[i], setup->p->list[i].count);
+            measure_difference(first->grad[i], second->grad[i], setup->registry->list[i].count);
         if (!(difference <= worst)) {
             worst = difference;
-            name = setup->p->list[i].name;
+            name = setup->registry->list[i].name;
         }
     }
     print_message("largest difference %.2g in %s\n", worst, name);
@@ -154,11 +155,12 @@ static void test_model__step_depends_on_nothing_left_in_memory(void **state)
 
 static double size_of(const fixture *setup, const result *got, const char *name)
 {
-    const param *weight = params_find(setup->p, name);
+    const param *weight = params_find(setup->registry, name);
     assert_non_null(weight);
     double sum = 0;
     for (int64_t j = 0; j < weight->count; j++)
-        sum += got->grad[weight - setup->p->list][j] * got->grad[weight - setup->p->list][j];
+        sum += got->grad[weight - setup->registry->list][j] *
+               got->grad[weight - setup->registry->list][j];
     return sqrt(sum);
 }
 
@@ -195,8 +197,8 @@ static void test_model__image_beyond_the_position_table(void **state)
     fixture_model(&setup, &options, false);
     result got = run_rows(&setup, &packed, 1);
     assert_true(isfinite(got.loss));
-    const param *table = params_find(setup.p, "model.visual.pos_embed.weight");
-    const double *grad = got.grad[table - setup.p->list];
+    const param *table = params_find(setup.registry, "model.visual.pos_embed.weight");
+    const double *grad = got.grad[table - setup.registry->list];
     int64_t touched = 0;
     for (int64_t i = 0; i < 64; i++)
         for (int64_t j = 0; j < 64; j++)
@@ -217,10 +219,10 @@ static void test_model__expert_without_tokens(void **state)
     model_options options = options_for(&packed, 1, 1, 4);
     fixture_model(&setup, &options, false);
     result got = run_rows(&setup, &packed, 1);
-    const int32_t *count = model_expert_count(setup.m);
+    const int32_t *count = model_expert_count(setup.net);
     const param *weight =
-        params_find(setup.p, "model.language_model.layers.2.mlp.experts.gate_up_proj");
-    const double *grad = got.grad[weight - setup.p->list];
+        params_find(setup.registry, "model.language_model.layers.2.mlp.experts.gate_up_proj");
+    const double *grad = got.grad[weight - setup.registry->list];
     int64_t each = weight->count / 16, empty = 0, slots = 0;
     for (int64_t expert = 0; expert < 16; expert++) {
         double size = 0;
@@ -250,8 +252,8 @@ static void test_model__no_target_is_loss_zero(void **state)
     fixture_model(&setup, &options, false);
     result got = run_rows(&setup, &packed, 1);
     assert_true(got.loss == 0);
-    for (int64_t i = 0; i < setup.p->count; i++)
-        assert_true(size_of(&setup, &got, setup.p->list[i].name) == 0);
+    for (int64_t i = 0; i < setup.registry->count; i++)
+        assert_true(size_of(&setup, &got, setup.registry->list[i].name) == 0);
     result none = run_rows(&setup, &empty, 1); /* such a row fills up the last step of a run */
     assert_true(none.loss == 0);
     result_done(&got);
@@ -272,15 +274,15 @@ static void test_model__forward_outputs_agree(void **state)
     fixture_model(&setup, &options, false);
     device_batch *batch = NULL;
     void *nll, *best, *logits;
-    int64_t vocab = setup.d.text.vocab, targets = options.cap.targets;
+    int64_t vocab = setup.dims.text.vocab, targets = options.cap.targets;
     assert_ok(setup.dev->backend->alloc(setup.dev, (size_t)targets * sizeof(float), &nll));
     assert_ok(setup.dev->backend->alloc(setup.dev, (size_t)targets * sizeof(int32_t), &best));
     assert_ok(
         setup.dev->backend->alloc(setup.dev, (size_t)(targets * vocab) * sizeof(float), &logits));
-    assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
-    assert_ok(setup.dev->backend->zero(setup.s, setup.sums.loss, sizeof(double)));
-    assert_ok(model_forward(setup.m, setup.s, batch, &setup.sums, nll, best));
-    assert_ok(model_logits(setup.m, setup.s, batch->target_token, batch->targets, logits));
+    assert_ok(stage_rows(setup.staging, setup.queue, &packed, 1, &batch));
+    assert_ok(setup.dev->backend->zero(setup.queue, setup.sums.loss, sizeof(double)));
+    assert_ok(model_forward(setup.net, setup.queue, batch, &setup.sums, nll, best));
+    assert_ok(model_logits(setup.net, setup.queue, batch->target_token, batch->targets, logits));
     double sum = 0;
     for (int64_t i = 0; i < batch->targets; i++) {
         const float *scores = (const float *)logits + i * vocab;
@@ -398,21 +400,21 @@ static void test_model__attention_is_bounded_in_both_directions(void **state)
     batch_caps bucket = options.cap;
     bucket.longest = 40;
     bucket.frame = 24;
-    stager_bucket(setup.g, &bucket, 1);
+    stager_bucket(setup.staging, &bucket, 1);
     ops_table listening = *setup.dev->ops;
     listening.attention_fwd = hear_fwd;
     listening.attention_bwd = hear_bwd;
-    setup.s->ops = &listening;
+    setup.queue->ops = &listening;
     memset(heard, 0, sizeof heard);
     fixture_forward_backward(&setup, &packed, 1);
-    setup.s->ops = setup.dev->ops;
+    setup.queue->ops = setup.dev->ops;
     for (int backward = 0; backward < 2; backward++) {
         const asked *text = &heard[backward][true], *vision = &heard[backward][false];
-        assert_int_equal(text->calls, setup.d.text.layers);
+        assert_int_equal(text->calls, setup.dims.text.layers);
         assert_int_equal(text->tokens, bucket.tokens);
         assert_int_equal(text->segments, bucket.docs);
         assert_int_equal(text->longest, bucket.longest);
-        assert_int_equal(vision->calls, setup.d.vision.depth);
+        assert_int_equal(vision->calls, setup.dims.vision.depth);
         assert_int_equal(vision->tokens, bucket.patches);
         assert_int_equal(vision->segments, bucket.frames);
         assert_int_equal(vision->longest, bucket.frame);
@@ -430,12 +432,13 @@ static result run_with_pad(bool tied, bool has_pad, int64_t *inout_token, fixtur
     dims.text.has_pad = has_pad;
     dims.text.pad_token = *inout_token;
     fixture_open(setup, &dims);
-    const param *embedding = params_get(setup->p, "%sembed_tokens.weight", setup->p->text_prefix);
+    const param *embedding =
+        params_get(setup->registry, "%sembed_tokens.weight", setup->registry->text_prefix);
     if (!tied) {
         double *values = malloc((size_t)embedding->count * sizeof *values);
         assert_non_null(values);
-        assert_ok(params_read(embedding->value, setup->s, 0, embedding->count, values));
-        assert_ok(params_write(params_get(setup->p, "lm_head.weight"), setup->s, 0,
+        assert_ok(params_read(embedding->value, setup->queue, 0, embedding->count, values));
+        assert_ok(params_write(params_get(setup->registry, "lm_head.weight"), setup->queue, 0,
                                embedding->count, values));
         free(values);
     }
@@ -450,8 +453,8 @@ static const double *grad_of(const fixture *setup, const result *got, const char
                              int64_t line)
 {
     for (int64_t i = 0; i < got->count; i++)
-        if (strstr(setup->p->list[i].name, name))
-            return got->grad[i] + line * setup->d.text.hidden;
+        if (strstr(setup->registry->list[i].name, name))
+            return got->grad[i] + line * setup->dims.text.hidden;
     fail_msg("no %s", name);
     return NULL;
 }
@@ -466,7 +469,7 @@ static void test_model__pad_token_gets_no_gradient(void **state)
     int64_t pad = 0;
     for (int i = 0; i < 4; i++) /* untied and tied, each without and with a pad token */
         got[i] = run_with_pad(i >= 2, i % 2, &pad, &setups[i]);
-    const int64_t hidden = setups[0].d.text.hidden;
+    const int64_t hidden = setups[0].dims.text.hidden;
     const double *head = grad_of(&setups[0], &got[0], "lm_head", pad);
     for (int i = 0; i < 4; i += 2) {
         const double *without = grad_of(&setups[i], &got[i], "embed_tokens", pad);

@@ -23,26 +23,26 @@ typedef struct tree {
 static void append_tokens(row *to, int64_t *at, const row *source, int64_t from, int64_t end,
                           int64_t first_row)
 {
-    for (int64_t t = from; t < end; t++, ++*at) {
-        to->input_ids[*at] = source->input_ids[t];
-        to->labels[*at] = source->labels[t];
-        to->loss_weight[*at] = source->loss_weight[t];
+    for (int64_t token = from; token < end; token++, ++*at) {
+        to->input_ids[*at] = source->input_ids[token];
+        to->labels[*at] = source->labels[token];
+        to->loss_weight[*at] = source->loss_weight[token];
         to->visual_row[*at] =
-            source->visual_row[t] < 0 ? -1 : source->visual_row[t] + (int32_t)first_row;
+            source->visual_row[token] < 0 ? -1 : source->visual_row[token] + (int32_t)first_row;
         for (int axis = 0; axis < 3; axis++)
             to->position_ids[axis * to->n_tokens + *at] =
-                source->position_ids[axis * source->n_tokens + t];
+                source->position_ids[axis * source->n_tokens + token];
     }
 }
 
 /* Makes a sample: the prefix's tokens, followed by the tokens that `whole` has after them. */
-static row join_sample(fixture *f, const row *prefix, const row *whole)
+static row join_sample(fixture *setup, const row *prefix, const row *whole)
 {
     row sample = *prefix;
     const int64_t shared = prefix->n_tokens;
     int64_t at = 0;
     sample.n_tokens = whole->n_tokens;
-    assert_ok(row_alloc(&sample, &f->rows, ROW_WEIGHTS));
+    assert_ok(row_alloc(&sample, &setup->rows, ROW_WEIGHTS));
     append_tokens(&sample, &at, prefix, 0, shared, 0);
     append_tokens(&sample, &at, whole, shared, whole->n_tokens, 0);
     sample.labels[shared] = NO_LABEL; /* the last token before a label is the branch's own */
@@ -55,27 +55,28 @@ static row join_sample(fixture *f, const row *prefix, const row *whole)
     return sample;
 }
 
-static tree draw_tree(fixture *f, rng_key key, uint64_t number)
+static tree draw_tree(fixture *setup, rng_key key, uint64_t number)
 {
     static const char *const prefixes[] = {"4 1x4x6 3", "9", "2 1x4x4 2 1x6x4 5", "3 v2x4x4 1 + 4",
                                            "70"};
     const char *text = prefixes[rng_below(key, 100 * number, 5)];
     const uint64_t drawn = rng_below(key, 100 * number + 1, 4);
-    tree t = {.n_branches = drawn == 0 ? 1 : (int)(2 + rng_below(key, 100 * number + 2, 10))};
-    t.prefix = fixture_row(f, &(document){text, 1000 + number}, 1, true);
-    for (int64_t i = 0; i < t.prefix.n_tokens; i++) {
-        t.prefix.labels[i] = NO_LABEL;
-        t.prefix.loss_weight[i] = 1;
+    tree made = {.n_branches = drawn == 0 ? 1 : (int)(2 + rng_below(key, 100 * number + 2, 10))};
+    made.prefix = fixture_row(setup, &(document){text, 1000 + number}, 1, true);
+    for (int64_t i = 0; i < made.prefix.n_tokens; i++) {
+        made.prefix.labels[i] = NO_LABEL;
+        made.prefix.loss_weight[i] = 1;
     }
-    for (int b = 0; b < t.n_branches; b++) {
+    for (int branch = 0; branch < made.n_branches; branch++) {
         char whole[64];
-        snprintf(whole, sizeof whole, "%s %llu", text,
-                 (unsigned long long)(2 + rng_below(key, 100 * number + 10 + (uint64_t)b, 30)));
+        snprintf(
+            whole, sizeof whole, "%s %llu", text,
+            (unsigned long long)(2 + rng_below(key, 100 * number + 10 + (uint64_t)branch, 30)));
         const row other =
-            fixture_row(f, &(document){whole, 10000 * number + (uint64_t)b + 1}, 1, true);
-        t.sample[b] = join_sample(f, &t.prefix, &other);
+            fixture_row(setup, &(document){whole, 10000 * number + (uint64_t)branch + 1}, 1, true);
+        made.sample[branch] = join_sample(setup, &made.prefix, &other);
     }
-    return t;
+    return made;
 }
 
 static void append_pixels(row *to, const row *source, int64_t items, int64_t patches,
@@ -91,55 +92,55 @@ static void append_pixels(row *to, const row *source, int64_t items, int64_t pat
 }
 
 /* Packs trees into one row. */
-static row pack_trees(fixture *f, const tree *trees, int n)
+static row pack_trees(fixture *setup, const tree *trees, int count)
 {
     row packed = {0};
-    for (int i = 0; i < n; i++) {
-        const tree *t = &trees[i];
-        const bool shared = t->n_branches > 1;
-        packed.n_docs += t->n_branches + shared;
-        packed.n_tokens += shared ? t->prefix.n_tokens : 0;
-        for (int b = 0; b < t->n_branches; b++)
-            packed.n_tokens += t->sample[b].n_tokens - (shared ? t->prefix.n_tokens : 0);
-        packed.n_items += t->prefix.n_items;
-        packed.n_patches += t->prefix.n_patches;
-        packed.n_video_patches += t->prefix.n_video_patches;
+    for (int i = 0; i < count; i++) {
+        const tree *one = &trees[i];
+        const bool shared = one->n_branches > 1;
+        packed.n_docs += one->n_branches + shared;
+        packed.n_tokens += shared ? one->prefix.n_tokens : 0;
+        for (int branch = 0; branch < one->n_branches; branch++)
+            packed.n_tokens += one->sample[branch].n_tokens - (shared ? one->prefix.n_tokens : 0);
+        packed.n_items += one->prefix.n_items;
+        packed.n_patches += one->prefix.n_patches;
+        packed.n_video_patches += one->prefix.n_video_patches;
     }
-    assert_ok(row_alloc(&packed, &f->rows, ROW_WEIGHTS | ROW_PREFIXES));
+    assert_ok(row_alloc(&packed, &setup->rows, ROW_WEIGHTS | ROW_PREFIXES));
     int64_t at = 0, items = 0, patches = 0, video_patches = 0, doc = 0;
-    for (int i = 0; i < n; i++) {
-        const tree *t = &trees[i];
+    for (int i = 0; i < count; i++) {
+        const tree *one = &trees[i];
         const int64_t first_row = (patches + video_patches) / 4, root = doc;
-        const bool shared = t->n_branches > 1;
-        append_pixels(&packed, &t->prefix, items, patches, video_patches);
+        const bool shared = one->n_branches > 1;
+        append_pixels(&packed, &one->prefix, items, patches, video_patches);
         if (shared) {
-            append_tokens(&packed, &at, &t->prefix, 0, t->prefix.n_tokens, first_row);
+            append_tokens(&packed, &at, &one->prefix, 0, one->prefix.n_tokens, first_row);
             packed.doc_part[doc] = -1;
-            packed.doc_sample_id[doc] = t->sample[0].doc_sample_id[0];
+            packed.doc_sample_id[doc] = one->sample[0].doc_sample_id[0];
             packed.cu_seqlens[++doc] = (int32_t)at;
         }
-        for (int b = 0; b < t->n_branches; b++) {
-            append_tokens(&packed, &at, &t->sample[b], shared ? t->prefix.n_tokens : 0,
-                          t->sample[b].n_tokens, first_row);
+        for (int branch = 0; branch < one->n_branches; branch++) {
+            append_tokens(&packed, &at, &one->sample[branch], shared ? one->prefix.n_tokens : 0,
+                          one->sample[branch].n_tokens, first_row);
             packed.doc_prefix[doc] = shared ? (int32_t)root : -1;
-            packed.doc_sample_id[doc] = t->sample[b].doc_sample_id[0];
+            packed.doc_sample_id[doc] = one->sample[branch].doc_sample_id[0];
             packed.cu_seqlens[++doc] = (int32_t)at;
         }
-        items += t->prefix.n_items;
-        patches += t->prefix.n_patches;
-        video_patches += t->prefix.n_video_patches;
+        items += one->prefix.n_items;
+        patches += one->prefix.n_patches;
+        video_patches += one->prefix.n_video_patches;
     }
     assert_ok(row_check(&packed, "trees"));
     return packed;
 }
 
 /* The largest |a - b| / |b| over the gradients of all parameters and the loss. */
-static double worst_difference(fixture *f, double loss, double want_loss, double **want)
+static double worst_difference(fixture *setup, double loss, double want_loss, double **want)
 {
     double worst = fabs(loss - want_loss) / fabs(want_loss);
-    for (int64_t i = 0; i < f->p->count; i++) {
-        double *got = fixture_grad(f, &f->p->list[i]), difference = 0, size = 0;
-        for (int64_t j = 0; j < f->p->list[i].count; j++) {
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        double *got = fixture_grad(setup, &setup->registry->list[i]), difference = 0, size = 0;
+        for (int64_t j = 0; j < setup->registry->list[i].count; j++) {
             difference += (got[j] - want[i][j]) * (got[j] - want[i][j]);
             size += want[i][j] * want[i][j];
         }
@@ -150,26 +151,26 @@ static double worst_difference(fixture *f, double loss, double want_loss, double
 }
 
 /* Compares the packed row with its samples, each in a row of its own. */
-static double compare(fixture *f, const row *packed, const row *samples, int n, int weighting,
-                      bool fixed_shapes)
+static double compare(fixture *setup, const row *packed, const row *samples, int count,
+                      int weighting, bool fixed_shapes)
 {
-    model_options o = f->o;
-    o.cap = (batch_caps){0};
-    batch_caps_for(samples, n, 1, 4, &o.cap);
-    fixture_model(f, &o, false);
-    stager_weigh(f->g, weighting);
-    const double want_loss = fixture_forward_backward(f, samples, n);
-    double **want = calloc((size_t)f->p->count, sizeof *want);
-    for (int64_t i = 0; i < f->p->count; i++)
-        want[i] = fixture_grad(f, &f->p->list[i]);
-    o.cap = (batch_caps){0};
-    batch_caps_for(packed, 1, fixed_shapes ? 64 : 1, fixed_shapes ? 32 : 4, &o.cap);
-    o.cap.docs += fixed_shapes ? 3 : 0;
-    fixture_model(f, &o, fixed_shapes);
-    stager_weigh(f->g, weighting);
-    const double loss = fixture_forward_backward(f, packed, 1);
-    const double worst = worst_difference(f, loss, want_loss, want);
-    for (int64_t i = 0; i < f->p->count; i++)
+    model_options options = setup->options;
+    options.cap = (batch_caps){0};
+    batch_caps_for(samples, count, 1, 4, &options.cap);
+    fixture_model(setup, &options, false);
+    stager_weigh(setup->staging, weighting);
+    const double want_loss = fixture_forward_backward(setup, samples, count);
+    double **want = calloc((size_t)setup->registry->count, sizeof *want);
+    for (int64_t i = 0; i < setup->registry->count; i++)
+        want[i] = fixture_grad(setup, &setup->registry->list[i]);
+    options.cap = (batch_caps){0};
+    batch_caps_for(packed, 1, fixed_shapes ? 64 : 1, fixed_shapes ? 32 : 4, &options.cap);
+    options.cap.docs += fixed_shapes ? 3 : 0;
+    fixture_model(setup, &options, fixed_shapes);
+    stager_weigh(setup->staging, weighting);
+    const double loss = fixture_forward_backward(setup, packed, 1);
+    const double worst = worst_difference(setup, loss, want_loss, want);
+    for (int64_t i = 0; i < setup->registry->count; i++)
         free(want[i]);
     free(want);
     return worst;
@@ -177,40 +178,40 @@ static double compare(fixture *f, const row *packed, const row *samples, int n, 
 
 /* Draws the trees of a seed; the first one always has branches. Returns how many samples they have.
  */
-static int draw_trees(fixture *f, uint64_t seed, tree *trees, row *samples)
+static int draw_trees(fixture *setup, uint64_t seed, tree *trees, row *samples)
 {
     const rng_key key = rng_key_make(seed, "trees");
-    int n = 0;
+    int count = 0;
     for (int i = 0; i < TREES_MAX; i++) {
         for (uint64_t try = 0; try == 0 || (i == 0 && trees[i].n_branches == 1); try++)
-            trees[i] = draw_tree(f, key, (uint64_t)i + TREES_MAX * try);
-        for (int b = 0; b < trees[i].n_branches; b++)
-            samples[n++] = trees[i].sample[b];
+            trees[i] = draw_tree(setup, key, (uint64_t)i + TREES_MAX * try);
+        for (int branch = 0; branch < trees[i].n_branches; branch++)
+            samples[count++] = trees[i].sample[branch];
     }
-    return n;
+    return count;
 }
 
-static void check_seeds(const model_options *o, int weighting, uint64_t first, uint64_t end)
+static void check_seeds(const model_options *options, int weighting, uint64_t first, uint64_t end)
 {
     static tree trees[TREES_MAX];
     static row samples[SAMPLES_MAX];
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
     for (uint64_t seed = first; seed < end; seed++) {
-        fixture f;
-        fixture_open(&f, &dims);
-        f.o = *o;
-        const int n = draw_trees(&f, seed, trees, samples);
-        const row packed = pack_trees(&f, trees, TREES_MAX);
+        fixture setup;
+        fixture_open(&setup, &dims);
+        setup.options = *options;
+        const int count = draw_trees(&setup, seed, trees, samples);
+        const row packed = pack_trees(&setup, trees, TREES_MAX);
         int64_t apart = 0;
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < count; i++)
             apart += samples[i].n_tokens;
-        const double worst = compare(&f, &packed, samples, n, weighting, seed % 2 == 1);
+        const double worst = compare(&setup, &packed, samples, count, weighting, seed % 2 == 1);
         print_message("seed %llu: %lld tokens instead of %lld, largest difference %.2g\n",
                       (unsigned long long)seed, (long long)packed.n_tokens, (long long)apart,
                       worst);
         assert_true(worst <= 1e-12);
-        fixture_close(&f);
+        fixture_close(&setup);
     }
 }
 
@@ -223,8 +224,8 @@ static void test_prefix__is_each_sample_alone(void **state)
 static void test_prefix__under_activation_checkpointing(void **state)
 {
     (void)state;
-    const model_options o = {.training = true, .recomputed = fixture_full(true)};
-    check_seeds(&o, WEIGHTING_TOKEN, 7, 9);
+    const model_options options = {.training = true, .recomputed = fixture_full(true)};
+    check_seeds(&options, WEIGHTING_TOKEN, 7, 9);
 }
 
 static void test_prefix__whatever_weighs_samples(void **state)

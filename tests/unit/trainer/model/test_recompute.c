@@ -52,15 +52,15 @@ static void open_scene(scene *picture)
     batch_caps_for(&picture->packed, 1, 1, 4, &picture->options.cap);
     fixture_model(&picture->setup, &picture->options, false);
     picture->loss = fixture_forward_backward(&picture->setup, &picture->packed, 1);
-    picture->grad = calloc((size_t)picture->setup.p->count, sizeof *picture->grad);
+    picture->grad = calloc((size_t)picture->setup.registry->count, sizeof *picture->grad);
     assert_non_null(picture->grad);
-    for (int64_t i = 0; i < picture->setup.p->count; i++)
-        picture->grad[i] = fixture_grad(&picture->setup, &picture->setup.p->list[i]);
+    for (int64_t i = 0; i < picture->setup.registry->count; i++)
+        picture->grad[i] = fixture_grad(&picture->setup, &picture->setup.registry->list[i]);
 }
 
 static void close_scene(scene *picture)
 {
-    for (int64_t i = 0; i < picture->setup.p->count; i++)
+    for (int64_t i = 0; i < picture->setup.registry->count; i++)
         free(picture->grad[i]);
     free(picture->grad);
     fixture_close(&picture->setup);
@@ -74,8 +74,8 @@ static void check_bits(scene *picture, const recompute *text, const recompute *v
     for (int time = 0; time < 2; time++)
         assert_true(fixture_forward_backward(&picture->setup, &picture->packed, 1) ==
                     picture->loss);
-    for (int64_t i = 0; i < picture->setup.p->count; i++) {
-        const param *weight = &picture->setup.p->list[i];
+    for (int64_t i = 0; i < picture->setup.registry->count; i++) {
+        const param *weight = &picture->setup.registry->list[i];
         double *got = fixture_grad(&picture->setup, weight);
         if (memcmp(got, picture->grad[i], (size_t)weight->count * sizeof *got) != 0)
             fail_msg("%s: text %#x every %lld, vision %#x every %lld", weight->name, text->what,
@@ -171,15 +171,15 @@ static void count_step(scene *picture, const recomputes *recomputed)
 {
     picture->options.recomputed = *recomputed;
     fixture_model(&picture->setup, &picture->options, false);
-    ops_table counting = *picture->setup.s->ops;
-    real = picture->setup.s->ops;
+    ops_table counting = *picture->setup.queue->ops;
+    real = picture->setup.queue->ops;
     counting.gemm = counted_gemm;
     counting.grouped_gemm = counted_grouped;
     counting.attention_fwd = counted_attention;
-    picture->setup.s->ops = &counting;
+    picture->setup.queue->ops = &counting;
     memset(&count, 0, sizeof count);
     fixture_forward_backward(&picture->setup, &picture->packed, 1);
-    picture->setup.s->ops = real;
+    picture->setup.queue->ops = real;
 }
 
 static void test_recompute__plan_counts_the_work(void **state)
@@ -188,24 +188,24 @@ static void test_recompute__plan_counts_the_work(void **state)
     scene picture;
     open_scene(&picture);
     training_share share;
-    groups_share(picture.setup.p, &picture.setup.d, &share);
+    groups_share(picture.setup.registry, &picture.setup.dims, &share);
     count_step(&picture, &(recomputes){0});
     const int64_t dense = count.dense, experts = count.experts;
-    const flops one_each = {.text_attention = picture.setup.d.text.layers,
-                            .vision_attention = picture.setup.d.vision.depth};
+    const flops one_each = {.text_attention = picture.setup.dims.text.layers,
+                            .vision_attention = picture.setup.dims.vision.depth};
     const int64_t patches = picture.packed.n_patches + picture.packed.n_video_patches;
-    assert_int_equal(count.attention[1], picture.setup.d.text.layers);
+    assert_int_equal(count.attention[1], picture.setup.dims.text.layers);
     for (int text = 0; text < RULES; text++)
         for (int vision = 0; vision < RULES; vision++) {
             const recomputes recomputed = {rules[text], rules[vision]};
             recompute_flops want;
-            recompute_plan_count(&recomputed, &picture.setup.d, &share, &one_each,
+            recompute_plan_count(&recomputed, &picture.setup.dims, &share, &one_each,
                                  picture.packed.n_tokens, patches, &want);
             count_step(&picture, &recomputed);
             assert_int_equal(2 * (count.dense - dense), want.dense);
             assert_int_equal(2 * (count.experts - experts), want.experts);
-            assert_int_equal(count.attention[1] - picture.setup.d.text.layers, want.attention);
-            assert_int_equal(count.attention[0] - picture.setup.d.vision.depth,
+            assert_int_equal(count.attention[1] - picture.setup.dims.text.layers, want.attention);
+            assert_int_equal(count.attention[0] - picture.setup.dims.vision.depth,
                              want.vision_attention);
         }
     close_scene(&picture);

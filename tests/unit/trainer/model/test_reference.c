@@ -54,13 +54,13 @@ static void compare_documents(const document *docs, int count)
     char *folder = harness_temp(), path[STATUS_PATH_MAX];
     snprintf(path, sizeof path, "%s/row.safetensors", folder);
     assert_ok(row_save(&packed, path));
-    assert_ok(hf_export(setup.p, setup.s, &setup.d, folder,
+    assert_ok(hf_export(setup.registry, setup.queue, &setup.dims, folder,
                         &(hf_export_options){.dtype = HF_EXPORT_F32}));
 
     assert_ok(
         setup.dev->backend->alloc(setup.dev, (size_t)options.cap.targets * sizeof(float), &nll));
-    assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
-    assert_ok(model_forward(setup.m, setup.s, batch, &setup.sums, nll, NULL));
+    assert_ok(stage_rows(setup.staging, setup.queue, &packed, 1, &batch));
+    assert_ok(model_forward(setup.net, setup.queue, batch, &setup.sums, nll, NULL));
     FILE *file = start_reference(folder);
     for (int64_t i = 0; i < batch->targets; i++) {
         double want = next_value(file, "");

@@ -119,14 +119,14 @@ static void test_versions__frequencies(void **state)
         const json_value *one = json_item(text, i);
         const int64_t count = read_floats(json_find(one, "bits"), 8, omega);
         assert_int_equal(2 * count, read_dim(one, "head_dim"));
-        assert_ok(
-            op_rope_text(setup.s, &(rope_text_args){.tokens = 1,
-                                                    .head_dim = 2 * count,
-                                                    .theta = json_real(json_find(one, "theta"), 0),
-                                                    .section = {24, 20, 20},
-                                                    .positions = far,
-                                                    .cos = cosine,
-                                                    .sin = sine}));
+        assert_ok(op_rope_text(setup.queue,
+                               &(rope_text_args){.tokens = 1,
+                                                 .head_dim = 2 * count,
+                                                 .theta = json_real(json_find(one, "theta"), 0),
+                                                 .section = {24, 20, 20},
+                                                 .positions = far,
+                                                 .cos = cosine,
+                                                 .sin = sine}));
         check_angles(cosine, sine, omega, count);
     }
     assert_true(json_count(text) > 0 && json_count(vision) > 0);
@@ -134,8 +134,8 @@ static void test_versions__frequencies(void **state)
         const json_value *one = json_item(vision, i);
         const int64_t count = read_floats(json_find(one, "bits"), 8, omega);
         assert_int_equal(4 * count, read_dim(one, "head_dim"));
-        assert_ok(
-            op_rope_vision(setup.s, &(rope_vision_args){1, 4 * count, 10000, far, cosine, sine}));
+        assert_ok(op_rope_vision(setup.queue,
+                                 &(rope_vision_args){1, 4 * count, 10000, far, cosine, sine}));
         check_angles(cosine, sine, omega, count);                 /* rows */
         check_angles(cosine + count, sine + count, omega, count); /* columns */
     }
@@ -164,16 +164,16 @@ static int64_t interpolate(const kept *held, float *out)
     model_options options = {.training = false};
     batch_caps_for(&packed, 1, 1, 4, &options.cap);
     fixture_model(&setup, &options, false);
-    assert_ok(stage_rows(setup.g, setup.s, &packed, 1, &batch));
+    assert_ok(stage_rows(setup.staging, setup.queue, &packed, 1, &batch));
     assert_true(batch->patches * width <= NUMBERS_MAX);
     memset(out, 0, (size_t)(batch->patches * width) * sizeof *out);
-    assert_ok(op_rows_weighted(setup.s, &(rows_weighted_args){.n = batch->patches,
-                                                              .width = width,
-                                                              .table_rows = side * side,
-                                                              .index = batch->pos_index,
-                                                              .weight = batch->pos_weight,
-                                                              .table = table,
-                                                              .y = out}));
+    assert_ok(op_rows_weighted(setup.queue, &(rows_weighted_args){.n = batch->patches,
+                                                                  .width = width,
+                                                                  .table_rows = side * side,
+                                                                  .index = batch->pos_index,
+                                                                  .weight = batch->pos_weight,
+                                                                  .table = table,
+                                                                  .y = out}));
     const int64_t count = batch->patches * width;
     fixture_close(&setup);
     return count;
@@ -230,15 +230,15 @@ static void test_versions__router_weights(void **state)
     int32_t expert[NUMBERS_MAX], count[NUMBERS_MAX];
     const int64_t experts = read_dim(k.shared, "experts"), top_k = read_dim(k.shared, "top_k");
     const int64_t tokens = read_floats(json_find(k.shared, "logits"), 4, logits) / experts;
-    assert_ok(op_route_fwd(setup.s, &(route_fwd_args){.tokens = tokens,
-                                                      .experts = experts,
-                                                      .top_k = top_k,
-                                                      .norm_topk = true,
-                                                      .logits = logits,
-                                                      .expert = expert,
-                                                      .weight = weight,
-                                                      .probs = probs,
-                                                      .count = count}));
+    assert_ok(op_route_fwd(setup.queue, &(route_fwd_args){.tokens = tokens,
+                                                          .experts = experts,
+                                                          .top_k = top_k,
+                                                          .norm_topk = true,
+                                                          .logits = logits,
+                                                          .expert = expert,
+                                                          .weight = weight,
+                                                          .probs = probs,
+                                                          .count = count}));
     static const char *const rounding[] = {"4.57.3", "5.23.0"};
     for (int version = 0; version < 2; version++) {
         check_choices(&k, rounding[version], expert, tokens, top_k);
@@ -268,9 +268,9 @@ static void test_versions__router_weights(void **state)
                            .prob_sum = sum,
                            .aux = &aux};
     args.phase = AUX_ADD_STATS;
-    assert_ok(op_route_aux(setup.s, &args));
+    assert_ok(op_route_aux(setup.queue, &args));
     args.phase = AUX_FINISH;
-    assert_ok(op_route_aux(setup.s, &args));
+    assert_ok(op_route_aux(setup.queue, &args));
     for (int version = 0; version < 2; version++)
         assert_true(fabs(aux - json_real(of_version(&k, rounding[version], "aux"), 0)) < 4e-6);
     assert_true(fabs(aux - json_real(of_version(&k, "5.2.0", "aux"), 0)) > 0.1);

@@ -64,11 +64,11 @@ static const scene scenes[] = {
 /* Sets the routers to zero: all experts tie, and the first ones win. */
 static void blind_routers(fixture *setup)
 {
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        const param *weight = &setup->p->list[i];
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        const param *weight = &setup->registry->list[i];
         double *zero = calloc((size_t)weight->n_local, sizeof *zero);
         if (weight->group == GROUP_ROUTER)
-            MUST(params_write(weight, setup->s, 0, weight->n_local, zero));
+            MUST(params_write(weight, setup->queue, 0, weight->n_local, zero));
         free(zero);
     }
 }
@@ -91,26 +91,26 @@ static double run_rows(fixture *setup, const row *rows, int64_t count)
 {
     device_batch *batch;
     double loss = 0;
-    MUST(stage_rows(setup->g, setup->s, rows, count, &batch));
-    MUST(setup->dev->backend->zero(setup->s, setup->sums.loss, sizeof(double)));
-    MUST(setup->dev->backend->zero(setup->s, setup->sums.weight, sizeof(double)));
-    MUST(params_zero_grad(setup->p, setup->s));
-    MUST(model_forward_backward(setup->m, setup->s, batch, &setup->sums));
+    MUST(stage_rows(setup->staging, setup->queue, rows, count, &batch));
+    MUST(setup->dev->backend->zero(setup->queue, setup->sums.loss, sizeof(double)));
+    MUST(setup->dev->backend->zero(setup->queue, setup->sums.weight, sizeof(double)));
+    MUST(params_zero_grad(setup->registry, setup->queue));
+    MUST(model_forward_backward(setup->net, setup->queue, batch, &setup->sums));
     if (setup->mesh)
-        MUST(comm_all_reduce(mesh_comm(setup->mesh, MESH_STAGE), setup->s, (comm_at){"loss", -1},
-                             setup->sums.loss, 1, DT_F64, COMM_SUM));
-    MUST(setup->dev->backend->to_host(setup->s, &loss, setup->sums.loss, sizeof loss));
-    MUST(setup->dev->backend->wait(setup->s));
+        MUST(comm_all_reduce(mesh_comm(setup->mesh, MESH_STAGE), setup->queue,
+                             (comm_at){"loss", -1}, setup->sums.loss, 1, DT_F64, COMM_SUM));
+    MUST(setup->dev->backend->to_host(setup->queue, &loss, setup->sums.loss, sizeof loss));
+    MUST(setup->dev->backend->wait(setup->queue));
     return loss;
 }
 
 static void sum_gradients(fixture *setup)
 {
-    for (int64_t i = 0; i < setup->p->count; i++) {
-        param *weight = &setup->p->list[i];
+    for (int64_t i = 0; i < setup->registry->count; i++) {
+        param *weight = &setup->registry->list[i];
         const mesh_group groups[] = {params_owners(weight), MESH_REPLICATE};
         for (int group = 0; group < 2; group++)
-            MUST(comm_all_reduce(mesh_comm(setup->mesh, groups[group]), setup->s,
+            MUST(comm_all_reduce(mesh_comm(setup->mesh, groups[group]), setup->queue,
                                  (comm_at){"gradient", -1}, weight->grad, weight->n_local,
                                  setup->dev->backend->acc, COMM_SUM));
     }
@@ -121,8 +121,8 @@ static double compare_fixtures(fixture *cut, fixture *whole, const char **out_na
 {
     double worst = 0;
     *out_name = "";
-    for (int64_t i = 0; i < cut->p->count; i++) {
-        const param *weight = &cut->p->list[i], *entry = &whole->p->list[i];
+    for (int64_t i = 0; i < cut->registry->count; i++) {
+        const param *weight = &cut->registry->list[i], *entry = &whole->registry->list[i];
         double *got = fixture_grad(cut, weight), *want = fixture_grad(whole, entry), off = 0,
                size = 0;
         for (int64_t j = 0, at; j < weight->n_local; j++) {

@@ -32,10 +32,10 @@ static cudnnStatus_t destroy_cudnn(cudnnHandle_t handle)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t s)
+static cudnnStatus_t set_stream(cudnnHandle_t handle, cudaStream_t queue)
 {
     (void)handle;
-    (void)s;
+    (void)queue;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -51,17 +51,17 @@ status cudnn_fail(const char *call, cudnnStatus_t error)
     return FAIL(ST_BAD_DEVICE, "%s: %d", call, (int)error);
 }
 
-void cudnn_plan_done(cudnn_plan *p)
+void cudnn_plan_done(cudnn_plan *ready)
 {
-    (void)p;
+    (void)ready;
 }
 
-status cudnn_plan_run(const cudnn_plan *p, cudnnHandle_t handle, int64_t n, const int64_t *uids,
-                      void *const *pointers, void *workspace)
+status cudnn_plan_run(const cudnn_plan *ready, cudnnHandle_t handle, int64_t count,
+                      const int64_t *uids, void *const *pointers, void *workspace)
 {
-    (void)p;
+    (void)ready;
     (void)handle;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < count; i++) {
         bool host = uids[i] == ATTENTION_SCALE || uids[i] == ATTENTION_MINUS ||
                     uids[i] == ATTENTION_ONE; /* these are numbers, not addresses */
         misaligned += !host && (uintptr_t)pointers[i] % CUDNN_ALIGNMENT != 0;
@@ -80,67 +80,69 @@ static status compile_plan(cudnn_plan *out)
     return has_engine ? ST_OK : FAIL(ST_UNAVAILABLE, "no engine for this graph");
 }
 
-status attention_graph_forward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
+status attention_graph_forward(const attention_shape *wanted, const cudnn_target *target,
+                               cudnn_plan *out)
 {
-    (void)t;
-    asked = *a;
+    (void)target;
+    asked = *wanted;
     return compile_plan(out);
 }
 
-status attention_graph_backward(const attention_shape *a, const cudnn_target *t, cudnn_plan *out)
+status attention_graph_backward(const attention_shape *wanted, const cudnn_target *target,
+                                cudnn_plan *out)
 {
-    (void)t;
-    asked = *a;
+    (void)target;
+    asked = *wanted;
     return compile_plan(out);
 }
 
-status cuda_attention_pack(stream *s, const attention_pack_args *a)
+status cuda_attention_pack(stream *queue, const attention_pack_args *pack)
 {
-    (void)s;
-    (void)a;
+    (void)queue;
+    (void)pack;
     return ST_OK;
 }
 
-status cuda_attention_columns(stream *s, const attention_columns_args *a)
+status cuda_attention_columns(stream *queue, const attention_columns_args *args)
 {
-    (void)s;
-    last_copy = *a;
+    (void)queue;
+    last_copy = *args;
     copied++;
     return ST_OK;
 }
 
-status cuda_scratch(stream *s, size_t bytes, void **out)
+status cuda_scratch(stream *queue, size_t bytes, void **out)
 {
     static _Alignas(256) char room[1 << 26];
-    (void)s;
+    (void)queue;
     assert_true(bytes <= sizeof room);
     *out = room;
     return ST_OK;
 }
 
-const cuda_facts *cuda_facts_of(const stream *s)
+const cuda_facts *cuda_facts_of(const stream *queue)
 {
-    return &((const cuda_device *)s->dev)->facts;
+    return &((const cuda_device *)queue->dev)->facts;
 }
 
 typedef struct bench {
-    cuda_device d;
-    cuda_stream s;
+    cuda_device cuda;
+    cuda_stream own;
 } bench;
 
-static void open_bench(bench *b)
+static void open_bench(bench *setup)
 {
-    *b = (bench){.d = {.cudnn = true, .facts = {.sm = 90}}};
-    b->d.options.deterministic = true;
-    b->s.base.dev = &b->d.base;
+    *setup = (bench){.cuda = {.cudnn = true, .facts = {.sm = 90}}};
+    setup->cuda.options.deterministic = true;
+    setup->own.base.dev = &setup->cuda.base;
     runs = compiled = misaligned = copied = 0;
     has_engine = true;
 }
 
-static void close_bench(bench *b)
+static void close_bench(bench *setup)
 {
-    if (b->d.kept[KEPT_ATTENTION].data)
-        b->d.kept[KEPT_ATTENTION].done(b->d.kept[KEPT_ATTENTION].data);
+    if (setup->cuda.kept[KEPT_ATTENTION].data)
+        setup->cuda.kept[KEPT_ATTENTION].done(setup->cuda.kept[KEPT_ATTENTION].data);
 }
 
 static _Alignas(16) char array[16];
@@ -172,121 +174,122 @@ static attention_bwd_args shape(int64_t tokens, int64_t segments, int64_t width)
                                 .work = array};
 }
 
-static attention_fwd_args forward_of(const attention_bwd_args *a)
+static attention_fwd_args forward_of(const attention_bwd_args *args)
 {
-    return (attention_fwd_args){.tokens = a->tokens,
-                                .heads = a->heads,
-                                .kv_heads = a->kv_heads,
-                                .head_dim = a->head_dim,
-                                .segments = a->segments,
-                                .causal = a->causal,
-                                .scale = a->scale,
-                                .q = a->q,
-                                .k = a->k,
-                                .v = a->v,
-                                .q_stride = a->q_stride,
-                                .k_stride = a->k_stride,
-                                .v_stride = a->v_stride,
-                                .o_stride = a->o_stride,
-                                .o = (void *)a->o,
-                                .lse = (void *)a->lse};
+    return (attention_fwd_args){.tokens = args->tokens,
+                                .heads = args->heads,
+                                .kv_heads = args->kv_heads,
+                                .head_dim = args->head_dim,
+                                .segments = args->segments,
+                                .causal = args->causal,
+                                .scale = args->scale,
+                                .q = args->q,
+                                .k = args->k,
+                                .v = args->v,
+                                .q_stride = args->q_stride,
+                                .k_stride = args->k_stride,
+                                .v_stride = args->v_stride,
+                                .o_stride = args->o_stride,
+                                .o = (void *)args->o,
+                                .lse = (void *)args->lse};
 }
 
 /* Runs forward and backward `times` times. Returns how often cuDNN did the work, and what was
  * logged. */
-static int done_by_cudnn(bench *b, const attention_bwd_args *a, int times, char *log, size_t size)
+static int done_by_cudnn(bench *setup, const attention_bwd_args *args, int times, char *log,
+                         size_t size)
 {
-    attention_fwd_args f = forward_of(a);
+    attention_fwd_args forward = forward_of(args);
     int kept = dup(STDERR_FILENO), both[2], count = 0;
     assert_int_equal(pipe(both), 0);
     assert_true(kept >= 0 && dup2(both[1], STDERR_FILENO) >= 0);
     close(both[1]);
     for (int i = 0; i < times; i++) {
         bool done = true;
-        assert_ok(attention_cudnn_fwd(&b->s.base, &f, &done));
+        assert_ok(attention_cudnn_fwd(&setup->own.base, &forward, &done));
         count += done;
-        assert_ok(attention_cudnn_bwd(&b->s.base, a, &done));
+        assert_ok(attention_cudnn_bwd(&setup->own.base, args, &done));
         count += done;
     }
     dup2(kept, STDERR_FILENO);
     close(kept);
-    ssize_t n = read(both[0], log, size - 1);
+    ssize_t got = read(both[0], log, size - 1);
     close(both[0]);
-    log[n > 0 ? n : 0] = 0;
+    log[got > 0 ? got : 0] = 0;
     return count;
 }
 
 static int lines_with(const char *text, const char *what)
 {
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
-        n++;
-    return n;
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, what)); at += strlen(what))
+        count++;
+    return count;
 }
 
 static void test_attention__nothing_is_logged_where_cudnn_works(void **state)
 {
     (void)state;
-    bench b;
+    bench setup;
     char log[4096];
-    open_bench(&b);
-    attention_bwd_args a = shape(256, 4, 64);
-    assert_int_equal(done_by_cudnn(&b, &a, 2, log, sizeof log), 4);
+    open_bench(&setup);
+    attention_bwd_args args = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&setup, &args, 2, log, sizeof log), 4);
     assert_int_equal(runs, 4);
     assert_int_equal(compiled, 2);
     assert_string_equal(log, "");
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 static void test_attention__no_engine_is_logged_once(void **state)
 {
     (void)state;
-    bench b;
+    bench setup;
     char log[4096];
-    open_bench(&b);
+    open_bench(&setup);
     has_engine = false;
-    attention_bwd_args a = shape(256, 4, 64);
-    assert_int_equal(done_by_cudnn(&b, &a, 3, log, sizeof log), 0);
+    attention_bwd_args args = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&setup, &args, 3, log, sizeof log), 0);
     assert_int_equal(compiled, 2);
     assert_int_equal(lines_with(log, "warn"), 2);
     assert_int_equal(lines_with(log, "direction=forward"), 1);
     assert_int_equal(lines_with(log, "direction=backward"), 1);
     assert_int_equal(lines_with(log, "no engine for this graph"), 2);
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 static void test_attention__a_choice_against_cudnn_is_logged_once_per_reason(void **state)
 {
     (void)state;
-    bench b;
+    bench setup;
     char log[4096];
-    open_bench(&b);
+    open_bench(&setup);
     attention_bwd_args wide = shape(256, 4, 136), sparse = shape(1 << 16, 1 << 14, 64);
-    assert_int_equal(done_by_cudnn(&b, &wide, 2, log, sizeof log), 0);
+    assert_int_equal(done_by_cudnn(&setup, &wide, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "info"), 2);
     assert_int_equal(lines_with(log, "a multiple of 8 and at most 128"), 2);
     assert_int_equal(lines_with(log, "width=136"), 2);
-    assert_int_equal(done_by_cudnn(&b, &sparse, 2, log, sizeof log), 0);
+    assert_int_equal(done_by_cudnn(&setup, &sparse, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "empty blocks"), 2);
-    b.d.facts.sm = 80;
-    assert_int_equal(done_by_cudnn(&b, &wide, 1, log, sizeof log), 0);
+    setup.cuda.facts.sm = 80;
+    assert_int_equal(done_by_cudnn(&setup, &wide, 1, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "on sm_90 and later"), 2);
     assert_int_equal(compiled, 0);
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 /* The description of the device says already that there is no cuDNN, so no reason is logged. */
 static void test_attention__without_cudnn_nothing_is_logged(void **state)
 {
     (void)state;
-    bench b;
+    bench setup;
     char log[4096];
-    open_bench(&b);
-    b.d.cudnn = false;
-    attention_bwd_args a = shape(256, 4, 64);
-    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 0);
+    open_bench(&setup);
+    setup.cuda.cudnn = false;
+    attention_bwd_args args = shape(256, 4, 64);
+    assert_int_equal(done_by_cudnn(&setup, &args, 1, log, sizeof log), 0);
     assert_string_equal(log, "");
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 /* A deterministic backward that works on groups of heads; a group can begin at any head. */
@@ -295,15 +298,15 @@ typedef struct grouping {
     int runs, copied;
 } grouping;
 
-static attention_bwd_args shape_of(const grouping *g)
+static attention_bwd_args shape_of(const grouping *groups)
 {
-    attention_bwd_args a = shape(1 << 11, g->segments, g->width);
-    a.heads = g->heads;
-    a.kv_heads = g->kv_heads;
-    a.longest = g->longest;
-    a.q_stride = a.o_stride = g->heads * g->width;
-    a.k_stride = a.v_stride = g->kv_heads * g->width;
-    return a;
+    attention_bwd_args args = shape(1 << 11, groups->segments, groups->width);
+    args.heads = groups->heads;
+    args.kv_heads = groups->kv_heads;
+    args.longest = groups->longest;
+    args.q_stride = args.o_stride = groups->heads * groups->width;
+    args.k_stride = args.v_stride = groups->kv_heads * groups->width;
+    return args;
 }
 
 static void test_attention__groups_are_aligned_as_declared(void **state)
@@ -319,28 +322,28 @@ static void test_attention__groups_are_aligned_as_declared(void **state)
         {6, 3, 128, 4, 1 << 14, 3, 3},    {12, 3, 128, 2, 1 << 14, 3, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b;
+        bench setup;
         bool done;
-        const grouping *g = &cases[i];
-        open_bench(&b);
-        attention_bwd_args a = shape_of(g);
-        assert_ok(attention_cudnn_bwd(&b.s.base, &a, &done));
+        const grouping *groups = &cases[i];
+        open_bench(&setup);
+        attention_bwd_args args = shape_of(groups);
+        assert_ok(attention_cudnn_bwd(&setup.own.base, &args, &done));
         assert_true(done);
-        assert_int_equal(runs, g->runs);
+        assert_int_equal(runs, groups->runs);
         assert_int_equal(misaligned, 0);
-        assert_int_equal(copied, g->copied);
+        assert_int_equal(copied, groups->copied);
         /* The last group's heads were copied to where the graph reads them. */
         if (copied) {
-            assert_int_equal(asked.heads, g->heads / g->runs);
+            assert_int_equal(asked.heads, groups->heads / groups->runs);
             assert_ptr_equal(last_copy.to, log_sums);
-            assert_ptr_equal(last_copy.from, (const float *)a.lse + g->heads - asked.heads);
+            assert_ptr_equal(last_copy.from, (const float *)args.lse + groups->heads - asked.heads);
             assert_int_equal(last_copy.width, asked.heads);
-            assert_int_equal(last_copy.rows, a.tokens);
-            assert_int_equal(last_copy.from_stride, g->heads);
+            assert_int_equal(last_copy.rows, args.tokens);
+            assert_int_equal(last_copy.from_stride, groups->heads);
             assert_int_equal(last_copy.to_stride, asked.lse_stride);
             assert_true(asked.lse_stride >= asked.heads && asked.lse_stride % 4 == 0);
         }
-        close_bench(&b);
+        close_bench(&setup);
     }
 }
 
@@ -348,17 +351,17 @@ static void test_attention__groups_are_aligned_as_declared(void **state)
 static void test_attention__unaligned_sums_do_not_go_to_cudnn(void **state)
 {
     (void)state;
-    bench b;
+    bench setup;
     char log[4096];
-    open_bench(&b);
-    attention_bwd_args a = shape(256, 4, 64);
-    a.work = array + 4;
-    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 1);
+    open_bench(&setup);
+    attention_bwd_args args = shape(256, 4, 64);
+    args.work = array + 4;
+    assert_int_equal(done_by_cudnn(&setup, &args, 1, log, sizeof log), 1);
     assert_int_equal(lines_with(log, "aligned to 16 bytes"), 1);
-    a.lse = array + 4;
-    assert_int_equal(done_by_cudnn(&b, &a, 1, log, sizeof log), 0);
+    args.lse = array + 4;
+    assert_int_equal(done_by_cudnn(&setup, &args, 1, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "direction=forward"), 1);
-    close_bench(&b);
+    close_bench(&setup);
 }
 
 int main(void)
