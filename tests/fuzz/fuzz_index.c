@@ -32,6 +32,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             index_sample record;
             index_sample_get(index, i, &record);
             sum = sum + (record.cause ? strlen(record.cause) : 0);
+            if (!index_has_beginnings(index))
+                continue;
+            index_beginning begins; /* the plan goes back by it and makes documents of it */
+            index_beginning_get(index, i, &begins);
+            FUZZ_HOLDS(begins.before >= 0 && begins.before <= i && begins.agrees >= 0 &&
+                       begins.agrees <= record.text_tokens && begins.head >= 0 &&
+                       (record.cause ||
+                        (begins.first_label >= 1 && begins.first_label < record.text_tokens)));
         }
         index_free(&index);
     }
