@@ -194,7 +194,8 @@ def check_prefixes(row):
 
 
 def decode(parts):
-    """Decodes the parts of a ROW message to a dictionary of arrays, with "number", "cursor" and "quarantine"."""
+    """Decodes the parts of a ROW message to a dictionary of arrays, with "number" and, as JSON texts or "", "cursor",
+    "quarantine" and "references"."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
     check(kind == ROW and len(parts) == 2 + n_images, "these are not the parts of a row")
     row, metadata = tensors(unzstd(parts[1], block_bytes))
@@ -211,7 +212,7 @@ def decode(parts):
     check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
     check_prefixes(row)
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
-                quarantine=metadata.get("quarantine", ""))
+                quarantine=metadata.get("quarantine", ""), references=metadata.get("references", ""))
 
 
 class Order:
