@@ -128,6 +128,79 @@ static void test_shared_image__questions_are_together_and_patches_count_once(voi
     check_shared_image(PLAN_PACKED, 2);
 }
 
+/* Makes the index say that every sample agrees with the one before it in `agrees` tokens of text
+ * and has its picture after `head` of them. */
+static void begin_alike(fake_data *data, int32_t agrees, int32_t head)
+{
+    index_free(&data->index);
+    assert_ok(index_new(data->count, data->count, &data->index));
+    assert_ok(index_take_beginnings(data->index));
+    for (int64_t i = 0; i < data->count; i++) {
+        const fake_sample *one = &data->samples[i];
+        const index_sample record = {one->text_tokens, 1, NULL};
+        const index_beginning begins = {i > 0, i > 0 ? agrees : 0, head, one->text_tokens - 2};
+        const index_image image = {1000, 1, 320, 320, NULL};
+        assert_ok(index_put_image(data->index, i, &image));
+        assert_ok(index_put_sample(data->index, i, &record));
+        assert_ok(index_put_beginning(data->index, i, &begins));
+    }
+    assert_ok(index_seal(data->index));
+}
+
+/* 274 questions on one picture are six units of half a row, each with the prefix, since all of them
+ * together would leave nothing to even rows out with. */
+static void test_shared_prefix__a_large_unit_becomes_even_ones(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 274, ROW = 1024, PICTURE = 100, AGREES = 12, TEXT = 20, UNITS = 6 };
+    static fake_sample fake[SAMPLES];
+    int seen[SAMPLES] = {0}, prefixes = 0;
+    for (int i = 0; i < SAMPLES; i++)
+        fake[i] = (fake_sample){.text_tokens = TEXT, .width = 320, .height = 320, .image_of = 1};
+    fake_data data;
+    plan *planned;
+    arena memory;
+    conf options = conf_of(ROW);
+    options.data_group = GROUP_SHARED_PREFIX;
+    fake_data_init(&data, fake, SAMPLES);
+    begin_alike(&data, AGREES, 5);
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    arena_init(&memory, 0);
+    for (uint64_t k = 0; k < plan_epoch_rows(planned); k++) {
+        planned_row placed;
+        assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+        assert_in_range(placed.tokens, 1, ROW);
+        for (int64_t place = 0; place < placed.n_docs; place++) {
+            const planned_doc *doc = &placed.docs[place];
+            if (doc->part < 0) {
+                prefixes++;
+                assert_int_equal(doc->tokens, PICTURE + AGREES);
+                assert_in_range(doc->prefix, SAMPLES / UNITS - 1, SAMPLES / UNITS + 1);
+                continue;
+            }
+            seen[doc->sample]++;
+            assert_int_equal(doc->before, PICTURE + AGREES);
+            assert_int_equal(doc->tokens, TEXT - AGREES);
+        }
+    }
+    assert_int_equal(prefixes, UNITS);
+    for (int i = 0; i < SAMPLES; i++)
+        assert_int_equal(seen[i], 1);
+    plan_free(&planned);
+    /* A prefix that takes most of a row is repeated as rarely as rows allow. */
+    options.training_seq_len = 150;
+    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+    assert_int_equal(plan_epoch_rows(planned), (SAMPLES + 3) / 4);
+    plan_free(&planned);
+    /* Without beginnings in the index there is nothing to go by. */
+    fake_data_done(&data);
+    fake_data_init(&data, fake, SAMPLES);
+    assert_fails(ST_BAD_INPUT, plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned),
+                 "how samples begin");
+    arena_done(&memory);
+    fake_data_done(&data);
+}
+
 /* A window reads one or two neighbouring pieces. An epoch still has every sample once, in mixed
  * order. */
 static void test_chunks__pieces_follow_each_other(void **state)
@@ -180,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split__every_token_is_in_one_part),
         cmocka_unit_test(test_shared_image__questions_are_together_and_patches_count_once),
+        cmocka_unit_test(test_shared_prefix__a_large_unit_becomes_even_ones),
         cmocka_unit_test(test_chunks__pieces_follow_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
