@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Trains small models of transformers on rows with prefixes, by the masks of proto/masks.py, and compares their gradients with
+those of separate samples.
+
+    VENV/bin/python tests/golden/check_prefix_rows.py [--rows 100] [--seed 1]
+
+It needs the environment of make_cases.py. A row has four trees of pictures, clips and text. The reference runs every sample
+alone, with its own mask and positions, and the row at once, with the row's positions and mask: a float 4-D mask in eager
+attention, a bool one in sdpa and, for every tenth row, a block mask in flex_attention, whose function must be the 4-D mask.
+Loss and gradients (in float32, without auxiliary loss) must agree within 1e-5 of the norm of each parameter's gradient. Then
+AdamW makes a step with the row's gradient, so every row meets other values, and in the end the loss must have fallen. Where
+rounding makes a token choose another expert the two are different functions: such rows are counted, at most one in a hundred,
+and drawn again.
+
+Run by ctest as golden_prefix_rows if TESSERA_REFERENCE names the interpreter of that environment; otherwise it is skipped
+(exit code 77)."""
+
+import argparse
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+if os.environ.get("TESSERA_REFERENCE"):
+    reference = os.environ.pop("TESSERA_REFERENCE")
+    os.execv(reference, [reference, "-B", *sys.argv])
+try:
+    import torch
+    import transformers
+except ImportError as missing:
+    print(f"skipped: no {missing.name}; TESSERA_REFERENCE names an interpreter that has torch and transformers")
+    sys.exit(77)
+
+import numpy as np  # noqa: E402
+
+sys.path.insert(0, os.path.join(HERE, "..", "..", "proto"))
+import cases_rows as rows  # noqa: E402
+import flavours  # noqa: E402
+import make_cases  # noqa: E402
+import masks  # noqa: E402
+import prefix_trees  # noqa: E402
+from compare import TOLERANCE, ZERO  # noqa: E402
+
+FLEX_EVERY = 10  # rows: flex_attention is prepared anew for each, which takes a second
+
+
+def gradients_of(model):
+    grads = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return grads
+
+
+def run_samples(model, flavour, routers, trees):
+    """(loss, gradients, router logits of each sample and layer) of every sample alone."""
+    samples = [s for t in trees for s in t.samples]
+    targets = sum(int((s.labels != -100).sum()) for s in samples)
+    loss, logits = 0, []
+    for s in samples:
+        out = make_cases.run_document(model, flavour, s)[0]
+        loss = loss + out.loss * (int((s.labels != -100).sum()) / targets)
+        logits.append(routers.take())
+    loss.backward()
+    return loss.item(), gradients_of(model), logits
+
+
+def run_row(model, flavour, routers, trees, row, mask):
+    """The same of the row at once; the router logits are of the row's tokens."""
+    items = [i for t in trees for i in t.samples[0].items]
+    tensor = {k: torch.from_numpy(row[k].astype(np.int64))[None] for k in ("input_ids", "labels")}
+    pixels = rows.reference_pixels(rows.Document(row["input_ids"], row["labels"], None, items)) if flavour.visual else {}
+    # Qwen3-MoE has one position for a token, Qwen3-VL three.
+    positions = torch.from_numpy(row["position_ids"].astype(np.int64))[:, None]
+    loss = model(**tensor, position_ids=positions if flavour.visual else positions[0], attention_mask=mask, use_cache=False,
+                 **pixels).loss
+    loss.backward()
+    return loss.item(), gradients_of(model), routers.take()
+
+
+def flips(samples, row, places, top_k):
+    """How many tokens choose other experts in the row than in their sample."""
+    n = 0
+    for logits, place in zip(samples, places):
+        for alone, packed in zip(logits, row):
+            chosen = [x.topk(top_k, -1).indices.sort(-1).values for x in (alone, packed[place])]
+            n += int((chosen[0] != chosen[1]).any(-1).sum())
+    return n
+
+
+def worst_of(want, got):
+    """The largest relative error of a parameter's gradient, and whose it is."""
+    nothing = ZERO * max(g.norm() for g in want.values())
+    errors = {n: ((got[n] - g).norm() / g.norm().clamp_min(nothing)).item() for n, g in want.items() if max(g.norm(), got[n].norm()) > nothing}
+    name = max(errors, key=errors.get)
+    return errors[name], name
+
+
+def attend_flexibly(module, query, key, value, attention_mask, scaling=None, is_causal=None, **_):
+    """Attention as transformers calls it, by flex_attention as it is. The one that transformers has compiles it, which on CPUs
+    leaves it without a backward pass. The vision tower's has no mask: a picture or a frame is a call of its own."""
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+    assert isinstance(attention_mask, BlockMask) or (attention_mask is None and not module.is_causal), attention_mask
+    out = flex_attention(query, key, value, block_mask=attention_mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])
+    return out.transpose(1, 2).contiguous(), None
+
+
+def block_mask_of(row, sees):
+    """FlexAttention's mask of a row, whose function must be the 4-D mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, create_mask
+    function, tokens = masks.mask_function(row), sees.shape[-1]
+    assert torch.equal(create_mask(function, 1, 1, tokens, tokens, "cpu"), sees), "the function is another mask"
+    return create_block_mask(function, None, None, tokens, tokens, device="cpu")
+
+
+def check_flavour(name, n_rows, seed):
+    flavour = flavours.open_flavour(name, flavours.KEPT[name])
+    torch.manual_seed(seed)
+    model = flavour.model_class._from_config(flavour.config, attn_implementation="eager").float().train()
+    make_cases.init_parameters(model, seed)
+    optimizer, routers, draw = torch.optim.AdamW(model.parameters(), lr=3e-3), make_cases.Routers(model), np.random.default_rng(seed)
+    worst, redrawn, losses, saved = (0, ""), 0, [], []
+    while len(losses) < n_rows:
+        trees = prefix_trees.draw_trees(draw, flavour, 4)
+        row, places = prefix_trees.pack(trees, lambda s: make_cases.positions_of(model, flavour, s))
+        sees = masks.mask_4d(row, torch.bool)
+        kinds = [("eager", masks.mask_4d(row, torch.float32)), ("sdpa", sees)]
+        if len(losses) % FLEX_EVERY == 0 and name != "odd":  # flex_attention takes heads of 2, 4, 8, .. numbers only
+            kinds.append(("attend_flexibly", block_mask_of(row, sees)))
+        model.set_attn_implementation("eager")
+        want_loss, want, alone = run_samples(model, flavour, routers, trees)
+        results, changed = [], 0
+        for kind, mask in kinds:
+            model.set_attn_implementation(kind)
+            loss, grads, packed = run_row(model, flavour, routers, trees, row, mask)
+            changed += flips(alone, packed, places, flavour.text(model).num_experts_per_tok) if flavour.moe else 0
+            results.append((abs(loss - want_loss) / abs(want_loss), f"loss, {kind}"))
+            error, parameter = worst_of(want, grads)
+            results.append((error, f"{parameter}, {kind}"))
+        if changed:
+            redrawn += 1
+            continue
+        worst = max(worst, *results)
+        losses.append(want_loss)
+        saved.append(len(row["input_ids"]) / sum(len(s.ids) for t in trees for s in t.samples))
+        for parameter, p in model.named_parameters():
+            p.grad = grads[parameter]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    fifth = max(1, n_rows // 5)
+    first, last = np.mean(losses[:fifth]), np.mean(losses[-fifth:])
+    print(f"| {name} | {n_rows} | {np.mean(saved):.2f} | {worst[0]:.1e} | {worst[1]} | {redrawn} | {first:.3f} to {last:.3f} |", flush=True)
+    return sum((worst[0] > TOLERANCE, redrawn * 100 > n_rows, not last < first))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100, help="of each flavour")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.AttentionInterface.register("attend_flexibly", attend_flexibly)
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}, tolerance {TOLERANCE:g}")
+    print("| model | rows | tokens of those of separate samples | worst | of | redrawn | loss |\n|---|---|---|---|---|---|---|", flush=True)
+    faults = sum(check_flavour(name, args.rows, args.seed) for name in ("moe", "odd", "text"))
+    print(f"{faults} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
