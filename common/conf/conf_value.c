@@ -190,6 +190,28 @@ static bool is_endpoint(const char *text)
     return !*end && count >= 1 && count <= PORT_MAX;
 }
 
+/* Joins a relative path to the folder that it starts at. That is absolute and has no links in it,
+ * so a leading ".." takes its last part away; a later one may follow a link and is left for the
+ * file system. False if there is no room for the path. */
+static bool join_path(char *out, size_t size, const char *scheme, const char *base,
+                      const char *path)
+{
+    size_t length = strlen(base);
+    while (length > 0 && base[length - 1] == '/')
+        length--;
+    for (;;) {
+        const size_t part = strcspn(path, "/");
+        if (!*path || part > 2 || strncmp(path, "..", part) != 0)
+            break; /* neither . nor .. */
+        while (part == 2 && length > 0 && base[--length] != '/')
+            ;
+        path += part + strspn(path + part, "/");
+    }
+    const bool bare = !*path && length > 0;
+    return (size_t)snprintf(out, size, "%s%.*s%s%s", scheme, (int)length, base, bare ? "" : "/",
+                            path) < size;
+}
+
 static status set_text(conf *options, const conf_row *option, const char *text,
                        const conf_origin *origin)
 {
@@ -209,10 +231,7 @@ static status set_text(conf *options, const conf_row *option, const char *text,
     }
     bool is_path = option->text_kind == TEXT_PATH || *scheme;
     if (is_path && *path && *path != '/' && !(*scheme && *path == '@')) { /* @: abstract socket */
-        while (strncmp(path, "./", 2) == 0)
-            path += 2;
-        if ((size_t)snprintf(joined, sizeof joined, "%s%s%s%s", scheme, origin->base,
-                             strcmp(origin->base, "/") == 0 ? "" : "/", path) >= sizeof joined)
+        if (!join_path(joined, sizeof joined, scheme, origin->base, path))
             return CONF_FAIL(origin, "%s: the path is longer than %d bytes", option->key,
                              CONF_TEXT_MAX - 1);
         text = meaning(option, text, joined, found);

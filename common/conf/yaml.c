@@ -21,6 +21,8 @@ enum {
 typedef struct reader {
     yaml_parser_t parser;
     const char *source;
+    const char *text; /* the whole file, of size bytes */
+    size_t size;
     yaml_each each;
     yaml_fault fault;
     void *user;
@@ -36,15 +38,36 @@ static int64_t line_of(yaml_mark_t mark)
     return (int64_t)mark.line + 1;
 }
 
+/* The column, from 1, of the first tab that indents a line; 0 if none does. The line is counted
+ * from 0, as libyaml does. */
+static size_t indenting_tab(const reader *input, size_t line)
+{
+    const char *at = input->text, *end = input->text + input->size;
+    for (; line > 0 && at < end; line--) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        at = newline ? newline + 1 : end;
+    }
+    for (const char *begin = at; at < end && (*at == ' ' || *at == '\t'); at++)
+        if (*at == '\t')
+            return (size_t)(at - begin) + 1;
+    return 0;
+}
+
 /* Fails with what libyaml says is wrong. */
 static status syntax_error(const reader *input)
 {
     const yaml_parser_t *parser = &input->parser;
+    size_t tab;
     if (parser->error == YAML_MEMORY_ERROR)
         return FAIL_IN(ST_NO_MEMORY, input->source, "no memory to read YAML");
     if (parser->error == YAML_READER_ERROR)
         return FAIL_AT(ST_CONFIG, input->source, -1, (int64_t)parser->problem_offset,
                        "not YAML: %s", parser->problem ? parser->problem : "unreadable");
+    if ((tab = indenting_tab(input, parser->problem_mark.line)) > 0)
+        return FAIL_AT(ST_CONFIG, input->source, line_of(parser->problem_mark), -1,
+                       "not YAML: there is a tab in the indentation (column %zu); YAML is indented "
+                       "with spaces only, so put spaces in its place",
+                       tab);
     return FAIL_AT(ST_CONFIG, input->source, line_of(parser->problem_mark), -1,
                    "not YAML: %s%s%s (column %zu)", parser->context ? parser->context : "",
                    parser->context ? ": " : "", parser->problem ? parser->problem : "unknown error",
@@ -235,6 +258,8 @@ status yaml_parse(const char *text, size_t size, const char *source, yaml_each e
     reader input;
     memset(&input, 0, sizeof input);
     input.source = source;
+    input.text = text;
+    input.size = size;
     input.each = each;
     input.fault = fault;
     input.user = user;

@@ -202,7 +202,13 @@ static void test_file__each_wrong_line_is_named(void **state)
     refuse_conf(space, "data:\n  format: text\ntraining:\n  dataset: text\n",
                 "c.yaml:4: training.dataset sets data.format, which line 2 already sets");
     refuse_conf(space, "a: [1, 2\n", "c.yaml:2: not YAML");
-    refuse_conf(space, "training:\n\tseed: 1\n", "c.yaml:2: not YAML");
+    refuse_conf(
+        space, "training:\n\tseed: 1\n",
+        "c.yaml:2: not YAML: there is a tab in the indentation (column 1); YAML is indented "
+        "with spaces only");
+    refuse_conf(space, "training:\n  seed: 1\n  \tsteps: 2\n",
+                "c.yaml:3: not YAML: there is a tab in the indentation (column 3)");
+    refuse_conf(space, "training:\n  seed: [1\n", "c.yaml:3: not YAML: while parsing");
     refuse_conf(space, "- 1\n", "expected \"section:\"");
     refuse_conf(space, "a: &x 1\nb: *x\n", "\"a\"");
     refuse_conf(space, "training: *x\n", "aliases are not supported");
@@ -412,6 +418,25 @@ static void test_paths__are_relative_to_the_file_or_the_current_folder(void **st
     assert_string_equal(options.prepd_endpoint, want);
     snprintf(want, sizeof want, "%s/outputs", here);
     assert_string_equal(options.job_dump_folder, want);
+    conf_done(&options);
+    /* A leading .. is taken away, since the folder has no links in it; a later one stays. */
+    assert_ok(load_args(space, &options,
+                        "data:\n  path: .././../x/../y\nmodel:\n  tokenizer: .\njob:\n"
+                        "  dump_folder: ../..a\nprepd:\n  endpoint: ipc://../s\n",
+                        "--eval.path", "../../../../../../../../../../../../e", NULL, NULL));
+    char above[4096];
+    snprintf(above, sizeof above, "%s", space->folder);
+    *strrchr(above, '/') = 0;
+    snprintf(want, sizeof want, "%s/..a", above);
+    assert_string_equal(options.job_dump_folder, want);
+    snprintf(want, sizeof want, "ipc://%s/s", above);
+    assert_string_equal(options.prepd_endpoint, want);
+    assert_string_equal(options.model_tokenizer, space->folder);
+    assert_string_equal(options.eval_path, "/e");
+    if (strrchr(above, '/'))
+        *strrchr(above, '/') = 0;
+    snprintf(want, sizeof want, "%s/x/../y", above);
+    assert_string_equal(options.data_path, want);
     conf_done(&options);
     snprintf(want, sizeof want, "%s/debug", space->folder);
     assert_int_equal(mkdir(want, 0755), 0);
