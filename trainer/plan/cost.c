@@ -310,9 +310,13 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     return ST_OK;
 }
 
+/* Something short is not called nothing. */
 static void print_part(FILE *to, const char *name, double seconds, double step)
 {
-    fprintf(to, "  %-26s %10.1f ms %5.1f %%\n", name, seconds * 1e3, 100.0 * seconds / step);
+    char ms[32] = "<0.1";
+    if (seconds <= 0 || seconds * 1e3 >= 0.05)
+        snprintf(ms, sizeof ms, "%.1f", seconds * 1e3);
+    fprintf(to, "  %-26s %10s ms %5.1f %%\n", name, ms, 100.0 * seconds / step);
 }
 
 void cost_print(const cost *price, const layout *degrees, FILE *to)

@@ -431,6 +431,29 @@ static void test_rates__file_and_back(void **state)
     harness_remove(&folder);
 }
 
+static void test_cost__a_short_part_is_not_called_nothing(void **state)
+{
+    (void)state;
+    setting setup;
+    layout degrees;
+    char *text = NULL;
+    size_t size;
+    open_setting(&setup, "qwen3-30b-a3b");
+    cost price = predict(&setup, AC_NONE);
+    assert_ok(layout_of(&setup.options, NULL, &degrees));
+    price.update = 0.00004;
+    price.exposed = 0.00006;
+    price.bubble = 0;
+    FILE *to = open_memstream(&text, &size);
+    cost_print(&price, &degrees, to);
+    fclose(to);
+    assert_non_null(strstr(text, "  optimiser                        <0.1 ms   0.0 %\n"));
+    assert_non_null(strstr(text, "  between ranks, not hidden         0.1 ms   0.0 %\n"));
+    assert_non_null(strstr(text, "  pipeline bubble                   0.0 ms   0.0 %\n"));
+    free(text);
+    close_setting(&setup);
+}
+
 static void test_sweep__fastest_that_fits_first(void **state)
 {
     (void)state;
@@ -477,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
         cmocka_unit_test(test_cost__rows_without_packing),
+        cmocka_unit_test(test_cost__a_short_part_is_not_called_nothing),
         cmocka_unit_test(test_recompute__keeps_what_fits),
         cmocka_unit_test(test_recompute__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
