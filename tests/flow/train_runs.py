@@ -101,6 +101,9 @@ def exported_model_goes_on():
             check("eval.limit" in said, f"the key that differs is not named: {said}")
             said = trainer("eval", "-c", f.config, "--model.path", exported, "--eval.show", "2")
             check("accuracy:" in said and "answer:" in said, said)
+            told = subprocess.run([TRAINER, "eval", "-c", f.config, "--model.path", exported], capture_output=True, text=True,
+                                  timeout=LIMIT_S).stderr
+            check("the model is loaded from its weights name=checkpoint parameters=" in told, told)
 
 
 def stops_when_asked():

@@ -109,9 +109,11 @@ status session_values(session *run)
     } else {
         TRY(params_init(run->params, run->stream, (uint64_t)options->training_seed));
     }
-    log_info("model %s parameters=%" PRId64 " tensors=%" PRId64 " %s bytes=%" PRId64,
-             run->dims.name, run->params->total, run->params->count,
-             have ? "loaded from its weights" : "initialised from training.seed",
-             run->params->bytes_read);
+    log_info("the model is %s name=%s parameters=%" PRId64 " tensors=%" PRId64 " bytes=%" PRId64,
+             have                                  ? "loaded from its weights"
+             : file_is_folder(options->model_path) ? "as its config.json says, initialised from "
+                                                     "training.seed"
+                                                   : "a preset, initialised from training.seed",
+             run->dims.name, run->params->total, run->params->count, run->params->bytes_read);
     return ST_OK;
 }
