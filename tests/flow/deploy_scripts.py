@@ -377,6 +377,16 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
         check("feed.reply" in said and place.said() == [], said)
 
 
+def units_start_again_where_that_may_help():
+    """Input that is not there (66) may come back with its mount, so daemon and workers wait for it; a run that ends so is
+    looked at."""
+    wanted = {"prepd.service": {64, 65, 78}, "prepd-worker@.service": {0, 64, 76, 78}, "trainer@.service": {64, 65, 66, 78}}
+    for unit, codes in wanted.items():
+        with open(os.path.join(SOURCE, "deploy/systemd", unit)) as x:
+            line = next(line for line in x if line.startswith("RestartPreventExitStatus="))
+        check(set(map(int, line.split("=")[1].split())) == codes, f"{unit}: {line}")
+
+
 def a_toolkit_that_is_named_goes_before_the_path():
     """A toolkit named in the environment comes before the path, and the path before /usr/local/cuda."""
     with open(os.path.join(SOURCE, "trainer/ops/CMakeLists.txt")) as f:
@@ -417,7 +427,7 @@ def the_picture_of_the_readme_is_small_or_refused():
     check(os.path.getsize(picture) <= 150 * 1024, "the README's picture is too large")
 
 
-main(their_help_is_their_head, quickstart_makes_unfinished_data_again, ctrl_c_ends_quickstart_in_order,
+main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_start_again_where_that_may_help, ctrl_c_ends_quickstart_in_order,
      a_second_quickstart_says_what_it_takes_and_how_to_begin_anew, builds_and_installations_say_how_far_they_are,
      packages_of_this_architecture_are_asked_for,
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
