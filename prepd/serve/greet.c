@@ -232,7 +232,7 @@ static status put_report(const consumer_seat *consumer, json_writer *writer)
  * row of its own. */
 static bool has_prefixes(const consumer_seat *consumer)
 {
-    return consumer->kind == PLAN_PACKED &&
+    return consumer->kind != PLAN_SAMPLES &&
            consumer->src->options.data_group == GROUP_SHARED_PREFIX;
 }
 

@@ -252,7 +252,7 @@ def a_bad_picture_costs_its_questions():
             text = d.said()
         # each row that shows it loses two leases, and a third with its first sample alone; its questions are not asked
         showing = sum(bool(set(row["doc_sample_id"].tolist()) & set(f.questions_of(poison))) for row in rows)
-        check(text.count("worker gone") <= 3 * showing < 3 * len(f.questions_of(poison)), f"{showing} rows show it\n{text}")
+        check(text.count("worker gone") <= 3 * showing + 1 < 3 * len(f.questions_of(poison)), f"{showing} rows show it\n{text}")
         check([os.path.basename(q["file"]) for q in said["damaged"]] == [os.path.basename(ends)], f"{said}")
         found, ids = bad(rows)
         wanted = sorted(f.questions_of(truncated) + f.questions_of(poison))
