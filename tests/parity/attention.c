@@ -547,6 +547,8 @@ const parity_case parity_attention[] = {
     {"attention_fwd", "ragged trees", fwd_case, {40, 4, 2, 6, 11, 5, CAUSAL | TREES}},
     {"attention_fwd", "ragged trees text", fwd_case, {330, 4, 2, 128, 6, 9, CAUSAL | TREES}},
     {"attention_fwd", "ragged trees crowd", fwd_case, {430, 2, 1, 64, 70, 20, CAUSAL | TREES}},
+    /* blocks of queries that begin and end inside branches, and that are shortened */
+    {"attention_fwd", "real trees", fwd_case, {1500, 4, 2, 32, 75, 20, CAUSAL | TREES}},
     {"attention_fwd", "ragged trees full", fwd_case, {90, 3, 3, 5, 6, 2, PACKED | TREES}},
     {"attention_fwd",
      "ragged trees pieces",
@@ -567,6 +569,7 @@ const parity_case parity_attention[] = {
     {"attention_bwd", "ragged text", bwd_case, {100, 4, 2, 128, 6, 9, CAUSAL}},
     {"attention_bwd", "ragged frames", bwd_case, {100, 2, 2, 72, 2, 3, PACKED}},
     {"attention_bwd", "ragged crowd", bwd_case, {130, 2, 1, 64, 40, 70, CAUSAL}},
+    {"attention_bwd", "real trees", bwd_case, {1500, 4, 2, 32, 75, 20, CAUSAL | TREES}},
     {"attention_bwd", "ragged pieces", bwd_case, {103, 2, 1, 8, 2, 2, CAUSAL | PIECES}},
     {"attention_bwd", "ragged pieces text", bwd_case, {200, 4, 2, 128, 4, 9, CAUSAL | PIECES}},
     {"attention_bwd", "ragged pieces full", bwd_case, {90, 2, 2, 16, 4, 1, PIECES}},

@@ -151,45 +151,88 @@ GROUPED(grouped_up_dw_8, GROUPED_WGRAD, true, 8)
 /* The same rows as one dense product, to compare the grouped one with. */
 PRODUCT(gemm_as_experts, Y, T * language->top_k, 2 * language->expert_width, language->hidden)
 
-/* Attention over segments of `length` tokens. Its backward pass makes five products and its forward
- * pass two. */
-static void attention(bench_case *bench, bool vision, bool backward, int64_t length)
+/* Segments of attention: their borders cu and prefixes [n + 1], NULL if none has one, and the pairs
+ * of a query and a key that it sees. */
+typedef struct bench_segments {
+    int32_t *cu, *prefix;
+    int64_t n;
+    double pairs;
+} bench_segments;
+
+/* Segments of `length` tokens. */
+static void plain_segments(bench_segments *out, int64_t tokens, int64_t length, bool causal)
+{
+    out->n = (tokens + length - 1) / length;
+    for (int64_t i = 0; i <= out->n; i++)
+        out->cu[i] = (int32_t)(i * length < tokens ? i * length : tokens);
+    for (int64_t i = 0; i < out->n; i++) {
+        const double own = (double)(out->cu[i + 1] - out->cu[i]);
+        out->pairs += causal ? own * (own + 1) / 2 : own * own;
+    }
+}
+
+enum { BRANCHES = 5, BRANCH_SHARE = 16 }; /* VQAv2: about 5 questions, of a 16th of their picture */
+
+/* Prefixes of `length` tokens, each with BRANCHES branches; shorter ones where a row is too short
+ * for that. What is left over is padding. */
+static void tree_segments(bench_segments *out, int64_t tokens, int64_t length)
+{
+    length = 2 * length < tokens ? length : tokens / 2;
+    const int64_t own = length / BRANCH_SHARE + 1, tree = length + BRANCHES * own;
+    for (int64_t at = 0; at + tree <= tokens; at += tree) {
+        const int64_t root = out->n;
+        for (int64_t i = 0; i <= BRANCHES; i++, out->n++) {
+            out->cu[out->n] = (int32_t)(at + (i ? length + (i - 1) * own : 0));
+            out->prefix[out->n] = i ? (int32_t)root : -1;
+        }
+        out->cu[out->n] = (int32_t)(at + tree);
+        out->pairs += (double)length * (double)(length + 1) / 2 +
+                      BRANCHES * (double)own * ((double)length + (double)(own + 1) / 2);
+    }
+}
+
+/* Attention over segments of `length` tokens, or prefixes of that length with branches. Its
+ * backward pass makes five products and its forward pass two. */
+static void attention_of(bench_case *bench, bool vision, bool backward, bool trees, int64_t length)
 {
     const text_dims *dims = text(bench);
     const vision_dims *tower = eye(bench);
     int64_t n = vision ? S : T, heads = vision ? tower->heads : dims->heads;
     int64_t kv = vision ? tower->heads : dims->kv_heads;
     int64_t d = vision ? dims_vision_head_dim(bench->sizes->dims) : dims->head_dim;
-    int64_t segments = (n + length - 1) / length;
-    int32_t *cu = malloc((size_t)(segments + 1) * sizeof *cu);
-    if (!cu) {
+    const size_t most = (size_t)(2 * n / length + 4) * (BRANCHES + 1);
+    bench_segments made = {.cu = calloc(most, sizeof *made.cu),
+                           .prefix = calloc(most, sizeof *made.prefix)};
+    if (!made.cu || !made.prefix) {
         bench->st = FAIL(ST_NO_MEMORY, "bench: out of memory");
+        free(made.cu);
+        free(made.prefix);
         return;
     }
-    double pairs = 0.0;
-    for (int64_t i = 0; i <= segments; i++)
-        cu[i] = (int32_t)(i * length < n ? i * length : n);
-    for (int64_t i = 0; i < segments; i++) {
-        double seq_length = (double)(cu[i + 1] - cu[i]);
-        pairs += vision ? seq_length * seq_length : seq_length * (seq_length + 1) / 2;
-    }
-    const int32_t *cu_dev = bench_ints_of(bench, cu, segments + 1);
-    free(cu);
+    if (trees)
+        tree_segments(&made, n, length);
+    else
+        plain_segments(&made, n, length, !vision);
+    const int32_t *cu_dev = bench_ints_of(bench, made.cu, made.n + 1);
+    const int32_t *prefix_dev = trees ? bench_ints_of(bench, made.prefix, made.n) : NULL;
+    free(made.cu);
+    free(made.prefix);
     void *q = bench_act(bench, n * heads * d), *k = bench_act(bench, n * kv * d);
     void *x = bench_act(bench, n * kv * d), *o = bench_act(bench, n * heads * d);
     void *lse = bench_acc(bench, n * heads);
     double act = bench_act_bytes(bench), rows = (double)n * (double)d;
-    bench->flops = (backward ? 5 : 2) * 2.0 * pairs * (double)heads * (double)d;
+    bench->flops = (backward ? 5 : 2) * 2.0 * made.pairs * (double)heads * (double)d;
     bench->bytes = act * rows * (double)(2 * heads + 2 * kv) * (backward ? 2 : 1);
     const attention_fwd_args fwd = {.tokens = n,
                                     .heads = heads,
                                     .kv_heads = kv,
                                     .head_dim = d,
-                                    .segments = segments,
+                                    .segments = made.n,
                                     .longest = length < n ? length : n,
                                     .causal = !vision,
                                     .scale = 0.1,
                                     .cu = cu_dev,
+                                    .prefix = prefix_dev,
                                     .q = q,
                                     .k = k,
                                     .v = x,
@@ -210,6 +253,21 @@ static void attention(bench_case *bench, bool vision, bool backward, int64_t len
     bwd->dk = bench_act(bench, n * kv * d);
     bwd->dv = bench_act(bench, n * kv * d);
     bwd->work = bench_acc(bench, n * heads);
+}
+
+static void attention(bench_case *bench, bool vision, bool backward, int64_t length)
+{
+    attention_of(bench, vision, backward, false, length);
+}
+
+static void attention_trees(bench_case *bench)
+{
+    attention_of(bench, false, false, true, bench->sizes->document);
+}
+
+static void attention_trees_bwd(bench_case *bench)
+{
+    attention_of(bench, false, true, true, bench->sizes->document);
 }
 
 #define ATTENTION(name, vision, backward, length)                                                  \
@@ -292,6 +350,8 @@ const bench_row bench_products[] = {
     ROW(attention_bwd, "text, whole rows", attention_row_bwd),
     ROW(attention_fwd, "text, packed", attention_packed),
     ROW(attention_bwd, "text, packed", attention_packed_bwd),
+    ROW(attention_fwd, "text, prefixes", attention_trees),
+    ROW(attention_bwd, "text, prefixes", attention_trees_bwd),
     ROW(attention_fwd, "vision", attention_frames),
     ROW(attention_bwd, "vision", attention_frames_bwd),
     ROW(attention_cached, "text, documents", attention_cached),

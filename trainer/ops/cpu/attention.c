@@ -1,17 +1,28 @@
 /* attention.c: softmax attention inside segments on the CPU (attention.h).
  *
- * A block of BLOCK_Q queries meets all of its keys at once: first those of the segment's prefix, if
+ * A block of at most BLOCK_Q queries meets all of its keys at once: first those of its prefix, if
  * it has one, then its own. Only the scores [BLOCK_Q, keys] of one block are held, so memory grows
- * with a segment's length and not with its square. A forward task is a (segment, query head). A
- * backward task is a (segment and its branches, key-value head) that sums its segments and query
- * heads in order, so no two threads add to the same place. */
+ * with a segment's length and not with its square.
+ *
+ * A block may reach over several branches of one prefix. Branches are often shorter than a block,
+ * and a product with all keys of the prefix for each of them alone would read those keys many
+ * times, a few queries at a time. The block's own keys are then those of all these branches, of
+ * which each query sees its branch's; the others count 0.
+ *
+ * A task is a segment without a prefix, or all branches of a prefix: in the forward with one query
+ * head, in the backward with one key-value head, and a prefix's together with its branches', in
+ * order, so no two threads add to the same place. */
 #include <limits.h>
 #include <string.h>
 
 #include "trainer/ops/cpu/attention_head.h"
 #include "trainer/ops/cpu/real_blas.h"
 
-enum { BLOCK_Q = 64 };
+enum {
+    BLOCK_Q = 64,
+    SPAN =
+        2 * BLOCK_Q, /* a block begins no further branch if it then had more own keys than this */
+};
 
 /* Checks that the borders of segments of `what` ascend from 0 and stay within `tokens`.
  * *out_longest is the length of the longest segment. */
@@ -93,7 +104,8 @@ static status prefixes_check(const int32_t *prefix, const int32_t *borders, int6
                         "attention: segment %lld has the prefix %d; a prefix is a segment without "
                         "one, directly before its branches",
                         (long long)i, of);
-        *longest = max_i64(*longest, segment_keys(borders, of) + segment_keys(borders, i));
+        *longest =
+            max_i64(*longest, segment_keys(borders, of) + max_i64(segment_keys(borders, i), SPAN));
     }
     return ST_OK;
 }
@@ -125,12 +137,33 @@ static int64_t prefix_of(const attention_shape *shape, int64_t segment)
     return shape->prefix ? shape->prefix[segment] : -1;
 }
 
-/* Query `head` in a segment. */
-static head_view view_of(const attention_shape *shape, int64_t segment, int64_t head)
+/* The segments of a task: one without a prefix, or all branches of a prefix. */
+typedef struct segment_run {
+    int64_t first, end;
+} segment_run;
+
+static segment_run run_at(const attention_shape *shape, int64_t segment)
+{
+    const int64_t before = prefix_of(shape, segment);
+    segment_run run = {segment, segment + 1};
+    while (before >= 0 && run.end < shape->segments && prefix_of(shape, run.end) == before)
+        run.end++;
+    return run;
+}
+
+/* Whether a run begins with this segment. */
+static bool begins_run(const attention_shape *shape, int64_t segment)
+{
+    const int64_t before = prefix_of(shape, segment);
+    return before < 0 || before == segment - 1;
+}
+
+/* Query `head` in the segments of a run. */
+static head_view view_of(const attention_shape *shape, segment_run run, int64_t head)
 {
     const int64_t head_dim = shape->head_dim, kv = head / (shape->heads / shape->kv_heads);
-    const int64_t first = shape->cu[segment], key = shape->cu_keys[segment],
-                  before = prefix_of(shape, segment);
+    const int64_t first = shape->cu[run.first], key = shape->cu_keys[run.first],
+                  before = prefix_of(shape, run.first);
     head_view view = {.q = shape->q + first * shape->q_stride + head * head_dim,
                       .k = shape->k + key * shape->k_stride + kv * head_dim,
                       .v = shape->v + key * shape->v_stride + kv * head_dim,
@@ -139,9 +172,12 @@ static head_view view_of(const attention_shape *shape, int64_t segment, int64_t 
                       .v_stride = shape->v_stride,
                       .o_stride = shape->o_stride,
                       .lse_stride = shape->heads,
-                      .n = shape->cu[segment + 1] - first,
+                      .n = shape->cu[run.end] - first,
                       .d = head_dim,
-                      .keys = shape->cu_keys[segment + 1] - key,
+                      .keys = shape->cu_keys[run.end] - key,
+                      .cu = shape->cu + run.first,
+                      .cu_keys = shape->cu_keys + run.first,
+                      .segments = run.end - run.first,
                       .place = shape->place ? shape->place + first : NULL,
                       .first_key = key,
                       .causal = shape->causal,
@@ -161,20 +197,49 @@ static void zero_rows(real *x, int64_t from, int64_t to, int64_t stride, int64_t
         memset(x + i * stride, 0, (size_t)width * sizeof *x);
 }
 
+/* Own keys [from, to), counted from the view's first one. */
+typedef struct key_range {
+    int64_t from, to;
+} key_range;
+
+/* Which own keys a query sees. Queries are asked for in order; *segment is that of the query before
+ * it, or 0, and becomes this one's. */
+static key_range own_keys(const head_view *view, int64_t query, int64_t *segment)
+{
+    while (view->cu[*segment + 1] - view->cu[0] <= query)
+        ++*segment;
+    const int64_t from = view->cu_keys[*segment] - view->cu_keys[0];
+    if (!view->causal)
+        return (key_range){from, view->cu_keys[*segment + 1] - view->cu_keys[0]};
+    return (key_range){from, view->place ? view->place[query] - view->first_key + 1
+                                         : from + query - (view->cu[*segment] - view->cu[0]) + 1};
+}
+
 /* The queries [first, first + rows) of a head, and the columns of their scores: `keys` of them, of
- * which the first prefix_keys belong to the prefix and the others are the segment's own. */
+ * which the first prefix_keys belong to the prefix and the others are the own keys from `from` on.
+ * `segment` is that of the first query. */
 typedef struct query_block {
-    int64_t first, rows, keys;
+    int64_t first, rows, keys, from, segment;
 } query_block;
 
-static query_block block_at(const head_view *view, int64_t first)
+/* The block that begins with query `first`, which belongs to `segment` or a later one. */
+static query_block block_at(const head_view *view, int64_t first, int64_t segment)
 {
-    const int64_t rows = min_i64(BLOCK_Q, view->n - first);
-    return (query_block){first, rows, view->prefix_keys + head_keys(view, first + rows - 1)};
+    key_range seen = own_keys(view, first, &segment);
+    query_block block = {.first = first, .from = seen.from, .segment = segment};
+    int64_t own = 0, at = segment;
+    for (int64_t i = first; i < view->n && block.rows < BLOCK_Q; i++, block.rows++) {
+        seen = own_keys(view, i, &at);
+        if (at != segment && seen.to - block.from > SPAN)
+            break;
+        own = seen.to - block.from;
+    }
+    block.keys = view->prefix_keys + own;
+    return block;
 }
 
 /* y [rows, keys] = alpha x [rows, d] z^T, for the rows of the block; z are the prefix's rows and
- * then the segment's own, with the same stride. */
+ * then the own ones, with the same stride. */
 static void against_keys(const head_view *view, const query_block *block, real alpha, const real *x,
                          int64_t x_stride, const real *prefix_z, const real *z, int64_t z_stride,
                          real *y)
@@ -183,7 +248,8 @@ static void against_keys(const head_view *view, const query_block *block, real a
         blas_gemm(false, true, block->rows, view->prefix_keys, view->d, alpha, x, x_stride,
                   prefix_z, z_stride, 0, y, block->keys);
     blas_gemm(false, true, block->rows, block->keys - view->prefix_keys, view->d, alpha, x,
-              x_stride, z, z_stride, 0, y + view->prefix_keys, block->keys);
+              x_stride, z + block->from * z_stride, z_stride, 0, y + view->prefix_keys,
+              block->keys);
 }
 
 /* y [rows, d] = alpha s [rows, keys] z; z as above. */
@@ -195,7 +261,8 @@ static void sum_keys(const head_view *view, const query_block *block, real alpha
         blas_gemm(false, false, block->rows, view->d, view->prefix_keys, alpha, s, block->keys,
                   prefix_z, z_stride, 0, y, y_stride);
     blas_gemm(false, false, block->rows, view->d, block->keys - view->prefix_keys, alpha,
-              s + view->prefix_keys, block->keys, z, z_stride, view->prefix_keys > 0, y, y_stride);
+              s + view->prefix_keys, block->keys, z + block->from * z_stride, z_stride,
+              view->prefix_keys > 0, y, y_stride);
 }
 
 /* z [keys, d] += alpha s^T x [rows, d]; z as above. */
@@ -206,7 +273,8 @@ static void add_to_keys(const head_view *view, const query_block *block, real al
         blas_gemm(true, false, view->prefix_keys, view->d, block->rows, alpha, s, block->keys, x,
                   x_stride, 1, prefix_z, z_stride);
     blas_gemm(true, false, block->keys - view->prefix_keys, view->d, block->rows, alpha,
-              s + view->prefix_keys, block->keys, x, x_stride, 1, z, z_stride);
+              s + view->prefix_keys, block->keys, x, x_stride, 1, z + block->from * z_stride,
+              z_stride);
 }
 
 static void score_block(const head_view *view, const query_block *block, real *s)
@@ -215,22 +283,48 @@ static void score_block(const head_view *view, const query_block *block, real *s
                  view->prefix_k, view->k, view->k_stride, s);
 }
 
-/* How many of the block's columns its row `line` sees; the others are set to 0 by the callers. */
-static int64_t row_sees(const head_view *view, const query_block *block, int64_t line)
+/* What a row of the block sees lies together while the row is worked on: the prefix's columns, and
+ * then the columns of its own segment, which come to their place with begin_row and go back with
+ * end_row. begin_row returns how many there are; end_row sets all other columns to 0. */
+typedef struct block_row {
+    real *s;
+    int64_t from, own; /* the own columns that it sees: `own` of them, after `from` others */
+} block_row;
+
+static block_row begin_row(const head_view *view, const query_block *block, int64_t line, real *s,
+                           int64_t *segment)
 {
-    return view->prefix_keys + head_keys(view, block->first + line);
+    const key_range seen = own_keys(view, block->first + line, segment);
+    const block_row row = {s + line * block->keys, seen.from - block->from, seen.to - seen.from};
+    real *own = row.s + view->prefix_keys;
+    if (row.from > 0)
+        memmove(own, own + row.from, (size_t)row.own * sizeof *s);
+    return row;
+}
+
+static void end_row(const head_view *view, const query_block *block, const block_row *row)
+{
+    real *own = row->s + view->prefix_keys;
+    const int64_t end = row->from + row->own;
+    if (row->from > 0) {
+        memmove(own + row->from, own, (size_t)row->own * sizeof *own);
+        memset(own, 0, (size_t)row->from * sizeof *own);
+    }
+    memset(own + end, 0, (size_t)(block->keys - view->prefix_keys - end) * sizeof *own);
 }
 
 static void head_fwd(const head_view *view, real *o, real *lse, real *s)
 {
-    for (int64_t first = 0; first < view->n; first += BLOCK_Q) {
-        const query_block block = block_at(view, first);
+    query_block block = {0};
+    for (int64_t first = 0; first < view->n; first += block.rows) {
+        block = block_at(view, first, block.segment);
         score_block(view, &block, s);
+        int64_t segment = block.segment;
         for (int64_t i = 0; i < block.rows; i++) {
-            real *row = s + i * block.keys;
-            int64_t seen = row_sees(view, &block, i);
-            lse[(first + i) * view->lse_stride] = HEAD_SOFTMAX_ROW(row, seen);
-            memset(row + seen, 0, (size_t)(block.keys - seen) * sizeof *s);
+            const block_row row = begin_row(view, &block, i, s, &segment);
+            lse[(first + i) * view->lse_stride] =
+                HEAD_SOFTMAX_ROW(row.s, view->prefix_keys + row.own);
+            end_row(view, &block, &row);
         }
         sum_keys(view, &block, 1, s, view->prefix_v, view->v, view->v_stride,
                  o + first * view->o_stride, view->o_stride);
@@ -272,7 +366,9 @@ static void heads_fwd(const void *context, part todo)
     const attention_fwd_args *args = job->args;
     for (int64_t i = todo.begin; i < todo.end; i++) {
         const int64_t head = i % args->heads, segment = i / args->heads, first = args->cu[segment];
-        const head_view view = view_of(job->shape, segment, head);
+        if (!begins_run(job->shape, segment))
+            continue;
+        const head_view view = view_of(job->shape, run_at(job->shape, segment), head);
         (head_is_short(&view) ? SHORT_HEAD_FWD : head_fwd)(
             &view, (real *)args->o + first * args->o_stride + head * args->head_dim,
             (real *)args->lse + first * args->heads + head,
@@ -297,21 +393,23 @@ status CPU_OP(attention_fwd)(stream *queue, const attention_fwd_args *args)
 }
 
 /* Adds one query head's part to dk and dv, and writes its dq. scratch holds 2 * BLOCK_Q * keys
- * numbers. */
+ * numbers, keys as many as a block can have. */
 static void head_bwd(const head_view *view, const head_grads *grads, real *scratch)
 {
-    real *p = scratch, *dp = scratch + BLOCK_Q * (view->prefix_keys + view->keys);
+    query_block block = {0};
     HEAD_DOTS(view, grads);
-    for (int64_t first = 0; first < view->n; first += BLOCK_Q) {
-        const query_block block = block_at(view, first);
+    for (int64_t first = 0; first < view->n; first += block.rows) {
+        block = block_at(view, first, block.segment);
+        real *p = scratch, *dp = scratch + block.rows * block.keys;
         const real *do_ = grads->do_ + first * view->o_stride,
                    *q = view->q + first * view->q_stride;
         score_block(view, &block, p);
+        int64_t segment = block.segment;
         for (int64_t i = 0; i < block.rows; i++) {
-            real *row = p + i * block.keys;
-            int64_t seen = row_sees(view, &block, i);
-            HEAD_PROBABILITY(row, grads->lse[(first + i) * view->lse_stride], seen);
-            memset(row + seen, 0, (size_t)(block.keys - seen) * sizeof *p);
+            const block_row row = begin_row(view, &block, i, p, &segment);
+            HEAD_PROBABILITY(row.s, grads->lse[(first + i) * view->lse_stride],
+                             view->prefix_keys + row.own);
+            end_row(view, &block, &row);
         }
         add_to_keys(view, &block, 1, p, do_, view->o_stride, grads->prefix_dv, grads->dv,
                     view->v_stride);
@@ -332,13 +430,14 @@ static void head_bwd(const head_view *view, const head_grads *grads, real *scrat
     }
 }
 
-/* The backward of one query head of a segment. dk and dv already hold the sums of the earlier
- * heads and segments. */
-static void query_head_bwd(const heads_job *job, int64_t segment, int64_t head, real *scratch)
+/* The backward of one query head of a run. dk and dv already hold the sums of the earlier heads and
+ * runs. */
+static void query_head_bwd(const heads_job *job, segment_run run, int64_t head, real *scratch)
 {
     const attention_bwd_args *args = job->args;
-    const head_view view = view_of(job->shape, segment, head);
-    const int64_t first = args->cu[segment], at_o = first * args->o_stride + head * args->head_dim;
+    const head_view view = view_of(job->shape, run, head);
+    const int64_t first = args->cu[run.first],
+                  at_o = first * args->o_stride + head * args->head_dim;
     const int64_t at_lse = first * args->heads + head;
     /* dq, dk and dv lie as q, k and v do. */
     real *dk = (real *)args->dk + (view.k - job->shape->k);
@@ -367,11 +466,13 @@ static void heads_bwd(const void *context, part todo)
         const int64_t kv = i % shape->kv_heads, root = i / shape->kv_heads;
         if (prefix_of(shape, root) >= 0)
             continue;
-        for (int64_t segment = root;
-             segment < shape->segments && (segment == root || prefix_of(shape, segment) == root);
-             segment++)
+        const int64_t branch = root + 1;
+        const bool is_prefix = branch < shape->segments && prefix_of(shape, branch) == root;
+        const segment_run runs[] = {{root, root + 1},
+                                    is_prefix ? run_at(shape, branch) : (segment_run){0, 0}};
+        for (int part_of = 0; part_of < (is_prefix ? 2 : 1); part_of++)
             for (int64_t j = kv * group; j < (kv + 1) * group; j++)
-                query_head_bwd(job, segment, j, job->scratch + todo.thread * job->block);
+                query_head_bwd(job, runs[part_of], j, job->scratch + todo.thread * job->block);
     }
 }
 

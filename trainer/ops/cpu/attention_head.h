@@ -6,14 +6,16 @@
 
 #include "trainer/ops/cpu/cpu_ops.h"
 
-/* A head in a segment. Pointers are at the segment's first token; strides are in elements. */
+/* A head in a segment, or in all branches of a prefix, which are one run of tokens. Pointers are at
+ * the first token; strides are in elements. */
 typedef struct head_view {
     const real *q, *k, *v;
     int64_t q_stride, k_stride, v_stride, o_stride, lse_stride;
-    int64_t n, d; /* the segment's queries; the width of a head */
-    int64_t keys; /* the segment's own keys */
-    /* The keys of the segment's prefix, at its first token; prefix_keys is 0 where there is none.
-     */
+    int64_t n, d;                /* the queries; the width of a head */
+    int64_t keys;                /* the own keys of all segments */
+    const int32_t *cu, *cu_keys; /* [segments + 1] their borders, as in attention.h */
+    int64_t segments;            /* 1, or the number of branches */
+    /* The keys of the prefix, at its first token; prefix_keys is 0 where there is none. */
     const real *prefix_k, *prefix_v;
     int64_t prefix_keys;
     const int32_t
@@ -31,7 +33,7 @@ typedef struct head_grads {
     real *dot;                   /* written: the row sums of do * o, with stride lse_stride */
 } head_grads;
 
-/* How many keys of its own segment query `index` sees. */
+/* Of a view of one segment: how many of its own keys query `index` sees. */
 static inline int64_t head_keys(const head_view *view, int64_t index)
 {
     if (!view->causal)
@@ -61,7 +63,7 @@ enum { SHORT_SCRATCH = 2 * SHORT_DIM * SHORT_KEYS + 2 * SHORT_KEYS * SHORT_KEYS 
 
 static inline bool head_is_short(const head_view *view)
 {
-    return !view->place && view->prefix_keys == 0 && view->n <= SHORT_KEYS &&
+    return !view->place && view->segments == 1 && view->prefix_keys == 0 && view->n <= SHORT_KEYS &&
            view->d % LANES == 0 && view->d <= SHORT_DIM;
 }
 
