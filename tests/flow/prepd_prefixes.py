@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 from families import write_families
+from formats import in_data, options, write_lines
 from faults import trap
 from prepd_flow import BIN, SOURCE, Daemon, Folder, check, digest, free_ports, main, run, wait_for, workers_below
 
@@ -118,6 +119,19 @@ def pictures_clips_and_texts_are_shared():
                 shares[kind] = shares.get(kind, 0) + int((row["doc_prefix"] == doc).sum())
         check(shares["one"] >= 8 and shares["two"] == 5 and shares["clip"] == 3 and shares["text"] >= 8, f"{shares} of {n}")
         check(digest(f.config, *args, "--steps", "2", "--prepd.workers", "1") == digest(f.config, *args, "--steps", "2"), "workers")
+
+
+def sources_of_a_mixture_share_within_themselves():
+    with Folder(images=16, **dict(PREFIX, **{"training.seq_len": 256})) as f:
+        args, _ = write_families(f)
+        write_lines(in_data(f, "text.jsonl"), [{"text": "the same words at first " * 20 + str(k)} for k in range(6)])
+        with open(f.file("mix.yaml"), "w") as x:
+            x.write("vqa:\n  path: data\n  format: vqav2\n"
+                    "clips:\n  path: data/families.jsonl\n  format: video\n\n"
+                    "text:\n  path: data/text.jsonl\n  format: text\n")
+        mixture = options(data__format="mixture", data__path=f.file("mix.yaml"), data__prefix_min_tokens=16)
+        _, rows = compare(f, *mixture)
+        check(prefixes_of(rows) > 10, f"{prefixes_of(rows)} prefixes")
 
 
 def who_makes_the_rows_changes_nothing():
@@ -304,6 +318,8 @@ def references_are_those_of_samples():
         check(found["none"] == found["shared_prefix"] and len(found["none"]) > 4 and prefixes_of(rows) > 1, f"{found}")
 
 
-main(every_sample_is_what_it_is_alone, pictures_clips_and_texts_are_shared, who_makes_the_rows_changes_nothing, a_consumer_resumes_and_ranks_change,
-     old_consumers_are_refused_and_recordings_play, a_bad_picture_costs_its_questions, a_bad_question_costs_itself,
-     references_are_those_of_samples)
+if __name__ == "__main__":
+    main(every_sample_is_what_it_is_alone, pictures_clips_and_texts_are_shared,
+         sources_of_a_mixture_share_within_themselves, who_makes_the_rows_changes_nothing, a_consumer_resumes_and_ranks_change,
+         old_consumers_are_refused_and_recordings_play, a_bad_picture_costs_its_questions, a_bad_question_costs_itself,
+         references_are_those_of_samples)
