@@ -2,7 +2,9 @@
 series (the last two axes exchanged), one matrix for each expert, shards. Broken folders are named exactly."""
 import json
 import os
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -151,6 +153,40 @@ def folder(root, name, group, dtype="F32", shards=1):
     return path
 
 
+def interrupted(root, source, want):
+    """Exports that die while they write the weights: a new folder does not appear, and one that is there
+    keeps what it has; the next export succeeds."""
+    def export(out, *more, limit=None):
+        words = [BIN + "/trainer", "export", "--model", source, "--out", out, *more]
+        return subprocess.run(words, capture_output=True, timeout=120, preexec_fn=limit and (
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))).returncode
+
+    new, there = os.path.join(root, "new"), os.path.join(root, "there")
+    expect(export(there) == 0, "an export")
+    with open(os.path.join(there, "mine"), "w") as f:
+        f.write("mine")
+    before = {name: load_bytes(there, name) for name in os.listdir(there)}
+    largest = max(os.path.getsize(os.path.join(there, name)) for name in before)
+    for out in (new, there):
+        code = export(out, "--overwrite", "--dtype", "f32", limit=largest)
+        expect(code == -signal.SIGXFSZ, f"{out}: exit code {code}, not killed while it writes")
+    expect(not os.path.exists(new), "a part of a model is there")
+    expect(os.path.exists(os.path.join(root, ".new.writing")), "it was not killed while it wrote")
+    after = {name: load_bytes(there, name) for name in os.listdir(there) if name != ".export.writing"}
+    expect(after == before, f"the folder that was there changed: {sorted(after)}")
+    expect(export(new) == 0 and export(there, "--overwrite", "--shard-bytes", "100000") == 0, "the next ones")
+    expect(not any(".writing" in name for name in os.listdir(root) + os.listdir(there)), "something is left")
+    for out in (new, there):
+        got = load(out)
+        expect(all(np.array_equal(got[n], want[n]) for n in want), f"{out}: a tensor differs")
+    expect("mine" in os.listdir(there) and "model.safetensors" not in os.listdir(there), f"{os.listdir(there)}")
+
+
+def load_bytes(folder, name):
+    with open(os.path.join(folder, name), "rb") as f:
+        return f.read()
+
+
 def main():
     root = tempfile.mkdtemp()
     want = tensors()
@@ -170,6 +206,8 @@ def main():
         code, out, err = run("export", "--model", path, "--out", path + "-out", "--dtype", "f32",
                              "--layout", "published", "--shard-bytes", "1000000000")
         expect(code == 0, f"{name}: export: {err}")
+        size = sum(4 * w.size for w in want.values())
+        expect(out == f"{path}-out: {total:,} parameters in {len(want)} tensors, {size:,} bytes in 1 file\n", f"{name}: {out}")
         got = load(path + "-out")
         expect(list(got) == list(want), f"{name}: names and order")
         for n in want:
@@ -177,6 +215,7 @@ def main():
         with open(path + "/config.json", "rb") as a, open(path + "-out/config.json", "rb") as b:
             expect(a.read() == b.read(), f"{name}: config.json is kept")
 
+    interrupted(root, forms["published"], want)
     broken = dict(want)
     down = "model.language_model.layers.1.mlp.experts.down_proj"
     broken[down] = broken[down][:, :-1]
@@ -189,7 +228,7 @@ def main():
     expect(f"misshapen  {down} [4, 19, 24], wanted [4, 20, 24]" in out, "broken: misshapen")
     code, _, err = run("export", "--model", path, "--out", path + "-out")
     expect(code == 65 and down in err, "broken: export refuses")
-    expect(not os.path.exists(path + "-out/model.safetensors"), "broken: nothing is written")
+    expect(not any("broken-out" in name for name in os.listdir(root)), "broken: nothing is written")
 
     os.remove(forms["shards"] + "/model-00002-of-00003.safetensors")
     code, _, err = run("inspect", forms["shards"])

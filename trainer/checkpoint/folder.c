@@ -248,11 +248,48 @@ static status remove_stale(const char *folder, const char *step_folder, const ch
     return ST_OK;
 }
 
+/* Puts every file of `from` into the folder, and removes weights that `from` does not have. */
+static status put_files(const char *from, const char *folder)
+{
+    TRY(for_files(from, folder, publish_file));
+    TRY(for_files(folder, from, remove_stale));
+    return file_sync_folder(folder);
+}
+
 status folder_publish(const char *folder, int64_t step)
 {
     char path[STATUS_PATH_MAX];
     TRY(folder_step_path(path, folder, step, NULL));
-    TRY(for_files(path, folder, publish_file));
-    TRY(for_files(folder, path, remove_stale));
-    return file_sync_folder(folder);
+    return put_files(path, folder);
+}
+
+status folder_aside(const char *path, char out[STATUS_PATH_MAX])
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    size_t begin = length;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    struct stat about;
+    const bool inside = lstat(path, &about) == 0;
+    const int size = inside
+                         ? snprintf(out, STATUS_PATH_MAX, "%.*s/.export.writing", (int)length, path)
+                         : snprintf(out, STATUS_PATH_MAX, "%.*s.%.*s.writing", (int)begin, path,
+                                    (int)(length - begin), path + begin);
+    if (size >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CONFIG, path, "the path is too long");
+    return folder_remove(out);
+}
+
+status folder_put(const char *aside, const char *path)
+{
+    struct stat about;
+    if (lstat(path, &about) == 0) {
+        TRY(put_files(aside, path));
+        return folder_remove(aside);
+    }
+    if (rename(aside, path) != 0)
+        return FAIL_IN(ST_CANT_CREATE, path, "rename: %s", strerror(errno));
+    return file_sync_parent(path);
 }

@@ -151,6 +151,8 @@ status hf_export(const params *registry, stream *queue, const model_dims *dims, 
     TRY(params_may_be_kept(registry));
     TRY(make_folder(folder));
     TRY_OR(done, hf_plan_make(registry, options, &plan));
+    if (options->sum)
+        *options->sum = (hf_export_sum){plan.count, plan.n_files, plan.total_bytes};
     TRY_OR(done, write_weights(&plan, folder, options, queue));
     if (options->writer > 0)
         goto done;

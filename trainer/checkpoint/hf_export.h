@@ -17,6 +17,12 @@
 /* HF_EXPORT_AS_SOURCE: each tensor as the source has it; BF16 without a source. */
 enum { HF_EXPORT_BF16, HF_EXPORT_F32, HF_EXPORT_AS_SOURCE };
 
+/* What an export consists of, whoever wrote it. */
+typedef struct hf_export_sum {
+    int64_t tensors, files; /* files: those of weights */
+    int64_t bytes;          /* of all tensors */
+} hf_export_sum;
+
 typedef struct hf_export_options {
     const char *source;    /* folder that the model came from; NULL, or a preset's name: none */
     const char *tokenizer; /* folder of tokenizer files; NULL or "": the source */
@@ -29,6 +35,7 @@ typedef struct hf_export_options {
     int writer, writers;
     int64_t *value_bytes; /* bytes of tensors that this writer wrote, if there are several; NULL */
     int64_t shard_bytes;  /* the most bytes per file; 0: the source's files, else shards of 5 GB */
+    hf_export_sum *sum;   /* filled in before anything is written; NULL */
 } hf_export_options;
 
 /* Writes the folder, which is created with its parent if it does not exist. Waits for the device.

@@ -138,7 +138,9 @@ static const verb verbs[] = {
              "tensor per expert for a text-only model; v5 is [experts, out, in].\n"
              "--shard-bytes N: cuts the weights into new files of at most N bytes.\n"
              "--overwrite: writes even if --out is a folder that is not empty: files of the\n"
-             "same names are replaced, and weights of an earlier export are removed."},
+             "same names are replaced, and weights of an earlier export are removed.\n"
+             "Until all is written it lies in .NAME.writing beside --out, or within --out if\n"
+             "that exists, so an export that is interrupted changes nothing."},
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops, steps or memory against the device's limits",

@@ -1,8 +1,15 @@
-/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again. */
+/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again. It is
+ * written under another name and put in its place when it is whole, so that an export that is
+ * interrupted leaves nothing that looks like a model. */
+#include <stdio.h>
 #include <string.h>
 
+#include "common/base/digits.h"
+
 #include "common/model_folder/model_files.h"
+#include "common/program/log.h"
 #include "common/program/verb.h"
+#include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/cli/verbs.h"
@@ -59,17 +66,45 @@ static status read_args(int argc, char **argv, export_args *args)
     return verb_may_write(args->out, overwrite);
 }
 
+static status write_whole(const params *registry, stream *queue, const model_dims *dims,
+                          const char *out, const hf_export_options *options)
+{
+    char aside[STATUS_PATH_MAX];
+    TRY(folder_aside(out, aside));
+    status st = hf_export(registry, queue, dims, aside, options);
+    if (st == ST_OK)
+        return folder_put(aside, out);
+    const status_note why = *status_last();
+    if (folder_remove(aside) != ST_OK)
+        log_warn("what was written of it cannot be deleted: %s", status_text());
+    status_set(&why);
+    return st;
+}
+
+static void print_sum(const char *out, const params *registry, const hf_export_sum *sum)
+{
+    char parameters[DIGITS_TEXT], tensors[DIGITS_TEXT], bytes[DIGITS_TEXT];
+    printf("%s: %s parameters in %s tensors, %s bytes in %lld file%s\n", out,
+           digits_with_commas(registry->total, parameters),
+           digits_with_commas(sum->tensors, tensors), digits_with_commas(sum->bytes, bytes),
+           (long long)sum->files, sum->files == 1 ? "" : "s");
+}
+
 static status export_params(const export_args *args, const char *folder, const model_dims *dims,
                             params *registry, stream *queue)
 {
     hf_export_options options = args->how;
+    hf_export_sum sum = {0};
     options.source = folder;
+    options.sum = &sum;
     if (options.choose_layout && options.layout == EXPERTS_FUSED)
         options.layout = params_published(registry);
     TRY(params_alloc(registry, queue, false));
     status st = hf_load(registry, queue, folder);
     if (st == ST_OK)
-        st = hf_export(registry, queue, dims, args->out, &options);
+        st = write_whole(registry, queue, dims, args->out, &options);
+    if (st == ST_OK)
+        print_sum(args->out, registry, &sum);
     params_release(registry, queue);
     return st;
 }
