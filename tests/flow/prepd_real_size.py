@@ -116,8 +116,8 @@ def counted(f, options):
     samples, pictures, patches, visual = [], 0, 0, 0
     with Daemon(f.config, *options, "--training.epochs", "1"):
         wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
-        for row in client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S)):
-            samples += [int(i) for i in row["doc_sample_id"]]
+        for row in client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S), prefixes=True):
+            samples += [int(i) for i, part in zip(row["doc_sample_id"], row["doc_part"]) if part >= 0]
             pictures += len(row["grid_thw"])
             patches += len(row["pixels"])
             visual += int((row["visual_row"] >= 0).sum())
@@ -139,4 +139,25 @@ def a_picture_is_encoded_once_for_its_questions():
         check(apart[3] == shared[3] == apart[2] // 4, "visual tokens: each question has its picture's, four patches each")
 
 
-main(a_data_set_of_real_size, a_picture_is_encoded_once_for_its_questions)
+def prefixes_are_planned_at_real_size():
+    """The questions on a picture follow its prefix: rows stay full, a question has a fraction of its tokens, and
+    planning takes next to nothing of the time in which its pictures are decoded."""
+    with drawn(QUESTIONS if FULL else 8000, IMAGES if FULL else 1492) as (f, options):
+        said = run("plan", "-c", f.config, *options, "--data.group", "shared_prefix")
+        fill = float(re.search(r"tokens: .* fill: ([0-9.]+) %", said)[1])
+        planning = float(re.search(r"planning: .* ([0-9.]+) us a sample", said)[1])
+        none, own = ([float(x) for x in re.search(rf"^  {g} +([0-9.]+) +[0-9.]+ +([0-9.]+)$", said, re.M).groups()]
+                     for g in ("none", "shared_prefix"))
+        print(re.search("^prefixes.*$", said, re.M)[0])
+        print(f"{fill} % filled; tokens a question {none[0]} -> {own[0]}, TFLOP {none[1]} -> {own[1]} (predicted)")
+    with drawn(200, 37) as (f, options):
+        samples, pictures, _, _, seconds = counted(f, options + ["--data.group", "shared_prefix"])
+        check(samples == list(range(200)) and pictures == 37, f"{len(samples)} samples, {pictures} pictures")
+        decoding = 1e6 * seconds / 200
+    print(f"planning {planning:.1f} us a question, {100 * planning / decoding:.2f} % of reading, decoding and resizing ({decoding:.0f})")
+    if REAL:
+        check(fill > (99 if FULL else 98), "rows are not full")  # of 66 rows the last one weighs more
+        check(none[0] > 4 * own[0] and none[1] > 4 * own[1], "prefixes save less than the numbers of questions let expect")
+
+
+main(a_data_set_of_real_size, a_picture_is_encoded_once_for_its_questions, prefixes_are_planned_at_real_size)
