@@ -303,7 +303,7 @@ def read_keys(folder):
 
 
 NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which (data.group shared_prefix): cu_seqlens alone "
-               "would show questions without their pictures. If you heed doc_prefix, say so with prefixes=True")
+               "would show questions without their pictures. Take the row's mask from masks.py, and say so with prefixes=True")
 
 
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,

@@ -221,6 +221,11 @@ def the_page_s_lines_for_pytorch():
             kept.write(cursors[1])
         check(said(lines) == whole[2 * STEP:], "one rank alone from the other's cursor")
         check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
+    with Folder(**ONE_EPOCH) as f, Daemon(f.config, "--data.group", "shared_prefix"):  # rows with prefixes, whose mask they take
+        up(f)
+        p = subprocess.run([sys.executable, "-B", "-c", lines, endpoint(f)], cwd=f.path, env={**with_torch(f), "TESSERA_CLIENT": PROTO},
+                           capture_output=True, text=True, timeout=60)
+        check(p.returncode == 0 and len(p.stdout.splitlines()) >= STEP, p.stdout + p.stderr)
 
 
 def the_readme_s_lines_for_pytorch():
