@@ -202,7 +202,7 @@ def old_consumers_are_refused_and_recordings_play():
         recorded = list(client.replay(f.file("rows.rec"), prefixes=True))
         check(prefixes_of(recorded) > 4, "there are no prefixes to play")
         refused(client.replay(f.file("rows.rec")), "rows.rec", "prefixes=True")
-        chain = [client.digest_of(row) for row in recorded]
+        chain, shares = [client.digest_of(row) for row in recorded], []
         for args in ((), ("--recording", f.file("rows.rec"))):
             with Daemon(f.config, *args):
                 up(f) if not args else wait_for(lambda: os.path.exists(f.file("d.sock")), "endpoint")
@@ -218,6 +218,12 @@ def old_consumers_are_refused_and_recordings_play():
                 rows = rows_of(f)
                 check([client.digest_of(next(rows)) for _ in chain] == chain, f"{args}: other rows")
                 rows.close()
+                shares.append([])
+                for rank in (0, 1):
+                    rows = rows_of(f, rank=rank, ranks=2)
+                    shares[-1].append([next(rows)["number"] for _ in range(len(chain) // 2)])
+                    rows.close()
+        check(shares[0] == shares[1], f"daemon and recording share the rows out differently: {shares}")
         with Daemon(f.config, "--data.group", "shared_image"):  # such a stream is for consumers of version 1 as well
             up(f)
             newest, client.SESSION_VERSION = client.SESSION_VERSION, 1
