@@ -37,5 +37,7 @@ status dataset_open_source(const conf *options, dataset **out)
         [DATA_WEBDATASET] = &dataset_webdataset, [DATA_TEXT] = &dataset_text,
         [DATA_VIDEO] = &dataset_conversations,
     };
+    _Static_assert(sizeof adapters / sizeof *adapters == DATA_MIXTURE,
+                   "a data.format has no adapter: name it in the table above");
     return dataset_open_by(adapters[options->data_format], options, out);
 }
