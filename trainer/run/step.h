@@ -14,8 +14,8 @@
 #include "trainer/run/session.h"
 
 /* What a step did, for the log line and the ledger. Numbers are sums over the step's micro-batches
- * and over all ranks, except samples, digests and the members that begin with own_, which are this
- * rank's alone. */
+ * and over all ranks (step_totals.c lists what the ranks add up), except samples, digests and the
+ * members that begin with own_, which are this rank's alone. */
 typedef struct step_report {
     int64_t step;         /* the first is 1 */
     double loss;          /* mean over target weights, without the router's auxiliary loss */

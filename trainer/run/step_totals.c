@@ -12,11 +12,13 @@ static void list(step_report *report, int64_t *out[STEP_TOTALS - 1])
     int64_t *const own[] = {&report->tokens,    &report->row_capacity, &report->patches,
                             &report->documents, &report->images,       &report->targets,
                             &report->rows,      &report->cost};
-    size_t count = sizeof own / sizeof *own;
-    for (size_t i = 0; i < count; i++)
+    enum { OWN = sizeof own / sizeof *own };
+    _Static_assert(OWN + 1 == STEP_COUNTS,
+                   "STEP_COUNTS (plan/received.h) is one more than the numbers above");
+    for (size_t i = 0; i < OWN; i++)
         out[i] = own[i];
     for (size_t i = 0; i < FLOPS; i++)
-        out[count + i] = (int64_t *)&report->flops + i;
+        out[OWN + i] = (int64_t *)&report->flops + i;
 }
 
 void step_totals_of(const session *run, const step_report *report, int64_t waited_ns,
