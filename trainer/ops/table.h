@@ -34,7 +34,7 @@ typedef struct ops_table {
 #include "trainer/ops/ops.def"
 } ops_table;
 
-/* Ops_cpu_avx2 exists where TESSERA_OPS_AVX2 is defined. */
+/* ops_cpu_avx2 exists where TESSERA_OPS_AVX2 is defined. */
 extern const ops_table ops_cpu, ops_cpu_avx2;
 extern const ops_table ops_shapes; /* for a device of shapes: every op does nothing */
 

@@ -1,6 +1,7 @@
 /* line.c: adds up the reports of the steps between two log lines, works out the rates, and writes
- * them to standard output, metrics.jsonl and TensorBoard's files. numbers_of lists every number
- * once, with its key in metrics.jsonl and its name in TensorBoard. */
+ * them to standard output, metrics.jsonl and TensorBoard's files. numbers_of lists what
+ * metrics.jsonl and TensorBoard both have, each number with its key in the one and its tag in the
+ * other. write_metrics adds the counts, which only metrics.jsonl has. */
 #include "trainer/report/line.h"
 
 #include <errno.h>
@@ -203,7 +204,7 @@ static status figures_of(reporter *reports, figures *numbers)
 
 enum { MOST_REALS = 32 };
 
-/* A number of a line: its key in metrics.jsonl, and its name in TensorBoard, which is torchtitan's
+/* A number of a line: its key in metrics.jsonl and its tag in TensorBoard, which is torchtitan's
  * where torchtitan has such a number. */
 typedef struct number {
     const char *key, *tag;
