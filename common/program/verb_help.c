@@ -58,7 +58,8 @@ void help_of_verb(const program *self, const verb *command, bool all)
     printf("\n"
            "  -c FILE           reads options from a YAML file\n"
            "  --section.key V   sets one option, whatever the file says\n"
-           "  " CONF_SHARED "          no warning of options on the command line that only other\n"
+           "  " CONF_SHARED
+           "          does not warn of options on the command line that only other\n"
            "                    verbs read, for scripts that give several the same ones\n"
            "  --print-config    prints every option with its value, and does nothing else\n\n");
     const int left_out = conf_help(stdout, self->trainer, command->name, command->most_used, all);

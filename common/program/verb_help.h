@@ -1,4 +1,4 @@
-/* verb_help.h: what --help prints. Internal to verb. */
+/* verb_help.h: what --help prints. Private to verb.c. */
 #ifndef TESSERA_COMMON_PROGRAM_VERB_HELP_H
 #define TESSERA_COMMON_PROGRAM_VERB_HELP_H
 

@@ -55,8 +55,8 @@ static const verb verbs[] = {
              "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for\n"
              "                       an endpoint beyond loopback\n"
              "  --workers N          number of worker processes; default 1\n"
-             "On SIGTERM they finish what is in work and leave. If the daemon is away they\n"
-             "wait a minute for it.",
+             "On SIGTERM they finish what they are making and leave. If the daemon is away\n"
+             "they wait a minute for it.",
      .hidden = "--parent --supervisor --keeper --heard"},
     {.name = "check",
      .run = verb_check,
@@ -113,10 +113,9 @@ static const verb verbs[] = {
      .summary = "prints one hash over the rows of some steps",
      .usage = CONFIG " --steps N [--from K]",
      .help = "Prints the digest of the rows of steps K to K+N-1, alone on the last line.\n"
-             "Equal streams have equal digests, whatever workers made them, died, or sent\n"
-             "them over which transport. The digest chains the digests of the rows in stream\n"
-             "order; each covers every tensor and the pixels, but not the cursor. Rows have\n"
-             "the same digest however the stream got to them.\n"
+             "Equal streams have equal digests, no matter which workers made the rows, which\n"
+             "died, and how the rows were sent. The digest chains the digests of the rows in\n"
+             "stream order; each covers every tensor and the pixels, but not the cursor.\n"
              "  --steps N   number of steps, of training.global_batch_size rows each\n"
              "  --from K    the first step; default 0",
      .options = true,
@@ -138,9 +137,9 @@ static const verb verbs[] = {
      .summary = "generates a data set with a tokenizer and a model folder",
      .usage = "--out DIR --images N --seed S [--sizes small|coco]",
      .help = "Generates a data set in the VQAv2 layout: JPEG pictures of shapes on textured\n"
-             "grounds, the official pairs of JSON files for train and val, and DIR/model\n"
-             "with a small tokenizer and model configuration. Every question text has all\n"
-             "its answers equally often.\n"
+             "backgrounds, the official pairs of JSON files for train and val, and\n"
+             "DIR/model with a small tokenizer and model configuration. Every question text\n"
+             "has all of its answers equally often.\n"
              "\n"
              "  --out DIR            folder to write: new, empty, or written by synth before\n"
              "  --images N           pictures in total, 2 to 1000000; a tenth of them (at\n"
@@ -156,8 +155,8 @@ static const verb verbs[] = {
              "  --out DIR       the daemon's folder: daemon.key, daemon.pub, client.key,\n"
              "                  allowed\n"
              "  --client NAME   makes keys for another machine in DIR/NAME, to be copied\n"
-             "                  there, and adds their public key to DIR/allowed (SIGHUP lets\n"
-             "                  a running daemon reload that)"},
+             "                  there, and adds their public key to DIR/allowed (on SIGHUP a\n"
+             "                  running daemon reads that file again)"},
     {.name = "status",
      .run = verb_status,
      .summary = "shows the state of a running daemon",
@@ -173,7 +172,7 @@ static const verb verbs[] = {
      .usage = "N " DAEMON,
      .help = "Sets the number of local workers of a running daemon.\n"
              "  N                    0 to 1024; with 0 only workers on other machines make\n"
-             "                       rows. Workers over N first finish what is in work. N\n"
+             "                       rows. Workers over N first finish their rows. N\n"
              "                       holds until the daemon's next start, or a SIGHUP that\n"
              "                       changes prepd.workers" WHICH_DAEMON,
      .options = true,
@@ -182,7 +181,7 @@ static const verb verbs[] = {
      .run = verb_drain,
      .summary = "stops a running daemon for good without losing anything",
      .usage = DAEMON,
-     .help = "Lets a running daemon finish what is in work, without a time limit, and then\n"
+     .help = "Lets a running daemon finish the rows under way, without a time limit, and then\n"
              "stop. Workers on other machines and their supervisors leave with it. (After\n"
              "SIGTERM, for a restart, they wait for the next daemon.) Returns at once: the\n"
              "daemon has stopped when status no longer answers." WHICH_DAEMON,

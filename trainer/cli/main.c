@@ -43,7 +43,7 @@ static const verb verbs[] = {
      .usage = "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run [--device NAME]] "
               "[--profile]",
      .help = "Trains until training.steps are done or the stream ends. With eval.enable it\n"
-             "evaluates at the end. With checkpoint.enable it keeps checkpoints to go on\n"
+             "evaluates at the end. With checkpoint.enable it keeps checkpoints to resume\n"
              "from and leaves the model as a Hugging Face folder in job.dump_folder; without\n"
              "it no model is kept. The rows come from prepd serve at prepd.endpoint, or from\n"
              "the recording feed.replay.\n"
@@ -89,7 +89,7 @@ static const verb verbs[] = {
      .run = verb_check,
      .summary = "shows that settings do not change a step of your model",
      .usage = "-c FILE [--steps N] [--nproc N] [--section.key VALUE ...]",
-     .help = "Runs the first N steps (2) of your own model and data on one rank, and then\n"
+     .help = "Runs the first N steps (default 2) of your model on your data on one rank, then\n"
              "again with other activation checkpointing, other micro-batches, other threads,\n"
              "resumed from a checkpoint, with the documents of a row one by one, and with\n"
              "--nproc on that many ranks. Prints how far losses and gradient norms, whole\n"
