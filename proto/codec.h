@@ -3,10 +3,10 @@
  * The parts are the header (frame.h), the row's tensors as one zstd-compressed safetensors block,
  * and one part per visual item. An item's part is a 32-byte head (image_part.h) and its pixels,
  * which may be filtered (filter.h) and compressed. Pixels lie in parts of their own so that a
- * worker can decode pictures straight into the message, and a recording can keep a picture once
- * that many rows show. Frames are one-shot zstd frames that declare their content size, with
- * windows of at most 2^27 bytes; every declared size is checked against the header before memory
- * is taken for it. wire.md specifies the bytes. */
+ * worker can decode pictures straight into the message, and a recording keeps a single copy of a
+ * picture that many rows show. Frames are one-shot zstd frames that declare their content size,
+ * with windows of at most 2^27 bytes; every declared size is checked against the header before
+ * memory is taken for it. wire.md specifies the bytes. */
 #ifndef TESSERA_PROTO_CODEC_H
 #define TESSERA_PROTO_CODEC_H
 

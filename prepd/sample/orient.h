@@ -1,8 +1,8 @@
 /* orient.h: which way up a picture is, and how to turn it. No image library is needed.
  *
- * An orientation is the number that EXIF gives: 1 upright, 2 mirrored, 3 turned by half, 4 flipped,
- * 5 transposed, 6 to be turned a quarter clockwise, 7 transposed along the other diagonal, 8 to be
- * turned a quarter counter-clockwise. The rules are those of exif_transpose in Pillow
+ * An orientation is the number that EXIF gives: 1 upright, 2 mirrored, 3 turned by 180 degrees, 4
+ * flipped, 5 transposed, 6 to be turned a quarter clockwise, 7 transposed along the other diagonal,
+ * 8 to be turned a quarter counter-clockwise. The rules are those of exif_transpose in Pillow
  * (PIL/ImageOps.py), including what it makes of broken blocks. */
 #ifndef TESSERA_PREPD_SAMPLE_ORIENT_H
 #define TESSERA_PREPD_SAMPLE_ORIENT_H

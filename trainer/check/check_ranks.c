@@ -1,4 +1,5 @@
-/* check_ranks.c: starts trainer check anew as a launcher of ranks, and runs as one of them. */
+/* check_ranks.c: runs trainer check on several ranks: as the launcher that starts it
+ * once more for each of them, and as one of them. */
 #include "trainer/check/check_ranks.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* comm_count.c: checks the buffers of each call and adds the call to its group's record. */
+/* comm_count.c: the engine of comm_count.h: checks the buffers of each call and adds the call to
+ * its group's record. */
 #include "trainer/check/comm_count.h"
 
 #include <string.h>

@@ -1,10 +1,11 @@
 /* rank_sync.h: how several ranks write one checkpoint into one folder: which of them write, and how
  * the first rank learns that all are done.
  *
- * Writing happens in the background while steps run, when ranks have no call in which to tell each
- * other, so they tell by small files in the folder training/. A writer that is done leaves
- * .rank-R.done, which holds the digest of its own training file, most of what it wrote. One that
- * failed leaves .rank-R.full if its disk was full, and else .rank-R.failed, with the reason.
+ * Writing happens in the background while steps run, when ranks make no collective call by which
+ * they could tell each other. They leave small files in the folder training/ instead. A writer that
+ * is done leaves .rank-R.done, which holds the digest of its own training file (the largest part of
+ * what it wrote). One that failed leaves .rank-R.full if its disk was full, otherwise
+ * .rank-R.failed, with the reason.
  *
  * Replicas store the same values, so only the ranks of the first replica write. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H

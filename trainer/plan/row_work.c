@@ -1,4 +1,4 @@
-/* row_work.c: the assumed row, and the bytes of element-wise work. */
+/* row_work.c: the row that a plan assumes, and the bytes that element-wise ops move. */
 #include "trainer/plan/row_work.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and which kernel does a call. It is
+/* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and the choice of the kernel:
  * Hopper's (grouped_hopper.cuh) where the GPU has wgmma and rows are whole 16-byte pieces,
  * otherwise the portable one (grouped_portable.cuh). Both read the groups' offsets on the device.
  */
