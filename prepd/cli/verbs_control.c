@@ -227,7 +227,7 @@ static void print_status(const json_value *value)
                i + 1 < N_STAGES ? ", " : " (all workers together)\n");
     for (size_t i = 0; i < json_count(consumers); i++) {
         const json_value *member = json_item(consumers, i);
-        printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld in work, "
+        printf("consumer    %s rank %lld of %lld: %lld rows sent, next %lld, %lld under way, "
                "%.1f MiB credit left\n",
                escape_text(json_text(json_find(member, "stream"), "-")).text,
                read_integer(member, "rank"), read_integer(member, "ranks"),
