@@ -100,3 +100,13 @@ void dataset_close(dataset **set)
     (*set)->adapter->close(*set);
     *set = NULL;
 }
+
+sample_place dataset_sample_place(const dataset *set, int64_t number)
+{
+    const dataset_part *parts = NULL;
+    const int count = set->adapter->parts ? set->adapter->parts(set, &parts) : 0;
+    sample_place place = {0, set->adapter->chunk ? set->adapter->chunk(set, number) : -1};
+    while (place.source < count && number >= parts[place.source].first + parts[place.source].count)
+        place.source++;
+    return place;
+}

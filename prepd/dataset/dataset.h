@@ -126,6 +126,11 @@ struct dataset {
 WARN_UNUSED status dataset_open(const conf *options, dataset **out);
 void dataset_close(dataset **set); /* sets *set to NULL; NULL is allowed */
 
+/* The source of a mixture in which a sample is, and the piece of a file (dataset_vtable.chunk). */
+typedef struct sample_place {
+    int64_t source, piece;
+} sample_place;
+sample_place dataset_sample_place(const dataset *set, int64_t number);
 hash128 dataset_contents(const dataset *set); /* dataset_vtable.contents, or else the identity */
 /* Where image `index` is; fills in every member. */
 void dataset_image_place(const dataset *set, int64_t index, image_place *out);

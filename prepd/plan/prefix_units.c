@@ -12,7 +12,9 @@
  * predicts the label, and must be of the sample's own branch. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/base/hash.h"
 #include "prepd/plan/planner.h"
 
 /* Samples that share a beginning. Tokens are counted as in index_beginning. */
@@ -22,6 +24,9 @@ typedef struct prefix_group {
     int32_t agrees; /* what all members have in common; INT32_MAX for a single one */
     int32_t label;  /* the lowest first label of a member */
     int32_t head;   /* the highest head of a member */
+    int64_t akin;   /* the last group before it that shows the same images; -1 if there is none */
+    int64_t host;   /* the group that has taken its members; -1 if it has them itself */
+    bool ordinary;  /* its members share no prefix, only images; known when groups are laid */
 } prefix_group;
 
 struct prefixing {
@@ -30,6 +35,9 @@ struct prefixing {
     int64_t *next;        /* [units] the next member of the same group; -1 for the last */
     prefix_group *groups; /* [n_groups], in the order of their first members */
     int64_t n_groups;
+    id_map by_images; /* what find_key says of a group's first member -> position in `last` */
+    int64_t *last;    /* [n_shown] the last group with that key; room for [units] */
+    int64_t n_shown;
 };
 
 static int64_t sample_of(const plan *planned, int64_t unit)
@@ -50,8 +58,9 @@ status plan_begin_prefixes(plan *planned)
         work->group_of = (int64_t *)malloc(units * sizeof *work->group_of);
         work->next = (int64_t *)malloc(units * sizeof *work->next);
         work->groups = (prefix_group *)malloc(units * sizeof *work->groups);
+        work->last = (int64_t *)malloc(units * sizeof *work->last);
     }
-    if (!work || !work->unit_of || !work->group_of || !work->next || !work->groups)
+    if (!work || !work->unit_of || !work->group_of || !work->next || !work->groups || !work->last)
         return FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", planned->n_units);
     for (int64_t i = 0; i < samples; i++)
         work->unit_of[i] = -1;
@@ -69,6 +78,8 @@ void plan_stop_prefixes(plan *planned)
     free(work->group_of);
     free(work->next);
     free(work->groups);
+    free(work->last);
+    id_map_done(&work->by_images);
     free(work);
     planned->prefixing = NULL;
 }
@@ -131,6 +142,56 @@ static status may_join(plan *planned, int64_t unit, int64_t before, int32_t agre
     return ST_OK;
 }
 
+/* A number that two samples have in common if they show the same images at the same sizes and come
+ * from the same source and piece; other samples have it only by chance. */
+static status find_key(plan *planned, int64_t mine, int64_t *out)
+{
+    const sample_place place = dataset_sample_place(planned->data, mine);
+    planned_doc doc;
+    bool is_cause;
+    hasher *hash = NULL;
+    TRY(hasher_new(&hash));
+    const arena_mark mark = arena_save(&planned->scratch);
+    const status st = plan_measure(planned, mine, &planned->scratch, &doc, &is_cause);
+    hasher_add_u64(hash, (uint64_t)place.source);
+    hasher_add_u64(hash, (uint64_t)place.piece);
+    for (int32_t k = 0; st == ST_OK && k < doc.n_images; k++) {
+        hasher_add_u64(hash, (uint64_t)doc.images[k]);
+        hasher_add_u64(hash, (uint64_t)doc.grids[k].rows << 32 | (uint64_t)doc.grids[k].columns);
+    }
+    arena_release(&planned->scratch, mark);
+    const hash128 key = hasher_value(hash);
+    memcpy(out, key.bytes, sizeof *out);
+    hasher_free(&hash);
+    return st;
+}
+
+/* Finds the last group before a new one that shows the same images: *out is -1 if there is none.
+ * What both cannot share of their texts they may share of those. */
+static status find_akin(plan *planned, int64_t unit, int64_t *out)
+{
+    prefixing *work = planned->prefixing;
+    const int64_t mine = sample_of(planned, unit);
+    int64_t key, at;
+    bool is_new, same = false;
+    *out = -1;
+    if (planned->units[unit].images == 0)
+        return ST_OK;
+    TRY(find_key(planned, mine, &key));
+    TRY(id_map_put(&work->by_images, key, work->n_shown, &at, &is_new));
+    if (is_new) {
+        work->last[work->n_shown++] = work->n_groups;
+        return ST_OK;
+    }
+    const int64_t akin = work->last[at];
+    TRY(plan_same_images(planned, sample_of(planned, work->groups[akin].first), mine, &same));
+    if (!same) /* by chance */
+        return ST_OK;
+    work->last[at] = work->n_groups;
+    *out = akin;
+    return ST_OK;
+}
+
 status plan_join_prefix(plan *planned, int64_t unit)
 {
     prefixing *work = planned->prefixing;
@@ -144,9 +205,17 @@ status plan_join_prefix(plan *planned, int64_t unit)
         TRY(may_join(planned, unit, before, agrees, &own, &joins));
     work->next[unit] = -1;
     if (!joins) {
+        int64_t akin;
+        TRY(find_akin(planned, unit, &akin));
         work->group_of[unit] = work->n_groups;
-        work->groups[work->n_groups++] =
-            (prefix_group){unit, unit, 1, INT32_MAX, own.first_label, own.head};
+        work->groups[work->n_groups++] = (prefix_group){.first = unit,
+                                                        .last = unit,
+                                                        .members = 1,
+                                                        .agrees = INT32_MAX,
+                                                        .label = own.first_label,
+                                                        .head = own.head,
+                                                        .akin = akin,
+                                                        .host = -1};
         return ST_OK;
     }
     prefix_group *group = &work->groups[work->group_of[before]];
@@ -172,7 +241,7 @@ static int32_t prefix_of(const plan *planned, const prefix_group *group)
 {
     const plan_unit *one = &planned->units[group->first];
     const int32_t cut = cut_of(group->agrees, group->label);
-    if (group->members < 2 || (one->images > 0 && cut < group->head))
+    if (group->ordinary || group->members < 2 || (one->images > 0 && cut < group->head))
         return 0;
     return cut + one->patches / 4;
 }
@@ -257,6 +326,26 @@ static void lay_group(const plan *planned, const prefix_group *group, laid_units
     close_unit(laid);
 }
 
+/* Gives the members of an ordinary group to the last ordinary one before it that shows the same
+ * images, so that these are sent and encoded once. */
+static void host_group(const plan *planned, prefix_group *group)
+{
+    const prefixing *work = planned->prefixing;
+    group->ordinary = planned->units[group->first].images > 0 && prefix_of(planned, group) == 0;
+    int64_t host = group->ordinary ? group->akin : -1;
+    while (host >= 0 && !work->groups[host].ordinary)
+        host = work->groups[host].akin;
+    if (host < 0)
+        return;
+    if (work->groups[host].host >= 0)
+        host = work->groups[host].host;
+    prefix_group *taker = &work->groups[host];
+    work->next[taker->last] = group->first;
+    taker->last = group->last;
+    taker->members += group->members;
+    group->host = host;
+}
+
 status plan_lay_prefixes(plan *planned)
 {
     const prefixing *work = planned->prefixing;
@@ -270,7 +359,10 @@ status plan_lay_prefixes(plan *planned)
         return FAIL(ST_NO_MEMORY, "no memory to join %" PRId64 " samples", planned->n_docs);
     }
     for (int64_t k = 0; k < work->n_groups; k++)
-        lay_group(planned, &work->groups[k], &laid);
+        host_group(planned, &work->groups[k]);
+    for (int64_t k = 0; k < work->n_groups; k++)
+        if (work->groups[k].host < 0)
+            lay_group(planned, &work->groups[k], &laid);
     free(planned->docs);
     free(planned->units);
     planned->docs = laid.docs;

@@ -57,21 +57,6 @@ int64_t predecessors_back(const predecessors *all, int64_t number)
     return all->back[number];
 }
 
-/* The source and the piece in which a sample is. */
-typedef struct sample_place {
-    int64_t source, piece;
-} sample_place;
-
-static sample_place place_of(const dataset *data, int64_t number)
-{
-    const dataset_part *parts = NULL;
-    const int count = data->adapter->parts ? data->adapter->parts(data, &parts) : 0;
-    sample_place place = {0, data->adapter->chunk ? data->adapter->chunk(data, number) : -1};
-    while (place.source < count && number >= parts[place.source].first + parts[place.source].count)
-        place.source++;
-    return place;
-}
-
 /* Adds a turn up to its part `end`. Where one text ends and the next begins makes no difference to
  * the ids, so a run of texts is added as one: its bytes and then their number. */
 static void add_turn(hasher *hash, const turn *said, int32_t end)
@@ -132,7 +117,7 @@ static status add_shown(predecessors *all, int64_t number, const sample *next)
     hash128 key;
     int64_t id, at;
     bool is_new;
-    TRY(key_of(next, place_of(all->data, number), &key));
+    TRY(key_of(next, dataset_sample_place(all->data, number), &key));
     memcpy(&id, key.bytes, sizeof id);
     TRY(array_room((void **)&all->seen, all->n_seen, &all->seen_capacity, sizeof *all->seen));
     TRY(id_map_put(&all->by_key, id, all->n_seen, &at, &is_new));
@@ -156,7 +141,8 @@ status predecessors_add(predecessors *all, int64_t number, const sample *next)
     all->last_text = number;
     if (before < 0)
         return ST_OK;
-    const sample_place own = place_of(all->data, number), other = place_of(all->data, before);
+    const sample_place own = dataset_sample_place(all->data, number),
+                       other = dataset_sample_place(all->data, before);
     if (own.source == other.source && own.piece == other.piece)
         all->back[number] = number - before;
     return ST_OK;
