@@ -1,0 +1,259 @@
+/* Test of payload.c: what a lease says of samples that share a prefix, of the one that is tried
+ * alone, and of quarantined ones. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/dispatch_state.h"
+#include "tests/harness.h"
+#include "tests/unit/prepd/conf_defaults.h"
+
+enum { SAMPLES = 3, SHARED_TEXT = 10, TEXT = 20, HEAD = 4, LABEL = 14 };
+
+/* Three questions on one picture. */
+static int64_t count_samples(const dataset *set)
+{
+    (void)set;
+    return SAMPLES;
+}
+
+static int64_t count_images(const dataset *set)
+{
+    (void)set;
+    return 1;
+}
+
+static status make_sample(const dataset *set, int64_t index, arena *memory, sample *out)
+{
+    static const char *const questions[] = {"which", "where", "how"};
+    static int32_t image = 0;
+    part *parts;
+    turn *said;
+    (void)set;
+    TRY(arena_calloc(memory, 2, sizeof(turn), (void **)&said));
+    TRY(arena_calloc(memory, 3, sizeof(part), (void **)&parts));
+    parts[0] = (part){.image = 0};
+    parts[1] = (part){questions[index], (int64_t)strlen(questions[index]), -1};
+    parts[2] = (part){"red", 3, -1};
+    said[0] = (turn){.role = ROLE_USER, .parts = parts, .n_parts = 2};
+    said[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + 2, .n_parts = 1};
+    *out = (sample){.id = (uint64_t)index,
+                    .name = questions[index],
+                    .turns = said,
+                    .n_turns = 2,
+                    .images = &image,
+                    .n_images = 1};
+    return ST_OK;
+}
+
+static const char *path_of(const dataset *set, int64_t image)
+{
+    (void)set, (void)image;
+    return "picture.jpg";
+}
+
+static const char *root_of(const dataset *set)
+{
+    (void)set;
+    return "/nowhere";
+}
+
+static hash128 identity_of(const dataset *set)
+{
+    (void)set;
+    return hash_bytes("payload", 7);
+}
+
+static const char *reference_of(const dataset *set, int64_t index)
+{
+    static const char *const answers[] = {"[\"0\"]", "[\"1\"]", "[\"2\"]"};
+    (void)set;
+    return answers[index];
+}
+
+static const dataset_vtable vtable = {.name = "three questions",
+                                      .samples = count_samples,
+                                      .sample = make_sample,
+                                      .outline = make_sample,
+                                      .images = count_images,
+                                      .image_path = path_of,
+                                      .root = root_of,
+                                      .identity = identity_of,
+                                      .reference = reference_of};
+
+typedef struct scene {
+    dataset data;
+    conf options;
+    dispatch state;
+    consumer_seat *consumer;
+    plan *plan;
+    lease *lease;
+    json_value *said; /* the lease as its worker reads it */
+} scene;
+
+static void make_index(data_index **out)
+{
+    const index_image picture = {1000, 1, 320, 256, NULL, 0, 0};
+    assert_ok(index_new(SAMPLES, 1, out));
+    assert_ok(index_take_beginnings(*out));
+    assert_ok(index_put_image(*out, 0, &picture));
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        const index_sample record = {TEXT, 3, NULL};
+        const index_beginning beginning = {
+            .before = i > 0, .agrees = i > 0 ? SHARED_TEXT : 0, .head = HEAD, .first_label = LABEL};
+        assert_ok(index_put_sample(*out, i, &record));
+        assert_ok(index_put_beginning(*out, i, &beginning));
+    }
+    assert_ok(index_seal(*out));
+}
+
+static void set_up(scene *all)
+{
+    static const int64_t item[] = {~INT64_C(0), 0, 1, 2};
+    *all = (scene){.data = {&vtable}, .options = conf_defaults()};
+    all->options.data_group = GROUP_SHARED_PREFIX;
+    all->options.data_references = true;
+    all->options.training_seq_len = 512;
+    all->options.training_global_batch_size = 1;
+    all->options.training_epochs = 1;
+    all->options.data_shuffle = false;
+    all->state.options = &all->options;
+    source *train = &all->state.train;
+    *train = (source){.name = "train", .data = &all->data, .opened = true, .ready = true};
+    assert_ok(conf_copy(&all->options, &train->options));
+    make_index(&train->index);
+    assert_ok(clip_limits_load(&all->options, &train->clips));
+    lease_book_init(&all->state.book, 1);
+    arena_init(&all->state.scratch, 1 << 24);
+    assert_ok(plan_new(&all->options, &all->data, train->index, PLAN_PACKED, &all->plan));
+    assert_non_null(all->consumer = calloc(1, sizeof *all->consumer));
+    *all->consumer =
+        (consumer_seat){.src = train, .plan = all->plan, .stream = "train", .ranks = 1};
+    assert_ok(lease_new(&all->state.book, LEASE_ROW, all->consumer, 0, item, 4, &all->lease));
+    assert_ok(lease_set_branches(all->lease, 0, SAMPLES));
+}
+
+static void tear_down(scene *all)
+{
+    json_free(&all->said);
+    lease_free(&all->lease);
+    quarantine_done(&all->consumer->bad);
+    free(all->consumer);
+    plan_free(&all->plan);
+    index_free(&all->state.train.index);
+    conf_done(&all->state.train.options);
+    arena_done(&all->state.scratch);
+}
+
+/* Writes the lease; returns the list of its documents. */
+static const json_value *docs_of(scene *all)
+{
+    char *text;
+    size_t size;
+    json_free(&all->said);
+    assert_ok(payload_lease(&all->state, all->lease, false, NULL, &text, &size));
+    assert_ok(json_parse(text, size, "the lease", &all->said));
+    free(text);
+    return json_find(all->said, "docs");
+}
+
+static int64_t member_of(const json_value *docs, size_t doc, const char *key)
+{
+    return json_int(json_find(json_item(docs, doc), key), -7);
+}
+
+static bool says(const json_value *docs, size_t doc, const char *key)
+{
+    return json_bool(json_find(json_item(docs, doc), key), false);
+}
+
+static void test_payload_lease__a_prefix_and_its_branches(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all);
+    const json_value *docs = docs_of(&all);
+    const int64_t pads = 10 * 8, cut = SHARED_TEXT + pads;
+    assert_int_equal(json_count(docs), 1 + SAMPLES);
+    assert_int_equal(member_of(docs, 0, "id"), 0);
+    assert_int_equal(member_of(docs, 0, "part"), -1);
+    assert_int_equal(member_of(docs, 0, "prefix"), SAMPLES);
+    assert_int_equal(member_of(docs, 0, "tokens"), cut);
+    assert_int_equal(member_of(docs, 0, "whole"), TEXT + pads);
+    assert_int_equal(json_count(json_find(json_item(docs, 0), "grids")), 1);
+    for (size_t i = 1; i <= SAMPLES; i++) {
+        assert_int_equal(member_of(docs, i, "id"), (int64_t)i - 1);
+        assert_int_equal(member_of(docs, i, "before"), cut);
+        assert_int_equal(member_of(docs, i, "from"), cut);
+        assert_int_equal(member_of(docs, i, "tokens"), TEXT - SHARED_TEXT);
+        assert_null(json_find(json_item(docs, i), "prefix"));
+        assert_null(json_find(json_item(docs, i), "grids")); /* the pictures are the prefix's */
+        assert_int_equal(says(docs, i, "same"), i == 1);     /* whose text is the first branch's */
+        assert_false(says(docs, i, "bad"));
+    }
+    assert_int_equal(json_count(json_find(all.said, "files")), 1);
+    assert_string_equal(json_text(json_find(all.said, "references"), ""),
+                        "[null,[\"0\"],[\"1\"],[\"2\"]]");
+    tear_down(&all);
+}
+
+/* The picture of a prefix is wanted as long as one question is good, and a prefix is in no list. */
+static void test_payload_lease__quarantined_branches(void **state)
+{
+    (void)state;
+    scene all;
+    bool fresh;
+    set_up(&all);
+    for (int64_t bad = 0; bad < SAMPLES; bad++) {
+        assert_ok(quarantine_add(&all.consumer->bad, bad, "why", &fresh));
+        const json_value *docs = docs_of(&all);
+        assert_int_equal(json_count(docs), 1 + SAMPLES);
+        assert_int_equal(says(docs, 0, "bad"), bad == SAMPLES - 1);
+        for (int64_t i = 0; i < SAMPLES; i++)
+            assert_int_equal(says(docs, (size_t)i + 1, "bad"), i <= bad);
+        json_value *list = NULL;
+        const char *text = json_text(json_find(all.said, "quarantine"), "");
+        assert_ok(json_parse(text, strlen(text), "the list", &list));
+        assert_int_equal(json_count(list), bad + 1);
+        json_free(&list);
+    }
+    tear_down(&all);
+}
+
+/* A question alone is that sample, whole and with its picture; a prefix alone is its first one. */
+static void test_payload_lease__tried_alone(void **state)
+{
+    (void)state;
+    static const int64_t suspects[] = {~INT64_C(0), 0, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        scene all;
+        int64_t item;
+        set_up(&all);
+        for (int k = 0; k < LEASE_MAX_LOSSES; k++) {
+            lease_on(all.lease, suspects[i]);
+            assert_int_equal(lease_lost(&all.state.book, all.lease, LOSS_CRASH, &item),
+                             LEASE_AGAIN);
+            assert_ptr_equal(lease_book_take(&all.state.book, true), all.lease);
+        }
+        const json_value *docs = docs_of(&all);
+        assert_int_equal(json_count(docs), 1);
+        assert_int_equal(member_of(docs, 0, "id"), lease_sample(suspects[i]));
+        assert_int_equal(member_of(docs, 0, "part"), 0);
+        assert_int_equal(member_of(docs, 0, "tokens"), TEXT + 10 * 8);
+        assert_int_equal(json_count(json_find(json_item(docs, 0), "grids")), 1);
+        assert_int_equal(json_count(json_find(json_item(docs, 0), "turns")), 2);
+        assert_null(json_find(json_item(docs, 0), "before"));
+        assert_null(json_find(json_item(docs, 0), "prefix"));
+        assert_int_equal(json_count(json_find(all.said, "files")), 1);
+        tear_down(&all);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_payload_lease__a_prefix_and_its_branches),
+        cmocka_unit_test(test_payload_lease__quarantined_branches),
+        cmocka_unit_test(test_payload_lease__tried_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
