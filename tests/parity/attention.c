@@ -453,12 +453,14 @@ static void prefix_refuses(parity *test, const int64_t *shape)
 }
 
 /* Attention with cached keys: documents in one cache with gaps between them, and one query for
- * each. Every fifth document has nothing in the cache. shape: queries, heads, kv_heads, head_dim,
- * longest document, flags */
+ * each. Every fifth document has nothing in the cache. With TREES, two of three documents have a
+ * prefix: the first document or the rows after the last one. shape: queries, heads, kv_heads,
+ * head_dim, longest document, flags */
 static void cached_case(parity *test, const int64_t *shape)
 {
     int64_t n = shape[0], longest = shape[4];
-    attention sizes = {.tokens = n * (longest + 1) + 1,
+    const bool trees = shape[5] & TREES;
+    attention sizes = {.tokens = (n + trees) * (longest + 1) + 1,
                        .heads = shape[1],
                        .kv_heads = shape[2],
                        .d = shape[3],
@@ -469,6 +471,7 @@ static void cached_case(parity *test, const int64_t *shape)
     tensor k = parity_tensor(test, sizes.tokens * sizes.k_stride, 2),
            v = parity_tensor(test, k.n, 2);
     int32_t *first = parity_zero_ints(test, n + 1), *length = parity_zero_ints(test, n + 1);
+    int32_t *prefix = parity_zero_ints(test, n + 1), *n_prefix = parity_zero_ints(test, n + 1);
     double *want = parity_zeros(test, out.n);
     sizes.k = k.ref;
     sizes.v = v.ref;
@@ -476,26 +479,33 @@ static void cached_case(parity *test, const int64_t *shape)
     for (int64_t i = 0; i < n; i++) {
         first[i] = (int32_t)(i * (longest + 1));
         length[i] = i == 0 ? (int32_t)longest : i % 5 == 4 ? 0 : (int32_t)(1 + i * 7 % longest);
+        if (trees && i % 3) {
+            prefix[i] = i % 3 == 1 ? 0 : (int32_t)(n * (longest + 1));
+            n_prefix[i] = (int32_t)longest;
+        }
+        const visible seen = {prefix[i], n_prefix[i], first[i], n_prefix[i] + length[i]};
         /* The loop finds a query by its token's place, which is that of the last key it sees. */
         const int64_t end = first[i] + length[i], at = (end - 1) * sizes.q_stride;
         sizes.q = q.ref + i * sizes.q_stride - at;
-        for (int64_t head = 0; head < sizes.heads && length[i] && !test->bench; head++)
-            query_loop(&sizes, end - 1, head, &(visible){.own = first[i], .n = length[i]},
-                       want + i * sizes.o_stride + head * sizes.d);
+        for (int64_t head = 0; head < sizes.heads && seen.n && !test->bench; head++)
+            query_loop(&sizes, end - 1, head, &seen, want + i * sizes.o_stride + head * sizes.d);
     }
-    PARITY_RUN(test, op_attention_cached(test->queue, &(attention_cached_args){
-                                                          .queries = n,
-                                                          .heads = sizes.heads,
-                                                          .kv_heads = sizes.kv_heads,
-                                                          .head_dim = sizes.d,
-                                                          .rows = sizes.tokens,
-                                                          .scale = sizes.scale,
-                                                          .first = parity_ints(test, first, n),
-                                                          .length = parity_ints(test, length, n),
-                                                          .q = q.dev,
-                                                          .k = k.dev,
-                                                          .v = v.dev,
-                                                          .o = out.dev}));
+    const attention_cached_args args = {.queries = n,
+                                        .heads = sizes.heads,
+                                        .kv_heads = sizes.kv_heads,
+                                        .head_dim = sizes.d,
+                                        .rows = sizes.tokens,
+                                        .scale = sizes.scale,
+                                        .first = parity_ints(test, first, n),
+                                        .length = parity_ints(test, length, n),
+                                        .prefix_first = trees ? parity_ints(test, prefix, n) : NULL,
+                                        .prefix_length =
+                                            trees ? parity_ints(test, n_prefix, n) : NULL,
+                                        .q = q.dev,
+                                        .k = k.dev,
+                                        .v = v.dev,
+                                        .o = out.dev};
+    PARITY_RUN(test, op_attention_cached(test->queue, &args));
     parity_expect(test, "o", out, want, shape[5] & SHARP ? 4096 : 64);
 }
 
@@ -521,6 +531,14 @@ static void cached_refuses(parity *test, const int64_t *shape)
     else
         assert_fails(ST_BAD_INPUT, op_attention_cached(test->queue, &args),
                      "sees the rows [14, 17), but there are 16");
+    args.prefix_first = args.first;
+    args.prefix_length = args.length;
+    args.first = parity_ints(test, (int32_t[]){0, 0}, 2);
+    if (test->queue->dev->backend->fixed_shapes)
+        assert_ok(op_attention_cached(test->queue, &args));
+    else
+        assert_fails(ST_BAD_INPUT, op_attention_cached(test->queue, &args),
+                     "sees the rows [14, 17)");
     args.kv_heads = 3;
     assert_fails(ST_BAD_INPUT, op_attention_cached(test->queue, &args), "multiple");
 }
@@ -588,6 +606,8 @@ const parity_case parity_attention[] = {
     {"attention_cached", "ragged", cached_case, {11, 4, 2, 6, 40}},
     {"attention_cached", "ragged text", cached_case, {6, 4, 1, 128, 70}},
     {"attention_cached", "ragged 72", cached_case, {3, 2, 2, 72, 33}},
+    {"attention_cached", "ragged trees", cached_case, {11, 4, 2, 6, 40, TREES}},
+    {"attention_cached", "ragged trees text", cached_case, {6, 4, 1, 128, 70, TREES}},
     {"attention_cached", "real", cached_case, {32, 16, 2, 128, 700}},
     {"attention_cached", "hostile sharp", cached_case, {4, 2, 2, 8, 30, SHARP}},
     {"attention_cached", "hostile", cached_refuses, {0}},

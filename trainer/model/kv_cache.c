@@ -13,6 +13,8 @@ static void lay_out(kv_cache *cache, size_t act, space *sp)
     cache->row = space_take(sp, cache->tokens, sizeof(int32_t));
     cache->first = space_take(sp, cache->queries, sizeof(int32_t));
     cache->length = space_take(sp, cache->queries, sizeof(int32_t));
+    cache->prefix_first = space_take(sp, cache->queries, sizeof(int32_t));
+    cache->prefix_length = space_take(sp, cache->queries, sizeof(int32_t));
 }
 
 /* The sizes of a cache with room for `rows` tokens on this rank. */
@@ -95,17 +97,20 @@ status kv_cache_attend(const pass_context *ctx, int64_t layer, const void *q, vo
     const text_dims *dims = &ctx->dims->text;
     const layout *degrees = &ctx->mesh->layout;
     int64_t first = first_of(cache, layer);
-    return op_attention_cached(
-        ctx->stream, &(attention_cached_args){.queries = ctx->context_tokens,
-                                              .heads = tensor_part(degrees, dims->heads),
-                                              .kv_heads = tensor_part(degrees, dims->kv_heads),
-                                              .head_dim = dims->head_dim,
-                                              .rows = cache->rows,
-                                              .scale = 1 / sqrt((double)dims->head_dim),
-                                              .first = cache->first,
-                                              .length = cache->length,
-                                              .q = q,
-                                              .k = at(cache->k, first, ctx->act),
-                                              .v = at(cache->v, first, ctx->act),
-                                              .o = o});
+    const attention_cached_args args = {
+        .queries = ctx->context_tokens,
+        .heads = tensor_part(degrees, dims->heads),
+        .kv_heads = tensor_part(degrees, dims->kv_heads),
+        .head_dim = dims->head_dim,
+        .rows = cache->rows,
+        .scale = 1 / sqrt((double)dims->head_dim),
+        .first = cache->first,
+        .length = cache->length,
+        .prefix_first = cache->has_prefixes ? cache->prefix_first : NULL,
+        .prefix_length = cache->has_prefixes ? cache->prefix_length : NULL,
+        .q = q,
+        .k = at(cache->k, first, ctx->act),
+        .v = at(cache->v, first, ctx->act),
+        .o = o};
+    return op_attention_cached(ctx->stream, &args);
 }

@@ -22,8 +22,9 @@
  * the prefix and all of its branches.
  *
  * attention_cached is for generation: one query per document, over the cached keys and values of
- * the tokens before it. Query i sees the rows [first[i], first[i] + length[i]); length 0 gives
- * o = 0. */
+ * the tokens before it. Query i sees the rows [first[i], first[i] + length[i]) and before them, if
+ * its document has a prefix, the rows [prefix_first[i], prefix_first[i] + prefix_length[i]), which
+ * several documents may have in common; no rows at all give o = 0. */
 #ifndef TESSERA_TRAINER_OPS_ATTENTION_H
 #define TESSERA_TRAINER_OPS_ATTENTION_H
 
@@ -101,13 +102,15 @@ static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *fwd)
 
 enum { CACHED_HEAD_DIM_MAX = 128 };
 
-/* q and o [queries, heads, head_dim] act; k and v [rows, kv_heads, head_dim] act; first and length
- * [queries] int32 on the device, inside the rows. The CPU answers BAD_INPUT for ranges outside
- * them; CUDA leaves out what lies outside. On CUDA head_dim is at most CACHED_HEAD_DIM_MAX. */
+/* q and o [queries, heads, head_dim] act; k and v [rows, kv_heads, head_dim] act; first and length,
+ * and the same of prefixes, [queries] int32 on the device, inside the rows. The CPU answers
+ * BAD_INPUT for ranges outside them; CUDA leaves out what lies outside. On CUDA head_dim is at most
+ * CACHED_HEAD_DIM_MAX. */
 typedef struct attention_cached_args {
     int64_t queries, heads, kv_heads, head_dim, rows;
     double scale;
     const int32_t *first, *length;
+    const int32_t *prefix_first, *prefix_length; /* NULL: no document has a prefix */
     const void *q, *k, *v;
     void *o;
 } attention_cached_args;

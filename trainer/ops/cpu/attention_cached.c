@@ -12,6 +12,37 @@ typedef struct cached_job {
     int64_t longest;
 } cached_job;
 
+/* The rows that a query sees: those of its document's prefix, then those of the document. */
+typedef struct cached_rows {
+    int64_t prefix, n_prefix, own, n_own;
+} cached_rows;
+
+static cached_rows rows_of_query(const attention_cached_args *args, int64_t query)
+{
+    cached_rows rows = {.own = args->first[query], .n_own = args->length[query]};
+    if (args->prefix_first) {
+        rows.prefix = args->prefix_first[query];
+        rows.n_prefix = args->prefix_length[query];
+    }
+    return rows;
+}
+
+/* The row of the query's key `index`. */
+static int64_t row_of_key(const cached_rows *rows, int64_t index)
+{
+    return index < rows->n_prefix ? rows->prefix + index : rows->own + index - rows->n_prefix;
+}
+
+static status check_range(const attention_cached_args *args, int64_t query, int64_t first,
+                          int64_t length)
+{
+    if (first >= 0 && length >= 0 && first + length <= args->rows)
+        return ST_OK;
+    return FAIL(
+        ST_BAD_INPUT, "attention_cached: query %lld sees the rows [%lld, %lld), but there are %lld",
+        (long long)query, (long long)first, (long long)(first + length), (long long)args->rows);
+}
+
 static status cached_check(const attention_cached_args *args, int64_t *out_longest)
 {
     if (args->heads <= 0 || args->kv_heads <= 0 || args->heads % args->kv_heads != 0 ||
@@ -23,12 +54,10 @@ static status cached_check(const attention_cached_args *args, int64_t *out_longe
             (long long)args->heads, (long long)args->kv_heads, (long long)args->head_dim);
     *out_longest = 0;
     for (int64_t i = 0; i < args->queries; i++) {
-        int64_t first = args->first[i], length = args->length[i];
-        if (first < 0 || length < 0 || first + length > args->rows)
-            return FAIL(
-                ST_BAD_INPUT,
-                "attention_cached: query %lld sees the rows [%lld, %lld), but there are %lld",
-                (long long)i, (long long)first, (long long)(first + length), (long long)args->rows);
+        const cached_rows rows = rows_of_query(args, i);
+        const int64_t length = rows.n_prefix + rows.n_own;
+        TRY(check_range(args, i, rows.prefix, rows.n_prefix));
+        TRY(check_range(args, i, rows.own, rows.n_own));
         *out_longest = length > *out_longest ? length : *out_longest;
     }
     return ST_OK;
@@ -43,19 +72,20 @@ static real dot(const real *x, const real *y, int64_t n)
     return sum;
 }
 
-/* Writes o [d] of one query head over k and v [length, d], whose rows are `stride` apart. */
-static void query_head(const real *q, const real *k, const real *v, int64_t stride, int64_t length,
-                       int64_t d, real scale, real *score, real *o)
+/* Writes o [d] of one query head over the rows of k and v, which are `stride` apart. */
+static void query_head(const real *q, const real *k, const real *v, int64_t stride,
+                       const cached_rows *rows, int64_t d, real scale, real *score, real *o)
 {
+    const int64_t length = rows->n_prefix + rows->n_own;
     for (int64_t j = 0; j < d; j++)
         o[j] = 0;
     if (length == 0)
         return;
     for (int64_t i = 0; i < length; i++)
-        score[i] = scale * dot(q, k + i * stride, d);
+        score[i] = scale * dot(q, k + row_of_key(rows, i) * stride, d);
     HEAD_SOFTMAX_ROW(score, length);
     for (int64_t i = 0; i < length; i++) {
-        const real *x = v + i * stride, p = score[i];
+        const real *x = v + row_of_key(rows, i) * stride, p = score[i];
 #pragma omp simd
         for (int64_t j = 0; j < d; j++)
             o[j] += p * x[j];
@@ -70,12 +100,12 @@ static void cached_heads(const void *context, part todo)
                   stride = args->kv_heads * head_dim;
     for (int64_t j = todo.begin; j < todo.end; j++) {
         int64_t i = j / args->kv_heads, kv = j % args->kv_heads;
-        const int64_t at = args->first[i] * stride + kv * head_dim;
+        const int64_t at = kv * head_dim;
+        const cached_rows rows = rows_of_query(args, i);
         for (int64_t k = kv * group; k < (kv + 1) * group; k++)
             query_head((const real *)args->q + (i * args->heads + k) * head_dim,
-                       (const real *)args->k + at, (const real *)args->v + at, stride,
-                       args->length[i], head_dim, (real)args->scale,
-                       job->scratch + todo.thread * job->longest,
+                       (const real *)args->k + at, (const real *)args->v + at, stride, &rows,
+                       head_dim, (real)args->scale, job->scratch + todo.thread * job->longest,
                        (real *)args->o + (i * args->heads + k) * head_dim);
     }
 }
