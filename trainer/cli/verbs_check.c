@@ -130,9 +130,9 @@ done:
     return st;
 }
 
-/* Computes the loss (a sum over targets) and the gradient norm of `n_docs` rows, each as a
+/* Computes the loss (a sum over targets) and the gradient norm of `n_rows` rows, each as a
  * micro-batch of its own. The norm comes from an update with a learning rate of 0. */
-static status gradients(session *run, const row *rows, int64_t n_docs, double out[2])
+static status gradients(session *run, const row *rows, int64_t n_rows, double out[2])
 {
     const backend_vtable *backend = run->device->backend;
     loss_sums sums = {run->sums.loss, run->sums.weight, run->sums.aux};
@@ -140,7 +140,7 @@ static status gradients(session *run, const row *rows, int64_t n_docs, double ou
     TRY(backend->zero(run->stream, run->sums.loss, sizeof(double)));
     TRY(backend->zero(run->stream, run->sums.weight, sizeof(double)));
     TRY(params_zero_grad(run->params, run->stream));
-    for (int64_t i = 0; i < n_docs; i++) {
+    for (int64_t i = 0; i < n_rows; i++) {
         device_batch *batch;
         TRY(stage_rows(run->stager, run->stream, &rows[i], 1, &batch));
         TRY(model_forward_backward(run->model, run->stream, batch, &sums));
@@ -153,6 +153,18 @@ static status gradients(session *run, const row *rows, int64_t n_docs, double ou
     return ST_OK;
 }
 
+/* Takes the documents out of a row, each as a row of its own; a branch comes with its prefix. */
+static status take_documents(const row *packed, arena *memory, row **out, int64_t *out_n)
+{
+    int64_t count = 0;
+    TRY(arena_calloc(memory, (size_t)packed->n_docs, sizeof **out, (void **)out));
+    for (int64_t doc = 0; doc < packed->n_docs; doc++)
+        if (!row_is_prefix(packed, doc))
+            TRY(prompt_whole_sample(packed, doc, memory, &(*out)[count++]));
+    *out_n = count;
+    return ST_OK;
+}
+
 /* Compares the first row as a whole with its documents one by one. */
 static status unpacked(table *cells)
 {
@@ -161,7 +173,7 @@ static status unpacked(table *cells)
     arena memory;
     row *one = NULL;
     double packed[2], apart[2];
-    int64_t waited = 0;
+    int64_t waited = 0, n_apart;
     char name[64];
     arena_init(&memory, 0);
     status st = session_open(cells->conf, SESSION_TRAIN, &run);
@@ -174,12 +186,10 @@ static status unpacked(table *cells)
                "skipped: the first row has video, or is empty");
         goto done;
     }
-    TRY_OR(done, arena_calloc(&memory, (size_t)got.row.n_docs, sizeof *one, (void **)&one));
-    for (int64_t doc = 0; doc < got.row.n_docs; doc++)
-        TRY_OR(done, prompt_whole_document(&got.row, doc, &memory, &one[doc]));
+    TRY_OR(done, take_documents(&got.row, &memory, &one, &n_apart));
     TRY_OR(done, gradients(&run, &got.row, 1, packed));
-    TRY_OR(done, gradients(&run, one, got.row.n_docs, apart));
-    snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", got.row.n_docs);
+    TRY_OR(done, gradients(&run, one, n_apart, apart));
+    snprintf(name, sizeof name, "the first row's %" PRId64 " documents one by one", n_apart);
     tell_difference(cells, name, trace_distance(packed[0], apart[0]),
                     trace_distance(packed[1], apart[1]), false);
 done:

@@ -31,6 +31,17 @@ static void chosen_done(chosen *picked)
     free(picked->words);
 }
 
+/* The first item that a document's sample shows; -1: none. */
+static int64_t first_item(const row *packed, int64_t doc)
+{
+    prompt_span items[PROMPT_SPANS];
+    prompt_items(packed, doc, items);
+    for (int part = 0; part < PROMPT_SPANS; part++)
+        if (items[part].last > items[part].first)
+            return items[part].first;
+    return -1;
+}
+
 /* Marks documents, from the first on, until they have `most` replies to show. only_new: leaves out
  * those about the pictures of the document before. Returns how many replies are shown then. */
 static int64_t mark_shown(const row *packed, const reply *replies, int64_t count, bool only_new,
@@ -38,13 +49,11 @@ static int64_t mark_shown(const row *packed, const reply *replies, int64_t count
 {
     int64_t before = -1; /* the first item of the document before */
     for (int64_t i = 0, end; i < count && so_far < most; i = end) {
-        const int64_t doc = replies[i].doc;
-        prompt_span items;
+        const int64_t doc = replies[i].doc, first = first_item(packed, doc);
+        const bool is_new = first < 0 || first != before;
         for (end = i; end < count && replies[end].doc == doc; end++) {
         }
-        prompt_items(packed, doc, &items);
-        const bool is_new = items.first == items.last || items.first != before;
-        before = items.first == items.last ? -1 : items.first;
+        before = first;
         if (shown[i] || (only_new && !is_new))
             continue;
         for (int64_t k = i; k < end && so_far < most; k++, so_far++)

@@ -8,18 +8,21 @@
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "trainer/generate/prompt.h"
 
-/* The hash of the text tokens in [begin, end): visual tokens, of which every picture has another
- * number, are left out. */
-static status hash_text(const row *packed, int64_t begin, int64_t end, uint64_t *out)
+/* The hash of the text tokens [begin, end) of a document's sample: visual tokens, of which every
+ * picture has another number, are left out. */
+static status hash_text(const row *packed, int64_t doc, int64_t begin, int64_t end, uint64_t *out)
 {
     int32_t *ids = malloc((size_t)(end - begin + 1) * sizeof *ids);
     size_t count = 0;
     if (!ids)
         return FAIL(ST_NO_MEMORY, "chance: out of memory");
-    for (int64_t i = begin; i < end; i++)
-        if (packed->visual_row[i] < 0)
-            ids[count++] = packed->input_ids[i];
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t token = sample_token(packed, doc, i);
+        if (packed->visual_row[token] < 0)
+            ids[count++] = packed->input_ids[token];
+    }
     const hash128 hash = hash_bytes(ids, count * sizeof *ids);
     memcpy(out, hash.bytes, sizeof *out);
     free(ids);
@@ -28,9 +31,8 @@ static status hash_text(const row *packed, int64_t begin, int64_t end, uint64_t 
 
 static bool shows_picture(const row *packed, int64_t doc)
 {
-    for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
-         cu_seqlen++)
-        if (packed->visual_row[cu_seqlen] >= 0)
+    for (int64_t i = 0; i < sample_tokens(packed, doc); i++)
+        if (packed->visual_row[sample_token(packed, doc, i)] >= 0)
             return true;
     return false;
 }
@@ -56,8 +58,9 @@ status chance_add(chance *all, const row *packed, const reply *replies, int64_t 
         if (!shows_picture(packed, at->doc))
             continue;
         chance_entry *entry = &all->list[all->count];
-        TRY(hash_text(packed, packed->cu_seqlens[at->doc], at->begin, &entry->question));
-        TRY(hash_text(packed, at->begin, at->end, &entry->answer));
+        const int64_t begin = sample_index(packed, at->doc, at->begin);
+        TRY(hash_text(packed, at->doc, 0, begin, &entry->question));
+        TRY(hash_text(packed, at->doc, begin, begin + at->end - at->begin, &entry->answer));
         all->count++;
     }
     return ST_OK;

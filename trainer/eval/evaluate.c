@@ -290,9 +290,6 @@ static status take_rows(pass *walk)
     say_waiting(walk->run, true);
     while (turn->count < turn->ranks && st == ST_OK) {
         st = receiver_next(walk->source, &turn->got[turn->count], &waited);
-        if (st == ST_OK && turn->got[turn->count].row.doc_prefix)
-            st = FAIL(ST_BAD_INPUT, "held-out rows in which samples share a prefix cannot be "
-                                    "evaluated; set data.group to none for them");
         turn->count += st == ST_OK;
     }
     say_waiting(walk->run, false);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/generate/prompt.h"
+
 enum { MAX_GRIDS = 4096 }; /* more than a preprocessor makes; pictures of further grids stay */
 
 typedef struct lent_grid {
@@ -86,7 +88,7 @@ static status exchange_one(image_swap *swap, const int32_t *grid, uint8_t *pixel
 status image_swap_exchange(image_swap *swap, row *packed, bool *lent)
 {
     const int64_t unit = MERGE_SIDE * MERGE_SIDE;
-    int64_t n_merged = packed->n_patches / unit, patch = 0, token = 0;
+    int64_t n_merged = packed->n_patches / unit, patch = 0;
     /* has [n_merged]: was the picture of this merged row exchanged? */
     bool *has = calloc((size_t)(n_merged + 1), sizeof *has);
     if (!has)
@@ -104,11 +106,11 @@ status image_swap_exchange(image_swap *swap, row *packed, bool *lent)
     }
     for (int64_t doc = 0; doc < packed->n_docs; doc++) {
         bool any = false, all = true;
-        for (; token < packed->cu_seqlens[doc + 1]; token++)
-            if (packed->visual_row[token] >= 0) {
-                any = true;
-                all = all && has[packed->visual_row[token]];
-            }
+        for (int64_t i = 0; i < sample_tokens(packed, doc); i++) {
+            const int32_t shown = packed->visual_row[sample_token(packed, doc, i)];
+            any = any || shown >= 0;
+            all = all && (shown < 0 || has[shown]);
+        }
         lent[doc] = any && all;
     }
 done:

@@ -16,9 +16,9 @@ WARN_UNUSED status image_swap_new(image_swap **out);
 void image_swap_free(image_swap **swap);
 
 /* Writes another picture of the same grid over every picture of `packed`, a row without video,
- * where there is one. lent [n_docs] is written: true for a document that shows pictures, all of
- * which were exchanged; false if one of them had no partner yet, and for a document without
- * pictures. */
+ * where there is one. lent [n_docs] is written: true for a document whose sample shows pictures,
+ * all of which were exchanged; false if one of them had no partner yet, and for a sample without
+ * pictures. A branch shows those of its prefix. */
 WARN_UNUSED status image_swap_exchange(image_swap *swap, row *packed, bool *lent);
 
 #endif

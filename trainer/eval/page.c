@@ -50,25 +50,26 @@ void page_free(page **pp)
     *pp = NULL;
 }
 
-/* Opens a new section unless the document shows the same pictures as the entry before. */
-static status open_section(page *sheet, const row *packed, int64_t doc)
+/* Hashes the pictures of a document's sample: those of its prefix, and its own. */
+static hash128 hash_pictures(const row *packed, const prompt_span items[PROMPT_SPANS])
 {
-    prompt_span items;
-    prompt_items(packed, doc, &items);
-    int64_t first = items.first_row * MERGE_SIDE * MERGE_SIDE, patch = first;
-    for (int64_t i = items.first; i < items.last; i++)
-        patch += (int64_t)packed->grid_thw[3 * i] * packed->grid_thw[3 * i + 1] *
-                 packed->grid_thw[3 * i + 2];
-    const uint8_t *pixels = patch > first ? packed->pixels + first * PATCH_BYTES : NULL;
-    hash128 pictures = hash_bytes(pixels, (size_t)((patch - first) * PATCH_BYTES));
-    if (sheet->open && hash_equal(pictures, sheet->shown))
-        return ST_OK;
-    fputs(sheet->open ? "</table></div></section>\n<section>" : "<section>", sheet->body);
-    sheet->open = true;
-    sheet->shown = pictures;
-    patch = first;
-    fputs("<div class=\"pictures\">\n", sheet->body);
-    for (int64_t i = items.first; i < items.last; i++) {
+    hash128 parts[PROMPT_SPANS];
+    for (int part = 0; part < PROMPT_SPANS; part++) {
+        const int64_t first = items[part].first_row * MERGE_SIDE * MERGE_SIDE;
+        int64_t patches = 0;
+        for (int64_t i = items[part].first; i < items[part].last; i++)
+            patches += (int64_t)packed->grid_thw[3 * i] * packed->grid_thw[3 * i + 1] *
+                       packed->grid_thw[3 * i + 2];
+        parts[part] = hash_bytes(patches ? packed->pixels + first * PATCH_BYTES : NULL,
+                                 (size_t)(patches * PATCH_BYTES));
+    }
+    return hash_bytes(parts, sizeof parts);
+}
+
+static status put_pictures(page *sheet, const row *packed, const prompt_span *items)
+{
+    int64_t patch = items->first_row * MERGE_SIDE * MERGE_SIDE;
+    for (int64_t i = items->first; i < items->last; i++) {
         const int32_t *grid = &packed->grid_thw[3 * i];
         char *uri = NULL;
         TRY(picture_data_uri(packed, i, patch, &uri));
@@ -77,6 +78,23 @@ static status open_section(page *sheet, const row *packed, int64_t doc)
         free(uri);
         patch += (int64_t)grid[0] * grid[1] * grid[2];
     }
+    return ST_OK;
+}
+
+/* Opens a new section unless the document shows the same pictures as the entry before. */
+static status open_section(page *sheet, const row *packed, int64_t doc)
+{
+    prompt_span items[PROMPT_SPANS];
+    prompt_items(packed, doc, items);
+    const hash128 pictures = hash_pictures(packed, items);
+    if (sheet->open && hash_equal(pictures, sheet->shown))
+        return ST_OK;
+    fputs(sheet->open ? "</table></div></section>\n<section>" : "<section>", sheet->body);
+    sheet->open = true;
+    sheet->shown = pictures;
+    fputs("<div class=\"pictures\">\n", sheet->body);
+    for (int part = 0; part < PROMPT_SPANS; part++)
+        TRY(put_pictures(sheet, packed, &items[part]));
     fputs("</div>\n<div class=\"questions\"><table><tr><th>question</th><th>reference</th>"
           "<th>model</th><th>score</th></tr>\n",
           sheet->body);

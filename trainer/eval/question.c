@@ -12,19 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Finds the tokens [begin, end) of the last turn that ends before `cut`, its role included; without
- * turns, all tokens up to `cut`. */
-static void find_turn(const row *packed, int64_t doc, int64_t cut, int32_t start,
-                      int64_t *out_begin, int64_t *out_end)
+#include "trainer/generate/prompt.h"
+
+/* Finds the tokens [begin, end) of the last turn of a prompt that has ended, its role included;
+ * without turns, all tokens. */
+static void find_turn(const row *prompt, int32_t start, int64_t *out_begin, int64_t *out_end)
 {
     int64_t at[2] = {-1, -1}; /* the last <|im_start|>, and the one before it */
-    for (int64_t i = packed->cu_seqlens[doc]; i < cut; i++)
-        if (start >= 0 && packed->input_ids[i] == start) {
+    for (int64_t i = 0; i < prompt->n_tokens; i++)
+        if (start >= 0 && prompt->input_ids[i] == start) {
             at[1] = at[0];
             at[0] = i;
         }
-    *out_begin = at[1] >= 0 ? at[1] : packed->cu_seqlens[doc];
-    *out_end = at[1] >= 0 ? at[0] : cut;
+    *out_begin = at[1] >= 0 ? at[1] : 0;
+    *out_end = at[1] >= 0 ? at[0] : prompt->n_tokens;
 }
 
 /* The line that is being written. */
@@ -85,24 +86,36 @@ static status add_turn(line *to_line, const row *packed, int64_t begin, int64_t 
     return ST_OK;
 }
 
-status question_of_reply(const row *packed, const reply *to, const tokenizer *vocabulary,
-                         char **out)
+/* Writes the question that a prompt ends with. */
+static status question_of_prompt(const row *prompt, const tokenizer *vocabulary, char **out)
 {
     const int32_t start = tokenizer_added(vocabulary, "<|im_start|>");
-    const int64_t cut = to->begin;
     int64_t begin, end;
     char *text = NULL;
     size_t size;
-    find_turn(packed, to->doc, cut, start, &begin, &end);
+    find_turn(prompt, start, &begin, &end);
     line to_line = {.to = open_memstream(&text, &size)};
     if (!to_line.to)
         return FAIL(ST_NO_MEMORY, "no memory for a question");
-    status st = add_turn(&to_line, packed, begin, end, vocabulary, end < cut);
+    status st = add_turn(&to_line, prompt, begin, end, vocabulary, end < prompt->n_tokens);
     if (fclose(to_line.to) != 0 && st == ST_OK)
         st = FAIL(ST_NO_MEMORY, "no memory for a question");
     if (st == ST_OK)
         *out = text;
     else
         free(text);
+    return st;
+}
+
+status question_of_reply(const row *packed, const reply *to, const tokenizer *vocabulary,
+                         char **out)
+{
+    arena memory;
+    row prompt;
+    arena_init(&memory, 0);
+    status st = prompt_of_reply(packed, to, &memory, &prompt);
+    if (st == ST_OK)
+        st = question_of_prompt(&prompt, vocabulary, out);
+    arena_done(&memory);
     return st;
 }

@@ -2,9 +2,14 @@
  *
  *   prompts of some documents --prefill--> logits of their last tokens; keys and values are kept
  *   the word chosen for each  ----step----> logits of these words; their keys and values are kept
- * too (repeated until every document has ended) */
+ * too (repeated until every document has ended)
+ *
+ * Branches of a prefix stay branches: the prefix is computed once and its keys and values are in
+ * the cache once, where the steps of all branches read them. Copies of them for each branch would
+ * need the memory and the reading of the samples apart. */
 #include "trainer/generate/generate.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,11 +37,12 @@ struct generator {
 
 /* A document that is being continued. */
 typedef struct growing {
-    int64_t answer;        /* its number among the caller's documents */
-    int64_t first, length; /* its rows of the cache: the first, and how many */
-    int32_t position;      /* the position of its next token */
-    int32_t id;            /* the word chosen last */
-    int32_t at;            /* where its last token is in the batch, in packed order */
+    int64_t answer;                      /* its number among the caller's documents */
+    int64_t first, length;               /* its rows of the cache: the first, and how many */
+    int64_t prefix_first, prefix_length; /* those of its prefix */
+    int32_t position;                    /* the position of its next token */
+    int32_t id;                          /* the word chosen last */
+    int32_t at;                          /* where its last token is in the batch, in packed order */
 } growing;
 
 int64_t generate_bytes(const model_dims *dims, const mesh *groups, int64_t longest,
@@ -271,22 +277,57 @@ static status run_cached_pass(generator *generation, bool step)
                                 generation->batch, &generation->cache);
 }
 
-/* Runs the prompts, which leaves their keys and values in the cache. */
-static status prefill(generator *generation, const row *prompts, growing *doc, int64_t count)
+/* The position after those of a sample. */
+static int32_t position_after(const row *packed, int64_t doc)
+{
+    int32_t next = 0;
+    for (int64_t i = 0; i < sample_tokens(packed, doc); i++)
+        for (int axis = 0; axis < 3; axis++) {
+            const int32_t here =
+                packed->position_ids[axis * packed->n_tokens + sample_token(packed, doc, i)];
+            next = here >= next ? here + 1 : next;
+        }
+    return next;
+}
+
+/* Gives the tokens of a row of prompts, the first of which is number `token` of the batch, rows of
+ * the cache, and notes where its documents have theirs. Returns how many documents go on. */
+static int64_t place_prompts(generator *generation, const row *packed, int64_t token,
+                             int64_t *inout_rows, growing *doc)
+{
+    int64_t count = 0, before = 0;
+    for (int64_t i = 0; i < packed->n_docs; i++) {
+        const int64_t begin = packed->cu_seqlens[i], tokens = packed->cu_seqlens[i + 1] - begin;
+        const int64_t rows = *inout_rows;
+        for (int64_t j = 0; j < tokens; j++)
+            generation->index[token + begin + j] = (int32_t)(rows + j);
+        *inout_rows += tokens;
+        if (row_is_prefix(packed, i)) {
+            before = rows;
+            continue;
+        }
+        *inout_rows += GENERATE_MAX;
+        growing *next = &doc[count++];
+        next->first = rows;
+        next->length = tokens;
+        next->prefix_length = row_tokens_before(packed, i);
+        next->prefix_first = next->prefix_length ? before : 0;
+        next->position = position_after(packed, i);
+        next->at = (int32_t)(token + begin + tokens - 1);
+    }
+    return count;
+}
+
+/* Runs `count` rows of prompts, which leaves their keys and values in the cache. */
+static status prefill(generator *generation, const row *prompts, int64_t count, growing *doc)
 {
     device_batch *batch;
     int64_t rows = 0, token = 0;
+    generation->cache.has_prefixes = false;
     for (int64_t i = 0; i < count; i++) {
-        const row *packed = &prompts[i];
-        doc[i].first = rows;
-        doc[i].length = packed->n_tokens;
-        for (int64_t j = 0; j < 3 * packed->n_tokens; j++)
-            if (packed->position_ids[j] >= doc[i].position)
-                doc[i].position = packed->position_ids[j] + 1;
-        for (int64_t j = 0; j < packed->n_tokens; j++)
-            generation->index[token++] = (int32_t)(rows + j);
-        doc[i].at = (int32_t)(token - 1);
-        rows += packed->n_tokens + GENERATE_MAX;
+        doc += place_prompts(generation, &prompts[i], token, &rows, doc);
+        token += prompts[i].n_tokens;
+        generation->cache.has_prefixes |= prompts[i].doc_prefix != NULL;
     }
     TRY(stage_rows(generation->options.prompts, generation->options.stream, prompts, count,
                    &batch));
@@ -296,10 +337,10 @@ static status prefill(generator *generation, const row *prompts, growing *doc, i
     return run_cached_pass(generation, false);
 }
 
-/* Sends, for each query of a step, its document's length or first row in the cache; 0 where there
- * is no query. */
+/* Sends, for each query of a step, a number of its document: the member of `growing` at this
+ * offset; 0 where there is no query. */
 static status send_by_query(generator *generation, int32_t *to, const growing *doc, int64_t count,
-                            bool lengths)
+                            size_t member)
 {
     const row_share share = row_share_of(generation->options.mesh);
     const int64_t queries = batch_sizes(generation->batch).tokens * share.tensor;
@@ -307,9 +348,23 @@ static status send_by_query(generator *generation, int32_t *to, const growing *d
     for (int64_t i = 0; i < count; i++) {
         const int64_t at = place_of(generation, i, true);
         if (at >= 0 && at < queries)
-            generation->index[at] = (int32_t)(lengths ? doc[i].length : doc[i].first);
+            generation->index[at] = (int32_t) * (const int64_t *)((const char *)&doc[i] + member);
     }
     return send_index(generation, to, queries, queries, 0);
+}
+
+/* Sends the rows that each query of a step sees. */
+static status send_ranges(generator *generation, const growing *doc, int64_t count)
+{
+    const kv_cache *cache = &generation->cache;
+    TRY(send_by_query(generation, cache->first, doc, count, offsetof(growing, first)));
+    TRY(send_by_query(generation, cache->length, doc, count, offsetof(growing, length)));
+    if (!cache->has_prefixes)
+        return ST_OK;
+    TRY(send_by_query(generation, cache->prefix_first, doc, count,
+                      offsetof(growing, prefix_first)));
+    return send_by_query(generation, cache->prefix_length, doc, count,
+                         offsetof(growing, prefix_length));
 }
 
 /* Runs one token of each document. `packed` is a row with room for DOCS of them. */
@@ -329,65 +384,85 @@ static status step(generator *generation, row *packed, growing *doc, int64_t cou
     TRY(stage_rows(generation->step, generation->options.stream, packed, 1, &batch));
     generation->batch = batch;
     TRY(send_index(generation, generation->cache.row, count, all_tokens(generation), -1));
-    TRY(send_by_query(generation, generation->cache.first, doc, count, false));
-    TRY(send_by_query(generation, generation->cache.length, doc, count, true));
+    TRY(send_ranges(generation, doc, count));
     return run_cached_pass(generation, true);
 }
 
-/* Adds a prompt to what a batch has taken of its capacities; false, and nothing added, if it
- * does not fit. */
-static bool take_prompt(const generator *generation, const row *packed, batch_caps *sum,
-                        int64_t *inout_rows)
+/* What a batch of prompts takes. */
+typedef struct taken {
+    batch_caps sum;
+    int64_t replies, rows; /* rows: of prompts, each a document or a prefix with its branches */
+} taken;
+
+/* Adds the prompts of `count` replies, which share a prefix if they are several; false, and nothing
+ * added, if they do not fit. */
+static bool take_prompts(const generator *generation, const row *packed, const reply *replies,
+                         int64_t count, taken *batch)
 {
-    batch_caps next = *sum;
-    next.tokens += packed->n_tokens;
-    next.docs++;
-    next.items += packed->n_items;
-    next.patches += packed->n_patches;
-    if (next.docs > generation->docs || next.tokens > generation->options.cap.tokens ||
-        next.items > generation->options.cap.items ||
-        next.items > generation->options.cap.frames || /* an image is one frame */
-        next.patches > generation->options.cap.patches ||
-        *inout_rows + packed->n_tokens + GENERATE_MAX > generation->cache.rows)
+    const batch_caps *cap = &generation->options.cap, more = prompt_sizes(packed, replies, count);
+    taken next = *batch;
+    next.sum.tokens += more.tokens;
+    next.sum.docs += more.docs;
+    next.sum.items += more.items;
+    next.sum.frames += more.frames;
+    next.sum.patches += more.patches;
+    next.replies += count;
+    next.rows++;
+    if (next.replies > generation->docs || next.sum.docs > cap->docs ||
+        next.sum.tokens > cap->tokens || next.sum.items > cap->items ||
+        next.sum.frames > cap->frames || next.sum.patches > cap->patches ||
+        next.sum.tokens + next.replies * GENERATE_MAX > generation->cache.rows)
         return false;
-    *sum = next;
-    *inout_rows += packed->n_tokens + GENERATE_MAX;
+    *batch = next;
     return true;
+}
+
+/* How many of the first replies have one prefix in common: 1 if the first has none. */
+static int64_t count_branches(const row *packed, const reply *replies, int64_t count)
+{
+    int64_t same = 1;
+    while (same < count && row_tokens_before(packed, replies[0].doc) > 0 &&
+           packed->doc_prefix[replies[same].doc] == packed->doc_prefix[replies[0].doc])
+        same++;
+    return same;
 }
 
 /* Cuts the prompts of as many of these replies as fit in a batch together, but at least one. */
 static status cut_prompts(const generator *generation, const row *packed, const reply *replies,
-                          int64_t count, arena *memory, row prompts[DOCS], int64_t *out_n)
+                          int64_t count, arena *memory, row prompts[DOCS], taken *out)
 {
-    batch_caps sum = {0};
-    int64_t rows = 0, taken = 0;
-    while (taken < count && taken < generation->docs) {
-        TRY(prompt_of_reply(packed, &replies[taken], memory, &prompts[taken]));
-        if (!take_prompt(generation, &prompts[taken], &sum, &rows))
+    *out = (taken){0};
+    while (out->replies < count && out->replies < generation->docs) {
+        const reply *first = &replies[out->replies];
+        row *next = &prompts[out->rows];
+        int64_t same = count_branches(packed, first, count - out->replies);
+        while (same > 0 && !take_prompts(generation, packed, first, same, out))
+            same--;
+        if (same == 0)
             break;
-        taken++;
+        TRY(prompt_of_branches(packed, first, same, memory, next));
     }
-    if (taken == 0)
+    if (out->replies == 0)
         return FAIL(ST_INTERNAL, "generate: a prompt of %lld tokens does not fit in a batch",
-                    (long long)prompts[0].n_tokens);
-    *out_n = taken;
+                    (long long)prompt_sizes(packed, replies, 1).tokens);
     return ST_OK;
 }
 
 /* Continues the documents of one batch. */
-static status answer_batch(generator *generation, const row *prompts, int64_t taken,
+static status answer_batch(generator *generation, const row *prompts, const taken *batch,
                            int64_t max_new, arena *memory, token_list *out)
 {
     growing doc[DOCS] = {0};
+    int64_t count = batch->replies;
     row packed = {.n_tokens = DOCS, .n_docs = DOCS};
     TRY(row_alloc(&packed, memory, 0));
-    for (int64_t i = 0; i < taken; i++)
+    for (int64_t i = 0; i < count; i++)
         doc[i].answer = i;
-    TRY(prefill(generation, prompts, doc, taken));
-    TRY(choose_tokens(generation, doc, &taken, max_new, out));
-    while (taken > 0) {
-        TRY(step(generation, &packed, doc, taken));
-        TRY(choose_tokens(generation, doc, &taken, max_new, out));
+    TRY(prefill(generation, prompts, batch->rows, doc));
+    TRY(choose_tokens(generation, doc, &count, max_new, out));
+    while (count > 0) {
+        TRY(step(generation, &packed, doc, count));
+        TRY(choose_tokens(generation, doc, &count, max_new, out));
     }
     return ST_OK;
 }
@@ -409,12 +484,13 @@ status generate_answers(generator *generation, const row *packed, const reply *r
     arena memory;
     arena_init(&memory, 0);
     status st = ST_OK;
-    for (int64_t done = 0, taken; done < count && st == ST_OK; done += taken) {
+    taken batch;
+    for (int64_t done = 0; done < count && st == ST_OK; done += batch.replies) {
         row prompts[DOCS];
         st =
-            cut_prompts(generation, packed, replies + done, count - done, &memory, prompts, &taken);
+            cut_prompts(generation, packed, replies + done, count - done, &memory, prompts, &batch);
         if (st == ST_OK)
-            st = answer_batch(generation, prompts, taken, max_new, &memory, out + done);
+            st = answer_batch(generation, prompts, &batch, max_new, &memory, out + done);
         arena_reset(&memory);
     }
     arena_done(&memory);

@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "trainer/eval/answers.h"
+#include "trainer/eval/chance.h"
+#include "trainer/eval/question.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 #include "trainer/ops/table.h"
 #include "trainer/run/session.h"
 
-enum { NEW_TOKENS = 6 };
+enum { NEW_TOKENS = 6, LETTER_A = 64 /* the id of "a" in the golden tokenizer */ };
 
 static const document packed[3] = {{"4 1x4x6 3 1x6x4 2", 7}, {"5 1x4x4 2 1x6x4 8", 8}, {"10", 9}};
 
@@ -75,25 +77,6 @@ static void test_prompt_of_reply__is_the_document_alone(void **state)
     assert_ok(prompt_of_reply(&one, &to, &setup.rows, &own)); /* text alone */
     assert_int_equal(own.n_tokens, 8);
     assert_int_equal(own.n_items + own.n_patches, 0);
-    arena_done(&setup.rows);
-}
-
-/* A branch without its prefix would be a question without its picture. */
-static void test_prompt_of_reply__refuses_part_of_a_sample(void **state)
-{
-    (void)state;
-    fixture setup = {0};
-    assert_ok(dims_preset("debug", &setup.dims));
-    arena_init(&setup.rows, 0);
-    row one = packed_row(&setup), own;
-    reply to = reply_to(&one, 1);
-    assert_ok(
-        arena_calloc(&setup.rows, (size_t)one.n_docs, sizeof(int32_t), (void **)&one.doc_prefix));
-    one.doc_prefix[0] = one.doc_part[0] = -1;
-    assert_fails(ST_BAD_INPUT, prompt_of_reply(&one, &to, &setup.rows, &own),
-                 "sample 8 shares its beginning");
-    assert_fails(ST_BAD_INPUT, prompt_whole_document(&one, 0, &setup.rows, &own),
-                 "shares its beginning");
     arena_done(&setup.rows);
 }
 
@@ -323,6 +306,63 @@ static tokenizer *golden_tokenizer(void)
     return vocabulary;
 }
 
+/* A picture with two questions, as a prefix and its branches, and a text alone. */
+static row shared_row(fixture *setup)
+{
+    static const document docs[4] = {{"4 1x4x6 3", 7}, {"5", 8}, {"8", 9}, {"6", 10}};
+    row one = fixture_row(setup, docs, 4, false);
+    assert_ok(arena_calloc(&setup->rows, 4, sizeof(int32_t), (void **)&one.doc_prefix));
+    one.doc_prefix[0] = one.doc_part[0] = one.doc_prefix[3] = -1;
+    one.doc_sample_id[0] = one.doc_sample_id[1];
+    for (int64_t token = 0; token < one.n_tokens; token++)
+        one.labels[token] = NO_LABEL;
+    for (int64_t doc = 1; doc < 4; doc++)
+        for (int64_t token = one.cu_seqlens[doc + 1] - 2; token < one.cu_seqlens[doc + 1]; token++)
+            one.labels[token] = one.input_ids[token];
+    assert_ok(row_check(&one, "a prefix with two branches"));
+    return one;
+}
+
+/* The question of a branch, and what it adds to the level of chance, are those of its sample. */
+static void test_question__of_a_branch_is_whole(void **state)
+{
+    (void)state;
+    fixture setup = {0};
+    chance together = {0}, apart = {0};
+    reply replies[3];
+    tokenizer *words = golden_tokenizer();
+    assert_ok(dims_preset("debug", &setup.dims));
+    arena_init(&setup.rows, 0);
+    const row one = shared_row(&setup);
+    for (int64_t token = 0; token < one.n_tokens; token++)
+        if (one.visual_row[token] < 0) /* ids of letters */
+            one.input_ids[token] = LETTER_A + (int32_t)(token % 26);
+    assert_int_equal(replies_of_row(&one, replies), 3);
+    assert_ok(chance_add(&together, &one, replies, 3));
+    for (int i = 0; i < 3; i++) {
+        row alone;
+        reply own;
+        char *got, *want;
+        assert_int_equal(replies[i].doc, i + 1);
+        assert_ok(prompt_whole_sample(&one, replies[i].doc, &setup.rows, &alone));
+        assert_int_equal(replies_of_row(&alone, &own), 1);
+        assert_ok(question_of_reply(&one, &replies[i], words, &got));
+        assert_ok(question_of_reply(&alone, &own, words, &want));
+        assert_string_equal(got, want);
+        assert_true(i == 2 || strstr(got, " [picture] "));
+        free(got);
+        free(want);
+        assert_ok(chance_add(&apart, &alone, &own, 1));
+    }
+    assert_int_equal(together.count, 2); /* the text alone shows no picture */
+    assert_int_equal(apart.count, 2);
+    assert_memory_equal(together.list, apart.list, 2 * sizeof *apart.list);
+    chance_done(&together);
+    chance_done(&apart);
+    tokenizer_free(&words);
+    arena_done(&setup.rows);
+}
+
 /* A rank that fails to print an answer must still count as many questions as the others; otherwise
  * the ranks would generate different documents of the next row. */
 static void test_answers__are_counted_even_if_one_fails(void **state)
@@ -371,10 +411,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompt_of_reply__is_the_document_alone),
-        cmocka_unit_test(test_prompt_of_reply__refuses_part_of_a_sample),
         cmocka_unit_test(test_prompt_of_reply__ends_before_a_later_reply),
         cmocka_unit_test(test_generate_answers__is_what_recomputing_chooses),
         cmocka_unit_test(test_generate_answers__each_word_costs_one_token),
+        cmocka_unit_test(test_question__of_a_branch_is_whole),
         cmocka_unit_test(test_answers__are_counted_even_if_one_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,12 +91,38 @@ static void test_image_swap__every_picture_of_a_document_counts(void **state)
     arena_done(&setup.rows);
 }
 
+/* A branch has no pictures of its own; those of its prefix are exchanged for all branches. */
+static void test_image_swap__of_a_prefix_is_that_of_all_branches(void **state)
+{
+    (void)state;
+    fixture setup;
+    image_swap *swap;
+    bool lent[4];
+    open_rows(&setup);
+    assert_ok(image_swap_new(&swap));
+    row other = fixture_row(&setup, &(document){"3 1x4x4 2", 1}, 1, false);
+    const document docs[] = {{"3 1x4x4 2", 2}, {"4", 3}, {"5", 4}, {"6", 5}};
+    row packed = fixture_row(&setup, docs, 4, false);
+    assert_ok(arena_calloc(&setup.rows, 4, sizeof(int32_t), (void **)&packed.doc_prefix));
+    packed.doc_prefix[0] = packed.doc_part[0] = packed.doc_prefix[3] = -1;
+    uint8_t before[GRID];
+    memcpy(before, other.pixels, GRID);
+    assert_ok(image_swap_exchange(swap, &other, lent));
+    assert_false(lent[0]);
+    assert_ok(image_swap_exchange(swap, &packed, lent));
+    assert_memory_equal(packed.pixels, before, GRID);
+    assert_true(lent[1] && lent[2] && !lent[3]);
+    image_swap_free(&swap);
+    arena_done(&setup.rows);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_swap__first_picture_of_a_grid_has_no_partner),
         cmocka_unit_test(test_image_swap__gives_the_last_other_picture),
         cmocka_unit_test(test_image_swap__every_picture_of_a_document_counts),
+        cmocka_unit_test(test_image_swap__of_a_prefix_is_that_of_all_branches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

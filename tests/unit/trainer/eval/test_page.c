@@ -167,6 +167,35 @@ static void test_page__has_questions_under_their_pictures(void **state)
     arena_done(&memory);
 }
 
+/* A branch has no picture of its own: its question stands under that of its prefix. */
+static void test_page__shows_the_picture_of_a_prefix(void **state)
+{
+    (void)state;
+    arena memory;
+    arena_init(&memory, 0);
+    row packed = two_pictures(&memory);
+    char path[] = "/tmp/test_page_XXXXXX", text[100000];
+    int fd = mkstemp(path);
+    page *sheet = NULL;
+    assert_true(fd >= 0);
+    close(fd);
+    assert_ok(arena_calloc(&memory, 3, sizeof(int32_t), (void **)&packed.doc_prefix));
+    packed.doc_prefix[0] = packed.doc_prefix[1] = packed.doc_part[1] = -1;
+    packed.doc_prefix[2] = 1;
+    assert_ok(page_new(path, &sheet));
+    assert_ok(page_add(sheet, &packed, 2, &(page_entry){"what?", "red", "red", 1}));
+    assert_ok(page_finish(sheet, NULL, 0, &(vqa_tally){0}));
+    page_free(&sheet);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    unlink(path);
+    assert_int_equal(count_occurrences(text, "<img "), 1);
+    expect_picture(strstr(text, "src=\"") + 5, 1);
+    arena_done(&memory);
+}
+
 static void test_page__names_its_option_if_it_cannot_be_written(void **state)
 {
     (void)state;
@@ -181,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_picture_data_uri__is_the_picture),
         cmocka_unit_test(test_page__has_questions_under_their_pictures),
+        cmocka_unit_test(test_page__shows_the_picture_of_a_prefix),
         cmocka_unit_test(test_page__names_its_option_if_it_cannot_be_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
