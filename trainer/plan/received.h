@@ -36,7 +36,7 @@ enum { RECEIVED_LINES = 40 };
 
 /* How many numbers the ranks add up in a step besides its loss: the counts that run/step_totals.c
  * lists, how many ranks were asked to stop, and the FLOPs. */
-enum { STEP_COUNTS = 9, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
+enum { STEP_COUNTS = 10, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
 
 /* Bytes of weights that are gathered, and of gradients that are reduced, by the group of ranks that
  * stores them together. */

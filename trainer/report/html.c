@@ -28,6 +28,7 @@ static const struct curve {
     {"grad_norm", "gradient norm", "before clipping", .logarithmic = true},
     {"lr", "learning rate", ""},
     {"tps", "tokens per second", "real tokens"},
+    {"pairs_per_s", "questions with their answers per second", "all devices together"},
     {"mfu_percent", "MFU", "%"},
     {"wait_percent", "waiting for rows", "% of the time"},
     {"fill_percent", "fill", "% of the rows' capacity"},

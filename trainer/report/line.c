@@ -109,6 +109,7 @@ static void add_report(step_report *sum, const step_report *step)
     sum->row_capacity += step->row_capacity;
     sum->patches += step->patches;
     sum->documents += step->documents;
+    sum->pairs += step->pairs;
     sum->images += step->images;
     sum->targets += step->targets;
     sum->wait_ns += step->wait_ns;
@@ -119,8 +120,8 @@ typedef struct figures {
     int64_t until_ns; /* when the steps of this line ended */
     int64_t next_ns;  /* when those of the next one began */
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
-    double images, samples; /* per second */
-    double left;            /* seconds; below 0: not known */
+    double images, samples, pairs; /* per second */
+    double left;                   /* seconds; below 0: not known */
 } figures;
 
 /* Works out how evenly the last micro-batch was routed: rows of the busiest expert over the mean,
@@ -199,6 +200,7 @@ static status figures_of(reporter *reports, figures *numbers)
         sum->row_capacity ? 100.0 * (double)sum->tokens / (double)sum->row_capacity : 0.0;
     numbers->images = (double)sum->images / numbers->seconds;
     numbers->samples = (double)sum->documents / numbers->seconds;
+    numbers->pairs = (double)sum->pairs / numbers->seconds;
     return ST_OK;
 }
 
@@ -231,6 +233,7 @@ static int numbers_of(const reporter *reports, const step_report *step, const fi
         {"tps", "throughput(tps)", numbers->tps},
         {"images_per_s", "throughput(images)", numbers->images},
         {"samples_per_s", "throughput(samples)", numbers->samples},
+        {"pairs_per_s", "throughput(pairs)", numbers->pairs},
         {"tflops", "tflops", numbers->tflops},
         {"mfu_percent", "mfu(%)", numbers->mfu},
         {"vision_percent", "flops/vision(%)", numbers->vision},
@@ -262,6 +265,7 @@ static status write_metrics(reporter *reports, const step_report *step, const fi
     } counts[] = {{"step", step->step},
                   {"targets", reports->sum.targets},
                   {"samples", reports->sum.documents},
+                  {"pairs", reports->sum.pairs},
                   {"images", reports->sum.images},
                   {"tokens", reports->sum.tokens},
                   {"patches", reports->sum.patches}};
@@ -329,7 +333,8 @@ static void print_line(const reporter *reports, const figures *numbers)
         printf("  vision: %.0f%%", numbers->vision);
     printf("  wait: %.1f%%", numbers->wait);
     if (reports->has_full_lines)
-        printf("  fill: %.1f%%", numbers->fill);
+        printf("  fill: %.1f%%  pairs/s: %.*f", numbers->fill, numbers->pairs < 100.0 ? 1 : 0,
+               numbers->pairs);
     printf("%s%s%s\n", step->skipped ? "  skipped" : "", simulated ? "  " : "",
            simulated ? simulated : "");
 }

@@ -162,6 +162,19 @@ static int64_t predicted_cost(const row *work)
                                       .squares = row_squares(work)});
 }
 
+/* The documents of a row that have targets. */
+static int64_t count_pairs(const row *work)
+{
+    int64_t count = 0;
+    for (int64_t doc = 0; doc < work->n_docs; doc++) {
+        int64_t token = work->cu_seqlens[doc];
+        while (token < work->cu_seqlens[doc + 1] && work->labels[token] == NO_LABEL)
+            token++;
+        count += token < work->cu_seqlens[doc + 1];
+    }
+    return count;
+}
+
 /* Counts what the rows hold: real documents and grids, without padding. */
 static status account(session *run, const received *rows, int64_t n_rows, step_slot *slot)
 {
@@ -175,6 +188,7 @@ static status account(session *run, const received *rows, int64_t n_rows, step_s
                    work->grid_thw, work->n_items, &sum);
         flops_add(&report->flops, &sum);
         report->documents += slot->samples.count - samples;
+        report->pairs += count_pairs(work);
         report->cost += predicted_cost(work);
         report->tokens += work->n_tokens;
         report->patches += work->n_patches + work->n_video_patches;

@@ -27,6 +27,7 @@ typedef struct step_report {
     bool stop;    /* some rank had been asked to stop before it queued this step */
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
+    int64_t pairs; /* documents that have targets: questions with their answers */
     int64_t rows;
     /* tokens that ops ran on, padding included; and device_batch.feature_rows */
     int64_t own_tokens, own_features;

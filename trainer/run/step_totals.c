@@ -11,7 +11,7 @@ static void list(step_report *report, int64_t *out[STEP_TOTALS - 1])
 {
     int64_t *const own[] = {&report->tokens,    &report->row_capacity, &report->patches,
                             &report->documents, &report->images,       &report->targets,
-                            &report->rows,      &report->cost};
+                            &report->rows,      &report->cost,         &report->pairs};
     enum { OWN = sizeof own / sizeof *own };
     _Static_assert(OWN + 1 == STEP_COUNTS,
                    "STEP_COUNTS (plan/received.h) is one more than the numbers above");

@@ -23,7 +23,7 @@ static const char short_form[] =
     FIRST "  mfu: [0-9]+\\.[0-9]{2}%  wait: [0-9]+\\.[0-9]%(  skipped)?\n$";
 static const char full_form[] =
     FIRST "  tflops: " NUMBER "  mfu: [0-9]+\\.[0-9]{2}%  vision: [0-9]+%  wait: [0-9]+\\.[0-9]%"
-          "  fill: [0-9]+\\.[0-9]%(  skipped)?\n$";
+          "  fill: [0-9]+\\.[0-9]%  pairs/s: [0-9]+(\\.[0-9])?(  skipped)?\n$";
 
 /* Higher than what any step here seems to do. */
 static const peak_rate high_peak = {.flops = 1e18};
@@ -81,6 +81,7 @@ static void report_steps(bench *setup, int64_t from, int64_t to, bool finish, bo
                               .row_capacity = 1024,
                               .patches = 64,
                               .documents = 9,
+                              .pairs = 7,
                               .images = 8,
                               .targets = 20,
                               .wait_ns = 0,
@@ -137,7 +138,7 @@ static void test_reporter__line_has_the_form_of_torchtitan(void **state)
     assert_ok(reporter_new(&setup.options, &setup.run, &high_peak, setup.folder, &setup.reports));
     report_steps(&setup, 11, 20, false, false);
     assert_form(setup.printed, full_form);
-    assert_non_null(strstr(setup.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%\n"));
+    assert_non_null(strstr(setup.printed, "  vision: 25%  wait: 0.0%  fill: 87.9%  pairs/s: "));
     close_bench(&setup);
 }
 
@@ -185,7 +186,7 @@ static void test_reporter__metrics_have_every_field(void **state)
     const struct {
         const char *key;
         int64_t value;
-    } counts[] = {{"step", 4},    {"targets", 60},  {"samples", 27},
+    } counts[] = {{"step", 4},    {"targets", 60},  {"samples", 27}, {"pairs", 21},
                   {"images", 24}, {"tokens", 2700}, {"patches", 192}};
     bench setup;
     open_bench(&setup, 4);
@@ -247,6 +248,7 @@ static void test_reporter__both_countings(void **state)
         report_steps(&setup, 1, 1, false, false);
         json_value *value = metrics_of(&setup, 1);
         const double seconds = json_real(json_find(value, "seconds"), 0);
+        assert_true(fabs(json_real(json_find(value, "pairs_per_s"), 0) * seconds / 7 - 1) < 1e-9);
         const double tokens = kinds[i] == MFU_USEFUL ? 900 : 1024;
         const double work =
             kinds[i] == MFU_USEFUL ? 1200 : 1024 * dims_flops_torchtitan(&setup.run.dims, 512);

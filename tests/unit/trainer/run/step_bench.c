@@ -21,6 +21,14 @@ static const document contents[ROWS][2] = {{{"4 1x4x6 3 1x6x4 2", 11}, {"10", 33
 
 char *bench_record(fixture *setup, const char *folder)
 {
+    row rows[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = fixture_row(setup, contents[i], 2, false);
+    return bench_record_rows(rows, ROWS, folder);
+}
+
+char *bench_record_rows(const row *rows, int count, const char *folder)
+{
     char path[4096];
     snprintf(path, sizeof path, "%s/rows.rec", folder);
     record_writer *recording;
@@ -29,8 +37,8 @@ char *bench_record(fixture *setup, const char *folder)
     assert_ok(record_create(path, "{}", &recording));
     assert_ok(codec_new(&coder));
     assert_ok(wire_msg_new(&message));
-    for (int i = 0; i < ROWS; i++) {
-        row packed = fixture_row(setup, contents[i], 2, false);
+    for (int i = 0; i < count; i++) {
+        row packed = rows[i];
         char cursor[32];
         snprintf(cursor, sizeof cursor, "{\"row\":%d}", i);
         packed.cursor = cursor;

@@ -23,6 +23,8 @@ typedef struct bench {
 /* Records rows for the fixture's model in the folder, different ones for each step. Returns the
  * path, which the caller frees. */
 char *bench_record(fixture *setup, const char *folder);
+/* Records these rows. */
+char *bench_record_rows(const row *rows, int count, const char *folder);
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that
  * many steps under way. scope: what is captured, or "none". End with session_close. */
 void bench_open(bench *setup, const char *recording, int ahead, const char *scope,

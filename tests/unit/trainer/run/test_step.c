@@ -40,6 +40,7 @@ static void tell_outcome(bench *setup, outcome *out)
                                                           sizeof *report.expert_count);
     assert_int_equal(report.documents, ACCUMULATION * LOCAL * 2);
     assert_int_equal(report.n_samples, report.documents);
+    assert_int_equal(report.pairs, report.documents); /* every document has a target */
     assert_int_equal(report.row_capacity, ACCUMULATION * LOCAL * SEQ_LEN);
 }
 
@@ -329,6 +330,54 @@ static void test_profile__adds_up(void **state)
     session_close(&setup.run);
 }
 
+/* A picture with two questions, of which one is without targets, as quarantine leaves it. */
+static row shared_row(fixture *setup)
+{
+    static const document docs[] = {{"4 1x4x6 3", 7}, {"5", 8}, {"8", 9}};
+    row packed = fixture_row(setup, docs, 3, false);
+    assert_ok(arena_calloc(&setup->rows, 3, sizeof(int32_t), (void **)&packed.doc_prefix));
+    packed.doc_prefix[0] = packed.doc_part[0] = -1;
+    packed.doc_sample_id[0] = packed.doc_sample_id[1];
+    for (int64_t token = 0; token < packed.n_tokens; token++)
+        packed.labels[token] = NO_LABEL;
+    packed.labels[packed.cu_seqlens[2] - 1] = packed.input_ids[packed.cu_seqlens[2] - 1];
+    assert_ok(row_check(&packed, "shared"));
+    return packed;
+}
+
+/* A prefix is no sample and no pair, and what it takes is counted once. */
+static void test_step__counts_a_prefix_once(void **state)
+{
+    files *paths = *state;
+    enum { IN_STEP = ACCUMULATION * LOCAL };
+    char *folder = harness_temp();
+    const row one = shared_row(&paths->setup), rows[IN_STEP] = {one, one, one, one};
+    char *recording = bench_record_rows(rows, IN_STEP, folder);
+    const int64_t prefix = one.cu_seqlens[1];
+    int64_t pairs = document_pairs(prefix);
+    step_report report;
+    flops want;
+    bench setup;
+    for (int64_t doc = 1; doc < 3; doc++) {
+        const int64_t own = one.cu_seqlens[doc + 1] - one.cu_seqlens[doc];
+        pairs += document_pairs(own) + own * prefix;
+    }
+    bench_open(&setup, recording, -1, "none", &bench_no_buckets);
+    assert_ok(step_run(&setup.run, 1, &report));
+    assert_int_equal(report.documents, 2 * IN_STEP);
+    assert_int_equal(report.n_samples, 2 * IN_STEP);
+    assert_int_equal(report.pairs, IN_STEP);
+    assert_int_equal(report.images, IN_STEP);
+    assert_int_equal(report.tokens, IN_STEP * one.n_tokens);
+    assert_true(report.sample[0] == one.doc_sample_id[1]);
+    assert_true(report.sample[1] == one.doc_sample_id[2]);
+    dims_flops(&setup.run.dims, one.n_tokens, pairs, one.grid_thw, one.n_items, &want);
+    assert_int_equal(report.flops.forward, IN_STEP * want.forward);
+    session_close(&setup.run);
+    free(recording);
+    harness_remove(&folder);
+}
+
 static void test_replay__scope(void **state)
 {
     (void)state;
@@ -360,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_step__pieces_captured),
         cmocka_unit_test(test_profile__adds_up),
         cmocka_unit_test(test_step__without_rows_is_void),
+        cmocka_unit_test(test_step__counts_a_prefix_once),
         cmocka_unit_test(test_replay__scope),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
