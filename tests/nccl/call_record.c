@@ -34,11 +34,11 @@ static status read_record(const char *path, sum *out)
         return FAIL_IN(ST_NO_INPUT, path, "the record of NCCL's calls is missing");
     while (fscanf(file, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
                   type, &bytes) == 7) {
-        comm_kind k = kind_of(word);
-        if (k == COMM_KINDS)
+        comm_kind kind = kind_of(word);
+        if (kind == COMM_KINDS)
             break;
-        out[k].calls++;
-        out[k].bytes += bytes;
+        out[kind].calls++;
+        out[kind].bytes += bytes;
     }
     bool whole = feof(file);
     fclose(file);
@@ -68,9 +68,9 @@ status record_check(const comm_ledger *ledger, int rank)
     TRY(read_record(path, got));
     int count = comm_ledger_list(ledger, &list);
     for (int i = 0; i < count; i++) {
-        comm_kind k = list[i].kind == COMM_ALL_TO_ALL ? COMM_RECV : list[i].kind;
-        want[k].calls += list[i].calls;
-        want[k].bytes += list[i].bytes;
+        comm_kind kind = list[i].kind == COMM_ALL_TO_ALL ? COMM_RECV : list[i].kind;
+        want[kind].calls += list[i].calls;
+        want[kind].bytes += list[i].bytes;
     }
     for (int k = 0; k < COMM_PEERS; k++) /* not COMM_PEERS: loads and stores are not NCCL's calls */
         TRY(compare_sums((comm_kind)k, want[k], got[k], k < COMM_SEND));

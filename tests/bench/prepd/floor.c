@@ -86,20 +86,20 @@ static status decode_all(const jpegs *files, tjhandle turbo, uint8_t *rgb)
 int main(int argc, char **argv)
 {
     const tjhandle turbo = tjInitDecompress();
-    jpegs j = {0};
+    jpegs files = {0};
     arena memory;
     void *rgb;
     arena_init(&memory, 0);
     if (argc != 3 || !turbo)
         must(FAIL(ST_USAGE, "bench_floor LIST PASSES"));
-    must(read_list(argv[1], turbo, &memory, &j));
-    must(arena_alloc(&memory, j.most_rgb, &rgb));
+    must(read_list(argv[1], turbo, &memory, &files));
+    must(arena_alloc(&memory, files.most_rgb, &rgb));
     const int passes = atoi(argv[2]);
     while (turn_begins()) {
         const int64_t wall = clock_ns(), cpu = cpu_ns();
         for (int i = 0; i < passes; i++)
-            must(decode_all(&j, turbo, rgb));
-        turn_ends((int64_t)j.count * passes, clock_ns() - wall, cpu_ns() - cpu, 0);
+            must(decode_all(&files, turbo, rgb));
+        turn_ends((int64_t)files.count * passes, clock_ns() - wall, cpu_ns() - cpu, 0);
     }
     tjDestroy(turbo);
     arena_done(&memory);

@@ -281,24 +281,24 @@ static void test_stream__leaves_a_member_out(void **state)
         "[]],"
         "\"z\": {\"x\": 2}}, {\"x\": {}}, {\"x\": \"t\", \"y\": \"x\"}, {\"x\": 7}, {\"x\": null},"
         "{\"x\": false, \"xx\": [\"x\"]}, {}]}");
-    kept k = {0};
-    assert_ok(json_stream_array(path, "q", "x", keep_item, &k));
-    assert_int_equal(k.count, 7);
-    assert_string_equal(k.text, "{\"a\":1,\"x\":null,\"z\":{\"x\":2}}\n{\"x\":null}\n"
-                                "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
-                                "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
+    kept held = {0};
+    assert_ok(json_stream_array(path, "q", "x", keep_item, &held));
+    assert_int_equal(held.count, 7);
+    assert_string_equal(held.text, "{\"a\":1,\"x\":null,\"z\":{\"x\":2}}\n{\"x\":null}\n"
+                                   "{\"x\":null,\"y\":\"x\"}\n{\"x\":null}\n{\"x\":null}\n"
+                                   "{\"x\":null,\"xx\":[\"x\"]}\n{}\n");
     free(path);
     /* what is left out must still be valid JSON */
     path = write_file(folder, "[{\"x\": [1, {\"y\" 2}]}]");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "not JSON");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &held), "not JSON");
     free(path);
     path = write_file(folder, "[{\"x\": [\"\xed\xa0\x80\"]}]");
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "UTF8");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &held), "UTF8");
     free(path);
     char deep[1024] = "[{\"x\": ";
     memset(deep + strlen(deep), '[', 300);
     path = write_file(folder, deep);
-    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &k), "nested");
+    assert_fails(ST_BAD_INPUT, json_stream_array(path, NULL, "x", keep_item, &held), "nested");
     free(path);
     harness_remove(&folder);
 }
@@ -359,16 +359,17 @@ static void test_stream__surrogate_pairs_may_lie_across_pieces(void **state)
     (void)state;
     for (size_t first = 1; first < sizeof good; first++) {
         pieces texts = {good, first};
-        kept k = {0};
-        assert_ok(json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &k));
-        assert_string_equal(k.text, "{\"a\":1}\n{\"a\":\"x\U0001F600y\"}\n");
+        kept held = {0};
+        assert_ok(json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &held));
+        assert_string_equal(held.text, "{\"a\":1}\n{\"a\":\"x\U0001F600y\"}\n");
         texts = (pieces){bad, first};
-        k = (kept){0};
+        held = (kept){0};
         assert_fails(ST_BAD_INPUT,
-                     json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &k),
+                     json_stream_from("s", next_piece, &texts, NULL, NULL, keep_item, &held),
                      "s:2: not JSON: an escaped surrogate without the other half (column 9, "
                      "byte 19)");
-        assert_string_equal(k.text, "{\"a\":1}\n"); /* the item before the error was handed out */
+        assert_string_equal(held.text,
+                            "{\"a\":1}\n"); /* the item before the error was handed out */
     }
 }
 

@@ -108,13 +108,14 @@ static void check_angles(const float *cosine, const float *sine, const float *om
 static void test_versions__frequencies(void **state)
 {
     (void)state;
-    kept k;
+    kept held;
     fixture setup;
-    kept_open(&k);
+    kept_open(&held);
     open_debug(&setup);
     float omega[NUMBERS_MAX], cosine[NUMBERS_MAX], sine[NUMBERS_MAX];
     const int32_t far[3] = {FAR, FAR, FAR};
-    const json_value *text = json_find(k.shared, "text"), *vision = json_find(k.shared, "vision");
+    const json_value *text = json_find(held.shared, "text"),
+                     *vision = json_find(held.shared, "vision");
     for (size_t i = 0; i < json_count(text); i++) {
         const json_value *one = json_item(text, i);
         const int64_t count = read_floats(json_find(one, "bits"), 8, omega);
@@ -140,7 +141,7 @@ static void test_versions__frequencies(void **state)
         check_angles(cosine + count, sine + count, omega, count); /* columns */
     }
     fixture_close(&setup);
-    json_free(&k.file);
+    json_free(&held.file);
 }
 
 /* Writes the stored table interpolated over the stored grids to out [count, width], with the rows
@@ -182,17 +183,17 @@ static int64_t interpolate(const kept *held, float *out)
 static void test_versions__position_table(void **state)
 {
     (void)state;
-    kept k;
+    kept held;
     float got[NUMBERS_MAX], want[NUMBERS_MAX];
     uint32_t old[NUMBERS_MAX], new[NUMBERS_MAX];
-    kept_open(&k);
-    const int64_t count = interpolate(&k, got);
-    assert_int_equal(read_floats(of_version(&k, "4.57.3", "positions_f32"), 8, want), count);
+    kept_open(&held);
+    const int64_t count = interpolate(&held, got);
+    assert_int_equal(read_floats(of_version(&held, "4.57.3", "positions_f32"), 8, want), count);
     /* these are sums of four products below 4 */
     for (int64_t i = 0; i < count; i++)
         assert_true(fabsf(got[i] - want[i]) < 1e-6F);
-    assert_int_equal(read_bits(of_version(&k, "4.57.3", "positions_bf16"), 4, old), count);
-    assert_int_equal(read_bits(of_version(&k, "5.23.0", "positions_bf16"), 4, new), count);
+    assert_int_equal(read_bits(of_version(&held, "4.57.3", "positions_bf16"), 4, old), count);
+    assert_int_equal(read_bits(of_version(&held, "5.23.0", "positions_bf16"), 4, new), count);
     int64_t as_old = 0, as_new = 0;
     for (int64_t i = 0; i < count; i++) {
         as_old += half_of(got[i]) == old[i];
@@ -204,7 +205,7 @@ static void test_versions__position_table(void **state)
      * close to a tie. */
     assert_true(as_new >= count - 4);
     assert_true(as_old < count * 2 / 3); /* otherwise the test would show nothing */
-    json_free(&k.file);
+    json_free(&held.file);
 }
 
 static void check_choices(const kept *held, const char *version, const int32_t *expert,
@@ -221,15 +222,16 @@ static void check_choices(const kept *held, const char *version, const int32_t *
 static void test_versions__router_weights(void **state)
 {
     (void)state;
-    kept k;
+    kept held;
     fixture setup;
-    kept_open(&k);
+    kept_open(&held);
     open_debug(&setup);
     float logits[NUMBERS_MAX], weight[NUMBERS_MAX], probs[NUMBERS_MAX], whole_f32[NUMBERS_MAX];
     uint32_t rounded[NUMBERS_MAX];
     int32_t expert[NUMBERS_MAX], count[NUMBERS_MAX];
-    const int64_t experts = read_dim(k.shared, "experts"), top_k = read_dim(k.shared, "top_k");
-    const int64_t tokens = read_floats(json_find(k.shared, "logits"), 4, logits) / experts;
+    const int64_t experts = read_dim(held.shared, "experts"),
+                  top_k = read_dim(held.shared, "top_k");
+    const int64_t tokens = read_floats(json_find(held.shared, "logits"), 4, logits) / experts;
     assert_ok(op_route_fwd(setup.queue, &(route_fwd_args){.tokens = tokens,
                                                           .experts = experts,
                                                           .top_k = top_k,
@@ -241,14 +243,15 @@ static void test_versions__router_weights(void **state)
                                                           .count = count}));
     static const char *const rounding[] = {"4.57.3", "5.23.0"};
     for (int version = 0; version < 2; version++) {
-        check_choices(&k, rounding[version], expert, tokens, top_k);
-        assert_int_equal(read_bits(of_version(&k, rounding[version], "weight"), 4, rounded),
+        check_choices(&held, rounding[version], expert, tokens, top_k);
+        assert_int_equal(read_bits(of_version(&held, rounding[version], "weight"), 4, rounded),
                          tokens * top_k);
         for (int64_t i = 0; i < tokens * top_k; i++)
             assert_int_equal(half_of(weight[i]), rounded[i]);
     }
-    check_choices(&k, "5.2.0", expert, tokens, top_k);
-    assert_int_equal(read_floats(of_version(&k, "5.2.0", "weight"), 8, whole_f32), tokens * top_k);
+    check_choices(&held, "5.2.0", expert, tokens, top_k);
+    assert_int_equal(read_floats(of_version(&held, "5.2.0", "weight"), 8, whole_f32),
+                     tokens * top_k);
     int64_t unrounded = 0;
     for (int64_t i = 0; i < tokens * top_k; i++) {
         assert_true(fabsf(weight[i] - whole_f32[i]) <
@@ -272,10 +275,10 @@ static void test_versions__router_weights(void **state)
     args.phase = AUX_FINISH;
     assert_ok(op_route_aux(setup.queue, &args));
     for (int version = 0; version < 2; version++)
-        assert_true(fabs(aux - json_real(of_version(&k, rounding[version], "aux"), 0)) < 4e-6);
-    assert_true(fabs(aux - json_real(of_version(&k, "5.2.0", "aux"), 0)) > 0.1);
+        assert_true(fabs(aux - json_real(of_version(&held, rounding[version], "aux"), 0)) < 4e-6);
+    assert_true(fabs(aux - json_real(of_version(&held, "5.2.0", "aux"), 0)) > 0.1);
     fixture_close(&setup);
-    json_free(&k.file);
+    json_free(&held.file);
 }
 
 int main(void)

@@ -54,15 +54,15 @@ static void close_setting(setting *setup)
 static cost predict(setting *setup, int mode)
 {
     layout degrees;
-    cost k;
+    cost price;
     recomputes again;
     setup->options.activation_checkpoint_mode = mode;
     assert_ok(layout_of(&setup->options, NULL, &degrees));
     const plan_input in = input_of(setup, &degrees);
     assert_ok(recompute_plan_of(&in, setup->options.training_local_batch_size, &again));
     assert_ok(cost_of(&setup->options, &degrees, &setup->dims, setup->registry, &setup->speeds,
-                      &again, &k));
-    return k;
+                      &again, &price));
+    return price;
 }
 
 static void expect_share(double first, double second, double share)
@@ -76,10 +76,10 @@ static void test_cost__one_rank_has_no_traffic(void **state)
     (void)state;
     setting setup;
     open_setting(&setup, "qwen3-vl-30b-a3b");
-    cost k = predict(&setup, AC_NONE);
+    cost price = predict(&setup, AC_NONE);
     for (int i = 0; i < TRAFFIC_KEYS; i++)
-        assert_int_equal(k.traffic[i].bytes, 0);
-    expect_share(k.exposed + k.bubble, 0, 0);
+        assert_int_equal(price.traffic[i].bytes, 0);
+    expect_share(price.exposed + price.bubble, 0, 0);
     close_setting(&setup);
 }
 
@@ -102,13 +102,13 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     setting setup;
     open_setting(&setup, "qwen3-vl-30b-a3b");
     setup.options.parallelism_data_parallel_shard_degree = 8;
-    cost k = predict(&setup, AC_NONE);
+    cost price = predict(&setup, AC_NONE);
     const double all = 31070754032.0;
     /* bf16 before the forward and before the backward pass, fp32 after the backward; 7/8 of the
      * bytes come from other ranks, in 4 micro-steps; pieces are rounded up. */
-    expect_share((double)k.traffic[TRAFFIC_GATHER].bytes,
+    expect_share((double)price.traffic[TRAFFIC_GATHER].bytes,
                  4 * 2.0 * (2 * all - gathered_once(setup.registry)) * 7 / 8, 1e-5);
-    expect_share((double)k.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
+    expect_share((double)price.traffic[TRAFFIC_REDUCE].bytes, 4 * 4.0 * all * 7 / 8, 1e-5);
     setup.options.parallelism_fsdp_reshard_after_forward = RESHARD_NEVER;
     cost never = predict(&setup, AC_NONE);
     expect_share((double)never.traffic[TRAFFIC_GATHER].bytes, 4 * 2.0 * all * 7 / 8, 1e-5);
@@ -116,7 +116,7 @@ static void test_cost__sharded_weights_cross_once_per_pass(void **state)
     setup.options.training_local_batch_size = 4;
     cost large = predict(&setup, AC_NONE);
     expect_share((double)large.traffic[TRAFFIC_GATHER].bytes,
-                 (double)k.traffic[TRAFFIC_GATHER].bytes / 4, 1e-9);
+                 (double)price.traffic[TRAFFIC_GATHER].bytes / 4, 1e-9);
     close_setting(&setup);
 }
 
@@ -127,11 +127,11 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     open_setting(&setup, "qwen3-vl-30b-a3b");
     setup.options.parallelism_data_parallel_shard_degree = 1;
     setup.options.parallelism_tensor_parallel_degree = 2;
-    cost k = predict(&setup, AC_NONE);
+    cost price = predict(&setup, AC_NONE);
     /* 48 layers; each gathers the input of its heads and reduces their output in both passes, and
      * gathers the input once more for backward. Half of [8192, 2048] in bf16 crosses each time, in
      * 32 micro-steps. */
-    expect_share((double)k.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2,
+    expect_share((double)price.traffic[TRAFFIC_TENSOR].bytes, 32.0 * 48 * 5 * 8192 * 2048 * 2 / 2,
                  1e-9);
     /* Recomputation makes both exchanges of the forward pass again. */
     expect_share((double)predict(&setup, AC_FULL).traffic[TRAFFIC_TENSOR].bytes,
@@ -142,28 +142,28 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     expect_share((double)predict(&setup, AC_NONE).traffic[TRAFFIC_TENSOR].bytes,
                  32.0 * 48 * (10 * 8192.0 * 2048 * 2 + 8192 * 8 * (4 + 3 * 4)) / 2, 1e-9);
     setup.options.parallelism_expert_tensor_parallel_degree = 1;
-    assert_int_equal(k.traffic[TRAFFIC_CONTEXT].bytes, 0);
+    assert_int_equal(price.traffic[TRAFFIC_CONTEXT].bytes, 0);
     setup.options.parallelism_tensor_parallel_degree = 1;
     setup.options.parallelism_context_parallel_degree = 2;
-    k = predict(&setup, AC_NONE);
+    price = predict(&setup, AC_NONE);
     /* Keys and values are gathered in both passes, and their gradients are reduced. */
-    expect_share((double)k.traffic[TRAFFIC_CONTEXT].bytes,
+    expect_share((double)price.traffic[TRAFFIC_CONTEXT].bytes,
                  32.0 * 48 * 3 * 8192 * 2 * 4 * 128 * 2 / 2, 1e-9);
-    assert_int_equal(k.traffic[TRAFFIC_TENSOR].bytes, 0);
+    assert_int_equal(price.traffic[TRAFFIC_TENSOR].bytes, 0);
     setup.options.parallelism_context_parallel_degree = 1;
     setup.options.parallelism_data_parallel_shard_degree = 2;
     setup.options.parallelism_expert_parallel_degree = 2;
-    k = predict(&setup, AC_NONE);
+    price = predict(&setup, AC_NONE);
     /* The 8 copies of each token travel to their experts and back in both passes, and once more to
      * the experts for backward; the counts travel in both passes; 16 micro-steps. */
-    expect_share((double)k.traffic[TRAFFIC_EXPERT].bytes,
+    expect_share((double)price.traffic[TRAFFIC_EXPERT].bytes,
                  16.0 * 48 * (5 * 8192.0 * 8 * 2048 * 2 / 2 + 2 * 129 * 4), 1e-9);
     setup.options.parallelism_expert_parallel_degree = 1;
     setup.options.parallelism_data_parallel_shard_degree = 1;
     setup.options.parallelism_pipeline_parallel_degree = 2;
-    k = predict(&setup, AC_NONE);
+    price = predict(&setup, AC_NONE);
     /* The first stage receives gradients, the second activations. */
-    expect_share((double)k.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
+    expect_share((double)price.traffic[TRAFFIC_PIPELINE].bytes, 32.0 * 8192 * 2048 * 2, 1e-9);
     layout cut;
     double uneven;
     assert_ok(layout_of(&setup.options, NULL, &cut));
@@ -171,8 +171,8 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     assert_ok(stage_plan_uneven(&setup.options, &setup.dims, setup.registry, &cut, &uneven));
     assert_true(uneven > 1 && uneven < 1.02);
     /* 32 + 1 micro-steps at the pace of the slower stage. */
-    const double even = k.step - k.update - k.bubble;
-    expect_share(k.step - k.update, even * uneven * 33 / 32, 1e-6);
+    const double even = price.step - price.update - price.bubble;
+    expect_share(price.step - price.update, even * uneven * 33 / 32, 1e-6);
     close_setting(&setup);
 }
 
@@ -181,23 +181,25 @@ static void test_cost__work_is_divided_by_rates(void **state)
     (void)state;
     setting setup;
     open_setting(&setup, "qwen3-30b-a3b");
-    cost k = predict(&setup, AC_NONE);
-    expect_share(k.experts, 3.0 * (double)k.flops.text_experts / setup.speeds.of[RATE_EXPERTS],
+    cost price = predict(&setup, AC_NONE);
+    expect_share(price.experts,
+                 3.0 * (double)price.flops.text_experts / setup.speeds.of[RATE_EXPERTS], 1e-9);
+    expect_share(price.attention,
+                 3.5 * (double)price.flops.text_attention / setup.speeds.of[RATE_ATTENTION], 1e-9);
+    expect_share(price.step,
+                 price.dense + price.experts + price.attention + price.memory + price.update, 1e-9);
+    expect_share(price.mfu, (double)price.flops.training / price.step / setup.speeds.of[RATE_PEAK],
                  1e-9);
-    expect_share(k.attention,
-                 3.5 * (double)k.flops.text_attention / setup.speeds.of[RATE_ATTENTION], 1e-9);
-    expect_share(k.step, k.dense + k.experts + k.attention + k.memory + k.update, 1e-9);
-    expect_share(k.mfu, (double)k.flops.training / k.step / setup.speeds.of[RATE_PEAK], 1e-9);
     cost again = predict(&setup, AC_FULL);
-    expect_share(again.experts, k.experts * 4 / 3, 1e-9);
-    expect_share(again.attention, k.attention * 4.5 / 3.5, 1e-9);
-    expect_share(again.memory, k.memory * 4 / 3, 1e-9);
-    assert_int_equal(again.recomputed, k.flops.text_linear + k.flops.text_attention);
-    expect_share(again.step, k.step + again.recompute, 1e-9);
+    expect_share(again.experts, price.experts * 4 / 3, 1e-9);
+    expect_share(again.attention, price.attention * 4.5 / 3.5, 1e-9);
+    expect_share(again.memory, price.memory * 4 / 3, 1e-9);
+    assert_int_equal(again.recomputed, price.flops.text_linear + price.flops.text_attention);
+    expect_share(again.step, price.step + again.recompute, 1e-9);
     assert_int_equal(again.flops.training,
-                     k.flops.training); /* recomputed work is not useful work */
+                     price.flops.training); /* recomputed work is not useful work */
     setup.speeds.of[RATE_EXPERTS] /= 2;
-    expect_share(predict(&setup, AC_NONE).experts, 2 * k.experts, 1e-9);
+    expect_share(predict(&setup, AC_NONE).experts, 2 * price.experts, 1e-9);
     close_setting(&setup);
 }
 
@@ -208,15 +210,15 @@ static void test_cost__rows_without_packing(void **state)
     setting setup;
     open_setting(&setup, "qwen3-vl-30b-a3b");
     setup.options.data_pack = false;
-    cost k = predict(&setup, AC_NONE);
-    assert_int_equal(k.row.seq_len, 313);
-    assert_int_equal(row_kind_images(&k.row), 1);
-    expect_share(k.tokens_per_s * k.step, 32 * 313, 1e-9);
+    cost price = predict(&setup, AC_NONE);
+    assert_int_equal(price.row.seq_len, 313);
+    assert_int_equal(row_kind_images(&price.row), 1);
+    expect_share(price.tokens_per_s * price.step, 32 * 313, 1e-9);
     setup.options.data_pack = true;
     cost packed = predict(&setup, AC_NONE);
     /* A full row holds 26 such samples and leaves 54 tokens. */
-    expect_share(k.memory, packed.memory / (8192 / 313), 0.01);
-    expect_share(k.mfu * k.step, packed.mfu * packed.step / (8192 / 313), 0.01);
+    expect_share(price.memory, packed.memory / (8192 / 313), 0.01);
+    expect_share(price.mfu * price.step, packed.mfu * packed.step / (8192 / 313), 0.01);
     close_setting(&setup);
 }
 
@@ -306,9 +308,9 @@ static void test_cost__far_groups_take_the_network(void **state)
     open_setting(&setup, "qwen3-vl-30b-a3b");
     setup.options.parallelism_data_parallel_shard_degree = 8;
     setup.options.parallelism_data_parallel_replicate_degree = 2;
-    cost k = predict(&setup, AC_NONE);
-    assert_false(k.traffic[TRAFFIC_GATHER].between_nodes);
-    assert_true(k.traffic[TRAFFIC_REPLICATE].between_nodes);
+    cost price = predict(&setup, AC_NONE);
+    assert_false(price.traffic[TRAFFIC_GATHER].between_nodes);
+    assert_true(price.traffic[TRAFFIC_REPLICATE].between_nodes);
     setup.options.parallelism_data_parallel_shard_degree = 16;
     setup.options.parallelism_data_parallel_replicate_degree = 1;
     assert_true(predict(&setup, AC_NONE).traffic[TRAFFIC_GATHER].between_nodes);
@@ -325,23 +327,23 @@ static void test_cost__adapters_of_a_node_share_a_ring(void **state)
     setup.speeds.of[RATE_LINK] = 300e9;
     setup.speeds.of[RATE_NETWORK] = 20e9;
     setup.options.parallelism_data_parallel_shard_degree = 16;
-    cost k = predict(&setup, AC_NONE);
-    expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 160e9,
-                 1e-9);
-    expect_share(k.traffic[TRAFFIC_REDUCE].seconds, (double)k.traffic[TRAFFIC_REDUCE].bytes / 160e9,
-                 1e-9);
+    cost price = predict(&setup, AC_NONE);
+    expect_share(price.traffic[TRAFFIC_GATHER].seconds,
+                 (double)price.traffic[TRAFFIC_GATHER].bytes / 160e9, 1e-9);
+    expect_share(price.traffic[TRAFFIC_REDUCE].seconds,
+                 (double)price.traffic[TRAFFIC_REDUCE].bytes / 160e9, 1e-9);
     setup.speeds.of[RATE_NETWORK] = 50e9; /* now the links within the node are slower */
-    k = predict(&setup, AC_NONE);
-    expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9,
-                 1e-9);
+    price = predict(&setup, AC_NONE);
+    expect_share(price.traffic[TRAFFIC_GATHER].seconds,
+                 (double)price.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
     setup.speeds.of[RATE_NETWORK] = 20e9;
     setup.options.parallelism_data_parallel_shard_degree = 8;
     setup.options.parallelism_data_parallel_replicate_degree = 2;
-    k = predict(&setup, AC_NONE);
-    expect_share(k.traffic[TRAFFIC_GATHER].seconds, (double)k.traffic[TRAFFIC_GATHER].bytes / 300e9,
-                 1e-9);
-    expect_share(k.traffic[TRAFFIC_REPLICATE].seconds,
-                 (double)k.traffic[TRAFFIC_REPLICATE].bytes / 20e9, 1e-9);
+    price = predict(&setup, AC_NONE);
+    expect_share(price.traffic[TRAFFIC_GATHER].seconds,
+                 (double)price.traffic[TRAFFIC_GATHER].bytes / 300e9, 1e-9);
+    expect_share(price.traffic[TRAFFIC_REPLICATE].seconds,
+                 (double)price.traffic[TRAFFIC_REPLICATE].bytes / 20e9, 1e-9);
     close_setting(&setup);
 }
 
@@ -357,18 +359,18 @@ static void test_cost__experts_cross_by_their_own_adapter(void **state)
     setup.options.parallelism_data_parallel_replicate_degree = 1;
     setup.options.parallelism_data_parallel_shard_degree = 16;
     setup.options.parallelism_expert_parallel_degree = 16;
-    cost k = predict(&setup, AC_NONE);
-    expect_share(k.traffic[TRAFFIC_EXPERT].seconds,
-                 (double)k.traffic[TRAFFIC_EXPERT].bytes * 8 / 15 / 20e9, 1e-9);
+    cost price = predict(&setup, AC_NONE);
+    expect_share(price.traffic[TRAFFIC_EXPERT].seconds,
+                 (double)price.traffic[TRAFFIC_EXPERT].bytes * 8 / 15 / 20e9, 1e-9);
     setup.options.parallelism_expert_parallel_degree = 8;
-    k = predict(&setup, AC_NONE);
-    assert_false(k.traffic[TRAFFIC_EXPERT].between_nodes);
-    expect_share(k.traffic[TRAFFIC_EXPERT].seconds, (double)k.traffic[TRAFFIC_EXPERT].bytes / 300e9,
-                 1e-9);
+    price = predict(&setup, AC_NONE);
+    assert_false(price.traffic[TRAFFIC_EXPERT].between_nodes);
+    expect_share(price.traffic[TRAFFIC_EXPERT].seconds,
+                 (double)price.traffic[TRAFFIC_EXPERT].bytes / 300e9, 1e-9);
     /* The experts of 48 layers in two pieces, one on each node; bf16 before forward and before
      * backward, except for the last layer; 2 micro-steps. */
     const double experts = 2.0 * (2 * 48 - 1) * 128 * 3 * 2048 * 768 / 8 / 2 * 2;
-    const traffic *gather = &k.traffic[TRAFFIC_GATHER];
+    const traffic *gather = &price.traffic[TRAFFIC_GATHER];
     expect_share(gather->seconds, experts / 20e9 + ((double)gather->bytes - experts) / 160e9, 1e-6);
     close_setting(&setup);
 }
