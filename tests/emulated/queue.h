@@ -50,9 +50,9 @@ typedef struct node {
     _Alignas(16) char args[QUEUE_ARGS_MAX];
 } node;
 
-/* The nodes of a stream or of one branch of a graph. The node at place p is at[p - gone]. */
+/* The nodes of a stream or of one branch of a graph. The node at `place` is at[place - gone]. */
 struct lane {
-    node *at;                        /* [n] */
+    node *at;                        /* [count] */
     int64_t count, capacity, passed; /* passed: how many have run */
     int64_t gone;                    /* how many have run and were dropped */
 };

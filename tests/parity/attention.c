@@ -20,7 +20,8 @@ typedef struct attention {
     int64_t q_stride, k_stride, v_stride, o_stride;
 } attention;
 
-/* The borders of the keys. The function below gives the key that belongs to query t itself. */
+/* The borders of the keys. The function below gives the key that belongs to query `token` itself.
+ */
 static const int32_t *key_borders(const attention *sizes)
 {
     return sizes->cu_keys ? sizes->cu_keys : sizes->cu;

@@ -136,13 +136,13 @@ static tensor upload_tensor(parity *test, const double *values, int64_t n, st_dt
 {
     size_t size = (size_t)st_dtype_size(dtype);
     void *rounded = hold_memory(test, (size_t)n * size);
-    tensor token = {.ref = parity_zeros(test, n), .n = n, .dtype = dtype};
+    tensor array = {.ref = parity_zeros(test, n), .n = n, .dtype = dtype};
     for (int64_t i = 0; i < n; i++) {
         store_element(rounded, dtype, i, values[i]);
-        token.ref[i] = read_element(rounded, dtype, i);
+        array.ref[i] = read_element(rounded, dtype, i);
     }
-    token.dev = parity_bytes(test, rounded, (size_t)n * size);
-    return token;
+    array.dev = parity_bytes(test, rounded, (size_t)n * size);
+    return array;
 }
 
 tensor parity_upload(parity *test, const double *values, int64_t n)
@@ -173,9 +173,9 @@ tensor parity_tensor_acc(parity *test, int64_t n, double scale)
     return drawn(test, n, scale, test->queue->dev->backend->acc);
 }
 
-void *parity_at(tensor token, int64_t index)
+void *parity_at(tensor array, int64_t index)
 {
-    return (char *)token.dev + index * (int64_t)st_dtype_size(token.dtype);
+    return (char *)array.dev + index * (int64_t)st_dtype_size(array.dtype);
 }
 
 static void mix_bits(parity *test, const void *bytes, size_t count)
@@ -185,16 +185,16 @@ static void mix_bits(parity *test, const void *bytes, size_t count)
         test->bits = (test->bits ^ second[i]) * 0x100000001b3u;
 }
 
-double *parity_fetch(parity *test, tensor token)
+double *parity_fetch(parity *test, tensor array)
 {
-    size_t bytes = (size_t)token.n * (size_t)st_dtype_size(token.dtype);
+    size_t bytes = (size_t)array.n * (size_t)st_dtype_size(array.dtype);
     void *got = hold_memory(test, bytes);
-    assert_ok(test->queue->dev->backend->to_host(test->queue, got, token.dev, bytes));
+    assert_ok(test->queue->dev->backend->to_host(test->queue, got, array.dev, bytes));
     assert_ok(test->queue->dev->backend->wait(test->queue));
     mix_bits(test, got, bytes);
-    double *out = parity_zeros(test, token.n);
-    for (int64_t i = 0; i < token.n; i++)
-        out[i] = read_element(got, token.dtype, i);
+    double *out = parity_zeros(test, array.n);
+    for (int64_t i = 0; i < array.n; i++)
+        out[i] = read_element(got, array.dtype, i);
     return out;
 }
 
@@ -263,30 +263,30 @@ static void compare_bf16(parity *test, const char *what, const int64_t *at, int6
     compare_errors(test, what, n, got, want, other, slack);
 }
 
-void parity_expect_order(parity *test, const char *what, tensor token, const double *want,
+void parity_expect_order(parity *test, const char *what, tensor array, const double *want,
                          const double *order, double tolerance)
 {
     if (test->bench)
         return;
-    double *got = parity_fetch(test, token), scale = 0;
-    for (int64_t i = 0; i < token.n; i++)
+    double *got = parity_fetch(test, array), scale = 0;
+    for (int64_t i = 0; i < array.n; i++)
         if (isfinite(want[i]) && fabs(want[i]) > scale)
             scale = fabs(want[i]);
-    double slack = tolerance * epsilon_of(token.dtype) * scale;
-    if (token.dtype == DT_BF16) {
-        compare_bf16(test, what, NULL, token.n, got, want, order, slack);
+    double slack = tolerance * epsilon_of(array.dtype) * scale;
+    if (array.dtype == DT_BF16) {
+        compare_bf16(test, what, NULL, array.n, got, want, order, slack);
         return;
     }
-    for (int64_t i = 0; i < token.n; i++)
+    for (int64_t i = 0; i < array.n; i++)
         compare_values(test, what, i, got[i], want[i], slack);
     if (order && test->queue->dev->backend->act == DT_BF16)
-        compare_errors(test, what, token.n, got, want, order, slack);
+        compare_errors(test, what, array.n, got, want, order, slack);
 }
 
-void parity_expect(parity *test, const char *what, tensor token, const double *want,
+void parity_expect(parity *test, const char *what, tensor array, const double *want,
                    double tolerance)
 {
-    parity_expect_order(test, what, token, want, NULL, tolerance);
+    parity_expect_order(test, what, array, want, NULL, tolerance);
 }
 
 void parity_expect_ints(parity *test, const char *what, const int32_t *dev, const int32_t *want,
@@ -318,26 +318,26 @@ static double central_difference(double *x, parity_loss_fn loss, const void *of)
     return (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * step);
 }
 
-void parity_gradient(parity *test, const char *what, tensor token, const double *base, double *x,
+void parity_gradient(parity *test, const char *what, tensor array, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance)
 {
-    double *got = parity_fetch(test, token);
+    double *got = parity_fetch(test, array);
     if (test->bench || test->bits_only)
         return;
     /* The differences themselves are accurate to about 1e-9 of the largest gradient, and to the
      * rounding of the loss divided by the step. */
-    const double relative = tolerance * epsilon_of(token.dtype) + 1e-9,
+    const double relative = tolerance * epsilon_of(array.dtype) + 1e-9,
                  rounding = 1e-12 * (1 + fabs(loss(of)));
-    int64_t n = token.n > LARGE ? LARGE_SAMPLE : GRADIENT_SAMPLE, at[GRADIENT_SAMPLE];
-    n = token.n < n ? token.n : n;
+    int64_t n = array.n > LARGE ? LARGE_SAMPLE : GRADIENT_SAMPLE, at[GRADIENT_SAMPLE];
+    n = array.n < n ? array.n : n;
     double want[GRADIENT_SAMPLE], scale = 0;
     for (int64_t i = 0; i < n; i++) {
-        at[i] = n == token.n ? i : parity_below(test, token.n);
+        at[i] = n == array.n ? i : parity_below(test, array.n);
         want[i] = central_difference(x + at[i], loss, of) + (base ? base[at[i]] : 0);
         scale = fabs(want[i]) > scale ? fabs(want[i]) : scale;
     }
     const double slack = relative * scale + rounding;
-    if (token.dtype == DT_BF16) {
+    if (array.dtype == DT_BF16) {
         double chosen[GRADIENT_SAMPLE];
         for (int64_t i = 0; i < n; i++)
             chosen[i] = got[at[i]];

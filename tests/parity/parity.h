@@ -100,20 +100,20 @@ double parity_uniform(parity *test, double low, double high);
 int64_t parity_below(parity *test, int64_t n); /* 0 .. n-1 */
 
 /* The device's address of element index. */
-void *parity_at(tensor token, int64_t index);
+void *parity_at(tensor array, int64_t index);
 
 /* The numbers that the device holds now, as doubles. Freed with the case. */
-double *parity_fetch(parity *test, tensor token);
+double *parity_fetch(parity *test, tensor array);
 
 /* x rounded to the device's type of activations, for writing down an order of roundings. */
 double parity_round(const parity *test, double x);
 
-void parity_expect(parity *test, const char *what, tensor token, const double *want,
+void parity_expect(parity *test, const char *what, tensor array, const double *want,
                    double tolerance);
 /* `order` holds the numbers that the published model's order of bf16 roundings gives, which may
  * round more than once; for an array in the type of accumulation, the bf16 numbers that the
  * published model has there. */
-void parity_expect_order(parity *test, const char *what, tensor token, const double *want,
+void parity_expect_order(parity *test, const char *what, tensor array, const double *want,
                          const double *order, double tolerance);
 void parity_expect_ints(parity *test, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
@@ -126,10 +126,10 @@ bool errors_wanted(const char *op);
 int64_t errors_compared(const char *op); /* how many outputs of the op were compared */
 void errors_print(void);
 
-/* Checks that t is base + d loss / d x (base NULL: 0), for all elements of x or a sample of them.
- * `loss` reads x. */
+/* Checks that `array` is base + d loss / d x (base NULL: 0), for all elements of x or a sample of
+ * them. `loss` reads x. */
 typedef double (*parity_loss_fn)(const void *of);
-void parity_gradient(parity *test, const char *what, tensor token, const double *base, double *x,
+void parity_gradient(parity *test, const char *what, tensor array, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
 
 void parity_done(parity *test); /* frees everything that a case made */

@@ -243,7 +243,7 @@ static void fiber_body(void)
             fiber_switch(self, NULL);
         else
             go_to(self, next);
-        /* The fiber that switched here has made m.self the running thread. */
+        /* The fiber that switched here has made machine.self the running thread. */
     }
 }
 

@@ -14,7 +14,7 @@
 #include "tests/bench/prepd/turns.h"
 
 typedef struct jpegs {
-    span *file; /* [n] */
+    span *file; /* [count] */
     size_t count;
     size_t most_rgb; /* bytes of the largest picture */
 } jpegs;

@@ -36,7 +36,7 @@ static const setting settings[] = {
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };
 
 typedef struct pictures {
-    const uint8_t *pixels[MOST_IMAGES]; /* [n] of [patches, 768] u8 */
+    const uint8_t *pixels[MOST_IMAGES]; /* [count] of [patches, 768] u8 */
     int64_t patches[MOST_IMAGES];
     int64_t count, bytes, largest;
 } pictures;

@@ -33,11 +33,11 @@ static inline int64_t cpu_of(const char *pid)
     for (struct dirent *listed; (listed = readdir(tasks));) {
         long long ns = 0;
         snprintf(path, sizeof(path), "/proc/%s/task/%s/schedstat", pid, listed->d_name);
-        FILE *out = listed->d_name[0] == '.' ? NULL : fopen(path, "r");
-        if (out && fscanf(out, "%lld", &ns) == 1)
+        FILE *from = listed->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (from && fscanf(from, "%lld", &ns) == 1)
             total += ns;
-        if (out)
-            fclose(out);
+        if (from)
+            fclose(from);
     }
     closedir(tasks);
     return total;

@@ -39,11 +39,11 @@ static int read_step(void)
     int number = -1;
     assert_ok(folder_step_path(path, base, STEP, NULL));
     snprintf(file, sizeof file, "%s/number", path);
-    FILE *out = fopen(file, "re");
-    if (out && fscanf(out, "%d", &number) != 1)
+    FILE *from = fopen(file, "re");
+    if (from && fscanf(from, "%d", &number) != 1)
         number = -1;
-    if (out)
-        fclose(out);
+    if (from)
+        fclose(from);
     return number;
 }
 

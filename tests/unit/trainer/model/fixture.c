@@ -101,7 +101,7 @@ void fixture_model(fixture *setup, const model_options *options, bool fixed_shap
 
 /* One word of a document's description. */
 typedef struct part {
-    int frames, height, width; /* a grid; t = 0: h tokens of text, or one more frame */
+    int frames, height, width; /* a grid; frames = 0: height tokens of text, or one more frame */
     bool video, next_frame;
 } part;
 
@@ -128,7 +128,7 @@ static bool read_part(const char **text, part *out)
     return true;
 }
 
-/* Writes documents into r, or only counts what they need. */
+/* Writes documents into `packed`, or only counts what they need. */
 typedef struct writer {
     row *packed;
     const model_dims *dims;

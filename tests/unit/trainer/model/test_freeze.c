@@ -42,7 +42,7 @@ static conf plain_conf(void)
 }
 
 typedef struct grads {
-    double **of; /* [p->n]; NULL if frozen */
+    double **of; /* [registry->count]; NULL if frozen */
     int64_t activation_bytes;
 } grads;
 

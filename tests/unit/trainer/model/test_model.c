@@ -8,13 +8,13 @@
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/ops/table.h"
 
-/* Limit on |a - b| / |b| of a tensor's gradient. Rounding in float through ten layers gives 2e-7 to
- * 3e-6; a wrong mask or border would give something of order 1. */
+/* Limit on |first - second| / |second| of a tensor's gradient. Rounding in float through ten layers
+ * gives 2e-7 to 3e-6; a wrong mask or border would give something of order 1. */
 static const double rounding = 1e-5;
 
 typedef struct result {
     double loss;
-    double **grad; /* [n] */
+    double **grad; /* [count] */
     int64_t count;
 } result;
 

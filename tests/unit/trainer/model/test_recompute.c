@@ -35,7 +35,7 @@ typedef struct scene {
 } scene;
 
 /* A model of three layers, the middle one dense. */
-static void open_scene(scene *picture)
+static void open_scene(scene *setup)
 {
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
@@ -46,38 +46,37 @@ static void open_scene(scene *picture)
     dims.vision.n_deepstack = 2;
     dims.vision.deepstack[0] = 0;
     dims.vision.deepstack[1] = 2;
-    fixture_open(&picture->setup, &dims);
-    picture->packed = fixture_row(&picture->setup, debug_documents, 3, true);
-    picture->options = (model_options){.training = true, .router_aux_coef = 0.01};
-    batch_caps_for(&picture->packed, 1, 1, 4, &picture->options.cap);
-    fixture_model(&picture->setup, &picture->options, false);
-    picture->loss = fixture_forward_backward(&picture->setup, &picture->packed, 1);
-    picture->grad = calloc((size_t)picture->setup.registry->count, sizeof *picture->grad);
-    assert_non_null(picture->grad);
-    for (int64_t i = 0; i < picture->setup.registry->count; i++)
-        picture->grad[i] = fixture_grad(&picture->setup, &picture->setup.registry->list[i]);
+    fixture_open(&setup->setup, &dims);
+    setup->packed = fixture_row(&setup->setup, debug_documents, 3, true);
+    setup->options = (model_options){.training = true, .router_aux_coef = 0.01};
+    batch_caps_for(&setup->packed, 1, 1, 4, &setup->options.cap);
+    fixture_model(&setup->setup, &setup->options, false);
+    setup->loss = fixture_forward_backward(&setup->setup, &setup->packed, 1);
+    setup->grad = calloc((size_t)setup->setup.registry->count, sizeof *setup->grad);
+    assert_non_null(setup->grad);
+    for (int64_t i = 0; i < setup->setup.registry->count; i++)
+        setup->grad[i] = fixture_grad(&setup->setup, &setup->setup.registry->list[i]);
 }
 
-static void close_scene(scene *picture)
+static void close_scene(scene *setup)
 {
-    for (int64_t i = 0; i < picture->setup.registry->count; i++)
-        free(picture->grad[i]);
-    free(picture->grad);
-    fixture_close(&picture->setup);
+    for (int64_t i = 0; i < setup->setup.registry->count; i++)
+        free(setup->grad[i]);
+    free(setup->grad);
+    fixture_close(&setup->setup);
 }
 
-static void check_bits(scene *picture, const recompute *text, const recompute *vision)
+static void check_bits(scene *setup, const recompute *text, const recompute *vision)
 {
-    picture->options.recomputed = (recomputes){*text, *vision};
-    fixture_model(&picture->setup, &picture->options, false);
+    setup->options.recomputed = (recomputes){*text, *vision};
+    fixture_model(&setup->setup, &setup->options, false);
     /* Runs twice, since a step must not depend on what the last one left in memory. */
     for (int time = 0; time < 2; time++)
-        assert_true(fixture_forward_backward(&picture->setup, &picture->packed, 1) ==
-                    picture->loss);
-    for (int64_t i = 0; i < picture->setup.registry->count; i++) {
-        const param *weight = &picture->setup.registry->list[i];
-        double *got = fixture_grad(&picture->setup, weight);
-        if (memcmp(got, picture->grad[i], (size_t)weight->count * sizeof *got) != 0)
+        assert_true(fixture_forward_backward(&setup->setup, &setup->packed, 1) == setup->loss);
+    for (int64_t i = 0; i < setup->setup.registry->count; i++) {
+        const param *weight = &setup->setup.registry->list[i];
+        double *got = fixture_grad(&setup->setup, weight);
+        if (memcmp(got, setup->grad[i], (size_t)weight->count * sizeof *got) != 0)
             fail_msg("%s: text %#x every %lld, vision %#x every %lld", weight->name, text->what,
                      (long long)text->every, vision->what, (long long)vision->every);
         free(got);
@@ -87,27 +86,27 @@ static void check_bits(scene *picture, const recompute *text, const recompute *v
 static void test_recompute__every_pair_of_modes_changes_no_bit(void **state)
 {
     (void)state;
-    scene picture;
-    open_scene(&picture);
+    scene setup;
+    open_scene(&setup);
     for (int text = 0; text < RULES; text++)
         for (int vision = 0; vision < RULES; vision++)
-            check_bits(&picture, &rules[text], &rules[vision]);
-    close_scene(&picture);
+            check_bits(&setup, &rules[text], &rules[vision]);
+    close_scene(&setup);
 }
 
 /* Tries every set of products that a layer can keep. */
 static void test_recompute__every_choice_changes_no_bit(void **state)
 {
     (void)state;
-    scene picture;
-    open_scene(&picture);
+    scene setup;
+    open_scene(&setup);
     for (int set = 0; set < 32; set++) {
         recompute one = {.what = RECOMPUTE_CHEAP};
         for (int i = 0; i < 5; i++)
             one.what |= set & (1 << i) ? products[i] : 0;
-        check_bits(&picture, &one, &one);
+        check_bits(&setup, &one, &one);
     }
-    close_scene(&picture);
+    close_scene(&setup);
 }
 
 /* Arrays that are recomputed take memory once for all layers, kept arrays take it once per
@@ -167,48 +166,48 @@ static status counted_attention(stream *queue, const attention_fwd_args *args)
     return real->attention_fwd(queue, args);
 }
 
-static void count_step(scene *picture, const recomputes *recomputed)
+static void count_step(scene *setup, const recomputes *recomputed)
 {
-    picture->options.recomputed = *recomputed;
-    fixture_model(&picture->setup, &picture->options, false);
-    ops_table counting = *picture->setup.queue->ops;
-    real = picture->setup.queue->ops;
+    setup->options.recomputed = *recomputed;
+    fixture_model(&setup->setup, &setup->options, false);
+    ops_table counting = *setup->setup.queue->ops;
+    real = setup->setup.queue->ops;
     counting.gemm = counted_gemm;
     counting.grouped_gemm = counted_grouped;
     counting.attention_fwd = counted_attention;
-    picture->setup.queue->ops = &counting;
+    setup->setup.queue->ops = &counting;
     memset(&count, 0, sizeof count);
-    fixture_forward_backward(&picture->setup, &picture->packed, 1);
-    picture->setup.queue->ops = real;
+    fixture_forward_backward(&setup->setup, &setup->packed, 1);
+    setup->setup.queue->ops = real;
 }
 
 static void test_recompute__plan_counts_the_work(void **state)
 {
     (void)state;
-    scene picture;
-    open_scene(&picture);
+    scene setup;
+    open_scene(&setup);
     training_share share;
-    groups_share(picture.setup.registry, &picture.setup.dims, &share);
-    count_step(&picture, &(recomputes){0});
+    groups_share(setup.setup.registry, &setup.setup.dims, &share);
+    count_step(&setup, &(recomputes){0});
     const int64_t dense = count.dense, experts = count.experts;
-    const flops one_each = {.text_attention = picture.setup.dims.text.layers,
-                            .vision_attention = picture.setup.dims.vision.depth};
-    const int64_t patches = picture.packed.n_patches + picture.packed.n_video_patches;
-    assert_int_equal(count.attention[1], picture.setup.dims.text.layers);
+    const flops one_each = {.text_attention = setup.setup.dims.text.layers,
+                            .vision_attention = setup.setup.dims.vision.depth};
+    const int64_t patches = setup.packed.n_patches + setup.packed.n_video_patches;
+    assert_int_equal(count.attention[1], setup.setup.dims.text.layers);
     for (int text = 0; text < RULES; text++)
         for (int vision = 0; vision < RULES; vision++) {
             const recomputes recomputed = {rules[text], rules[vision]};
             recompute_flops want;
-            recompute_plan_count(&recomputed, &picture.setup.dims, &share, &one_each,
-                                 picture.packed.n_tokens, patches, &want);
-            count_step(&picture, &recomputed);
+            recompute_plan_count(&recomputed, &setup.setup.dims, &share, &one_each,
+                                 setup.packed.n_tokens, patches, &want);
+            count_step(&setup, &recomputed);
             assert_int_equal(2 * (count.dense - dense), want.dense);
             assert_int_equal(2 * (count.experts - experts), want.experts);
-            assert_int_equal(count.attention[1] - picture.setup.dims.text.layers, want.attention);
-            assert_int_equal(count.attention[0] - picture.setup.dims.vision.depth,
+            assert_int_equal(count.attention[1] - setup.setup.dims.text.layers, want.attention);
+            assert_int_equal(count.attention[0] - setup.setup.dims.vision.depth,
                              want.vision_attention);
         }
-    close_scene(&picture);
+    close_scene(&setup);
 }
 
 int main(void)

@@ -25,7 +25,7 @@ typedef struct bench {
     optimizer *optim;
     conf options;
     double *weight;                /* on the device */
-    double **value, **m, **v, **g; /* [p->n] the loop's state */
+    double **value, **m, **v, **g; /* [registry->count] the loop's state */
 } bench;
 
 static double *filled(int64_t count, double mean, double spread, const char *purpose, uint64_t seed)

@@ -88,7 +88,7 @@ static void store_value(char *at, st_dtype dtype, int64_t index, int value)
     union {
         float single;
         uint32_t bits;
-    } uniform = {.single = (float)value};
+    } either = {.single = (float)value};
     switch (dtype) {
     case DT_F32:
         ((float *)at)[index] = (float)value;
@@ -103,7 +103,7 @@ static void store_value(char *at, st_dtype dtype, int64_t index, int value)
         ((int64_t *)at)[index] = value;
         break;
     case DT_BF16:
-        ((uint16_t *)at)[index] = (uint16_t)(uniform.bits >> 16);
+        ((uint16_t *)at)[index] = (uint16_t)(either.bits >> 16);
         break;
     default:
         ((uint8_t *)at)[index] = (uint8_t)value;
@@ -213,7 +213,8 @@ static void broadcast(const comm *group, int64_t count, st_dtype dtype, int root
     block_free(&array);
 }
 
-/* How many elements rank a gives to rank taker: uneven numbers, sometimes none, and some to itself.
+/* How many elements rank `sender` gives to rank `taker`: uneven numbers, sometimes none, and some
+ * to itself.
  */
 static int64_t given(const comm *group, int sender, int taker, int64_t count)
 {

@@ -102,67 +102,67 @@ typedef struct scene {
     backend_vtable backend;
     device *cpu, dev;
     stream *side, *queue;
-    const ops_table *ops; /* the real table of s */
+    const ops_table *ops; /* the real table of `queue` */
     profile *profiler;
 } scene;
 
-static void open_scene(scene *picture)
+static void open_scene(scene *setup)
 {
-    picture->backend = backend_cpu;
-    picture->backend.event_new = event_new;
-    picture->backend.event_free = event_free;
-    picture->backend.event_record = record_event;
-    picture->backend.event_wait = event_wait;
-    picture->backend.event_ns = measure_between;
-    picture->backend.copy = time_copy;
-    picture->backend.zero = zero;
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &picture->cpu));
-    assert_ok(picture->cpu->backend->stream_new(picture->cpu, &picture->queue));
-    assert_ok(picture->cpu->backend->stream_new(picture->cpu, &picture->side));
-    picture->dev = *picture->cpu;
-    picture->dev.backend = &picture->backend;
-    picture->ops = picture->queue->ops;
-    picture->queue->dev = picture->side->dev = &picture->dev;
-    now.of[0] = picture->queue;
-    now.of[1] = picture->side;
+    setup->backend = backend_cpu;
+    setup->backend.event_new = event_new;
+    setup->backend.event_free = event_free;
+    setup->backend.event_record = record_event;
+    setup->backend.event_wait = event_wait;
+    setup->backend.event_ns = measure_between;
+    setup->backend.copy = time_copy;
+    setup->backend.zero = zero;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &setup->cpu));
+    assert_ok(setup->cpu->backend->stream_new(setup->cpu, &setup->queue));
+    assert_ok(setup->cpu->backend->stream_new(setup->cpu, &setup->side));
+    setup->dev = *setup->cpu;
+    setup->dev.backend = &setup->backend;
+    setup->ops = setup->queue->ops;
+    setup->queue->dev = setup->side->dev = &setup->dev;
+    now.of[0] = setup->queue;
+    now.of[1] = setup->side;
     now.ns[0] = now.ns[1] = 0;
 }
 
-static void close_scene(scene *picture)
+static void close_scene(scene *setup)
 {
-    profile_free(&picture->profiler);
-    assert_true(picture->dev.backend == &picture->backend && !picture->dev.calls);
-    picture->queue->ops = picture->ops;
-    picture->queue->dev = picture->side->dev = picture->cpu;
-    picture->cpu->backend->stream_free(&picture->queue);
-    picture->cpu->backend->stream_free(&picture->side);
-    device_close(&picture->cpu);
+    profile_free(&setup->profiler);
+    assert_true(setup->dev.backend == &setup->backend && !setup->dev.calls);
+    setup->queue->ops = setup->ops;
+    setup->queue->dev = setup->side->dev = setup->cpu;
+    setup->cpu->backend->stream_free(&setup->queue);
+    setup->cpu->backend->stream_free(&setup->side);
+    device_close(&setup->cpu);
 }
 
 static void test_profile__exposed_and_overlapped(void **state)
 {
     (void)state;
-    scene picture;
-    open_scene(&picture);
-    stream *const queue = picture.queue, *const side = picture.side;
-    assert_ok(profile_new(queue, &picture.profiler));
+    scene setup;
+    open_scene(&setup);
+    stream *const queue = setup.queue, *const side = setup.side;
+    assert_ok(profile_new(queue, &setup.profiler));
     for (int step = 0; step < 2; step++) {
         now.ns[0] = now.ns[1] = 0;
-        assert_ok(profile_begin(picture.profiler));
+        assert_ok(profile_begin(setup.profiler));
         time_collective(side, "gather", 25000);
-        assert_ok(picture.dev.backend->copy(queue, NULL, NULL, 0)); /* computing until 10 us */
-        wait_for("gather");                                         /* 15 of the gather's 25 us */
-        time_collective(side, "reduce", 8000); /* overlaps with the copy below */
-        assert_ok(picture.dev.backend->copy(queue, NULL, NULL, 0));
+        assert_ok(setup.dev.backend->copy(queue, NULL, NULL, 0)); /* computing until 10 us */
+        wait_for("gather");                                       /* 15 of the gather's 25 us */
+        time_collective(side, "reduce", 8000);                    /* overlaps with the copy below */
+        assert_ok(setup.dev.backend->copy(queue, NULL, NULL, 0));
         wait_for("reduce");
         assert_ok(device_call_begins(queue, NULL)); /* a group of messages is named by its first */
         time_collective(queue, "exchange", 4000);
         time_collective(queue, "another", 1000);
         assert_ok(device_call_ended(queue));
         now.ns[0] += 3000; /* nothing of ours runs */
-        assert_ok(profile_end(picture.profiler, 0));
+        assert_ok(profile_end(setup.profiler, 0));
     }
-    const profile_sums *sums = profile_read(picture.profiler);
+    const profile_sums *sums = profile_read(setup.profiler);
     const profile_call *gather = find_call(sums, "gather"), *reduce = find_call(sums, "reduce");
     const profile_call *exchange = find_call(sums, "exchange");
     assert_int_equal(sums->n_calls, 3);
@@ -177,7 +177,7 @@ static void test_profile__exposed_and_overlapped(void **state)
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 2 * 20000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 2 * 3000);
     assert_int_equal(sums->total_ns, 2 * (10 + 15 + 10 + 5 + 3) * 1000);
-    close_scene(&picture);
+    close_scene(&setup);
 }
 
 /* A product that clears and copies first, as products of the CUDA backend do. */
@@ -193,24 +193,24 @@ static status time_product(stream *queue, const gemm_args *args)
 static void test_profile__a_call_inside_another_is_counted_once(void **state)
 {
     (void)state;
-    scene picture;
+    scene setup;
     ops_table ops = {.gemm = time_product};
-    open_scene(&picture);
-    picture.queue->ops = &ops;
-    assert_ok(profile_new(picture.queue, &picture.profiler));
-    assert_ok(profile_begin(picture.profiler));
-    assert_ok(op_gemm(picture.queue, NULL));
-    assert_ok(picture.dev.backend->copy(picture.queue, NULL, NULL,
-                                        0)); /* a copy outside a product counts as before */
+    open_scene(&setup);
+    setup.queue->ops = &ops;
+    assert_ok(profile_new(setup.queue, &setup.profiler));
+    assert_ok(profile_begin(setup.profiler));
+    assert_ok(op_gemm(setup.queue, NULL));
+    assert_ok(setup.dev.backend->copy(setup.queue, NULL, NULL,
+                                      0)); /* a copy outside a product counts as before */
     now.ns[0] += 3000;
-    assert_ok(profile_end(picture.profiler, 0));
-    const profile_sums *sums = profile_read(picture.profiler);
+    assert_ok(profile_end(setup.profiler, 0));
+    const profile_sums *sums = profile_read(setup.profiler);
     assert_int_equal(sums->calls, 2);
     assert_int_equal(sums->ns[PROFILE_DENSE], 50000);
     assert_int_equal(sums->ns[PROFILE_POINTWISE], 10000);
     assert_int_equal(sums->ns[PROFILE_IDLE], 3000);
     assert_int_equal(sums->total_ns, now.ns[0]); /* the parts add up to the whole */
-    close_scene(&picture);
+    close_scene(&setup);
 }
 
 int main(void)
