@@ -39,9 +39,8 @@ typedef struct index_sample {
 typedef struct index_beginning {
     int64_t
         before; /* how many samples back its predecessor is, with which it is compared; 0: none */
-    int32_t agrees; /* how many tokens it has in common with the predecessor, from the first on.
-                     * They include no place at which only one of the two shows a picture, or both
-                     * show different ones */
+    int32_t agrees; /* how many tokens it has in common with the predecessor, from the first on;
+                     * both show the same pictures */
     int32_t head;   /* tokens before its last picture, or before the last frames of its last clip;
                      * 0 without a picture */
     int32_t first_label; /* which token is the first with a label */

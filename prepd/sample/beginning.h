@@ -7,8 +7,7 @@
 
 /* Places and counts of tokens, without the pads of pictures and clips. */
 typedef struct text_beginning {
-    int64_t agrees;      /* tokens in common with the other text, from the first on; they include no
-                          * place at which only one of the two shows a picture or a pair of frames */
+    int64_t agrees;      /* tokens in common with the other text, from the first on */
     int64_t head;        /* tokens before the last picture or pair of frames; 0 without any */
     int64_t first_label; /* which token is the first with a label */
 } text_beginning;
