@@ -280,7 +280,7 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     cost price = {.row = row_kind_of(options, dims)};
     TRY(step_flops(options, dims, &price));
     double rows = (double)options->training_local_batch_size;
-    double images = (double)row_kind_images(&price.row);
+    double images = row_kind_images(&price.row);
     double patches = images * (double)(price.row.grid[0] * price.row.grid[1] * price.row.grid[2]);
     layout cut = *degrees;
     TRY(stage_plan(options, dims, registry, &cut));
@@ -304,6 +304,11 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     price.step = compute + price.exposed + price.bubble + price.update;
     double tokens = (double)(options->training_global_batch_size * price.row.seq_len);
     price.tokens_per_s = tokens / (double)degrees->world / price.step;
+    const double pairs = row_kind_pairs(&price.row) * (double)options->training_global_batch_size;
+    price.pairs_per_s = pairs / price.step;
+    price.pair_flops = (double)price.flops.training / pairs;
+    price.saving = row_kind_saving(&price.row, dims);
+    price.unknown_shares = row_kind_unknown(options, &price.row);
     price.mfu =
         (double)price.flops.training / (double)degrees->world / price.step / speeds->of[RATE_PEAK];
     *out = price;
@@ -319,15 +324,34 @@ static void print_part(FILE *to, const char *name, double seconds, double step)
     fprintf(to, "  %-26s %10s ms %5.1f %%\n", name, ms, 100.0 * seconds / step);
 }
 
+/* Prints how fast questions are trained on, and what sharing saves. */
+static void print_pairs(FILE *to, const cost *price)
+{
+    fprintf(to, "  %-26s %10.1f pairs/s of all ranks, %.3g TFLOP each", "questions with answers",
+            price->pairs_per_s, price->pair_flops * 1e-12);
+    if (price->row.questions > 1)
+        fprintf(to, ", %.2f times fewer than with data.group none", price->saving);
+    fputs("\n", to);
+    if (price->unknown_shares)
+        fprintf(to, "  how many samples share a picture is not known here, so none is counted as "
+                    "shared; prepd plan prints it\n");
+}
+
 void cost_print(const cost *price, const layout *degrees, FILE *to)
 {
     static const double GIB = 1073741824.0;
     fprintf(to, "rows of %s of %" PRId64 " tokens",
             price->row.seq_len < 2 * price->row.document ? "one document" : "documents",
             price->row.document);
+    if (price->row.prefix > 0)
+        fprintf(to, ", of which %" PRId64 " stand once for %.2f of them", price->row.prefix,
+                price->row.questions);
     if (price->row.grid[0] > 0)
         fprintf(to, " with a picture of %dx%dx%d patches%s", price->row.grid[0], price->row.grid[1],
-                price->row.grid[2], price->row.seq_len < 2 * price->row.document ? "" : " each");
+                price->row.grid[2],
+                price->row.questions > 1                       ? ", shared"
+                : price->row.seq_len < 2 * price->row.document ? ""
+                                                               : " each");
     fprintf(to, "; FLOPs of a step, forward:\n");
     const struct {
         const char *name;
@@ -363,4 +387,5 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     print_part(to, "pipeline bubble", price->bubble, price->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step",
             price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);
+    print_pairs(to, price);
 }

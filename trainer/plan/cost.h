@@ -49,6 +49,10 @@ typedef struct cost {
     double bubble;       /* seconds lost in a pipeline, by filling it and by its slowest stage */
     double step;         /* seconds of the whole step */
     double tokens_per_s; /* of one rank */
+    double pairs_per_s;  /* questions with their answers, of all ranks */
+    double pair_flops;   /* useful FLOPs of such a pair */
+    double saving;       /* how many times more they would be without sharing */
+    bool unknown_shares; /* samples share pictures, and how many do is not known */
     double mfu;          /* useful FLOP/s as a share of RATE_PEAK */
 } cost;
 

@@ -1,22 +1,53 @@
 /* row_work.c: the row that a plan assumes, and the bytes that element-wise ops move. */
 #include "trainer/plan/row_work.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { ACT = 2 /* bytes of bf16 */, VQA_DOCUMENT = 313 };
+enum {
+    ACT = 2, /* bytes of bf16 */
+    VQA_DOCUMENT = 313,
+    /* What a sample of VQAv2 has of its own: the question, the turn's end and the answer. What
+     * comes before, the beginning of the turn and the picture, is the same for all questions. */
+    VQA_BRANCH = 14,
+};
 static const int32_t VQA_GRID[3] = {1, 30, 40};
+static const double VQA_QUESTIONS = 443757.0 / 82783.0; /* VQAv2's training set: per picture */
+
+static bool shares_images(const conf *options)
+{
+    return options->data_group == GROUP_SHARED_IMAGE || options->data_group == GROUP_SHARED_PREFIX;
+}
+
+/* The tokens of the documents that show one image. */
+static double unit_tokens(const row_kind *row)
+{
+    return (double)row->prefix + row->questions * (double)(row->document - row->prefix);
+}
 
 row_kind row_kind_of(const conf *options, const model_dims *dims)
 {
-    row_kind kind = {.seq_len = options->training_seq_len, .document = options->training_seq_len};
+    row_kind kind = {.seq_len = options->training_seq_len,
+                     .document = options->training_seq_len,
+                     .questions = 1};
     if (dims->vision.depth == 0 || options->data_format == DATA_TEXT)
         return kind;
     if (kind.document > VQA_DOCUMENT)
         kind.document = VQA_DOCUMENT;
     memcpy(kind.grid, VQA_GRID, sizeof kind.grid);
-    if (!options->data_pack) /* the rest of the row is padding, which a shape bucket cuts off */
-        kind.seq_len = kind.document;
+    if (shares_images(options) && options->data_format == DATA_VQAV2) {
+        kind.questions = VQA_QUESTIONS;
+        if (options->data_group == GROUP_SHARED_PREFIX && kind.document > VQA_BRANCH)
+            kind.prefix = kind.document - VQA_BRANCH;
+    }
+    if (!options->data_pack && unit_tokens(&kind) < (double)kind.seq_len)
+        kind.seq_len = llround(unit_tokens(&kind)); /* the rest is padding, which is cut off */
     return kind;
+}
+
+bool row_kind_unknown(const conf *options, const row_kind *row)
+{
+    return shares_images(options) && row->questions == 1;
 }
 
 /* Counts the arrays that the forward pass reads and writes. Both passes move about three times as
@@ -36,21 +67,67 @@ double cost_block_bytes(const vision_dims *vision)
     return 3.0 * forward * ACT;
 }
 
-int64_t row_kind_images(const row_kind *row)
+/* How often a row has what shares one image; the last time perhaps in part. */
+static double row_units(const row_kind *row)
 {
-    return row->grid[0] > 0 ? row->seq_len / row->document : 0; /* the rest of the row is text */
+    return (double)row->seq_len / unit_tokens(row);
+}
+
+double row_kind_images(const row_kind *row)
+{
+    if (row->questions > 1)
+        return row_units(row);
+    return row->grid[0] > 0 ? (double)(row->seq_len / row->document)
+                            : 0; /* the rest of the row is text */
+}
+
+double row_kind_pairs(const row_kind *row)
+{
+    return row->questions > 1 ? row_units(row) * row->questions
+                              : (double)(row->seq_len / row->document);
+}
+
+/* The FLOPs of a row whose documents share their images, on average. */
+static void shared_flops(const row_kind *row, const model_dims *dims, flops *out)
+{
+    const int64_t own = row->document - row->prefix;
+    const double pairs = (double)document_pairs(row->prefix) +
+                         row->questions * (double)(document_pairs(own) + own * row->prefix);
+    const double units = row_units(row);
+    flops eye;
+    dims_flops(dims, row->seq_len, llround(units * pairs), NULL, 0, out);
+    dims_flops(dims, 0, 0, row->grid, 1, &eye);
+    out->patch_embed = llround(units * (double)eye.patch_embed);
+    out->vision_blocks = llround(units * (double)eye.vision_blocks);
+    out->vision_attention = llround(units * (double)eye.vision_attention);
+    out->mergers = llround(units * (double)eye.mergers);
+    out->forward += out->patch_embed + out->vision_blocks + out->vision_attention + out->mergers;
 }
 
 void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out)
 {
     const int64_t whole = row->seq_len / row->document, rest = row->seq_len % row->document;
     flops sum = {0}, work;
-    for (int64_t i = 0; i < whole + (rest > 0); i++) {
+    if (row->questions > 1)
+        shared_flops(row, dims, &sum);
+    for (int64_t i = 0; i < whole + (rest > 0) && row->questions <= 1; i++) {
         const int64_t length = i < whole ? row->document : rest;
-        dims_flops(dims, length, document_pairs(length), row->grid, i < row_kind_images(row),
+        dims_flops(dims, length, document_pairs(length), row->grid, row->grid[0] > 0 && i < whole,
                    &work);
         flops_add(&sum, &work);
     }
     sum.training = 0;
     *out = sum;
+}
+
+double row_kind_saving(const row_kind *row, const model_dims *dims)
+{
+    row_kind apart = *row;
+    flops shared, whole;
+    apart.questions = 1;
+    apart.prefix = 0;
+    row_kind_flops(row, dims, &shared);
+    row_kind_flops(&apart, dims, &whole);
+    return (double)whole.forward / row_kind_pairs(&apart) /
+           ((double)shared.forward / row_kind_pairs(row));
 }

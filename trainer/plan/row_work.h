@@ -11,16 +11,27 @@
 typedef struct row_kind {
     int64_t seq_len, document;
     int32_t grid[3];
+    double questions; /* documents that show one image, which the row has once; 1: not shared */
+    int64_t prefix;   /* tokens that these documents have in common and the row has once; else 0 */
 } row_kind;
 /* The assumed row. Formats with images get the mean sample of VQAv2, which has 313
  * tokens and an image of 640 x 480, or 30 x 40 patches. For text a row is one document. Without
- * data.pack a row is a single document, since shape buckets cut off its padding; padding inside a
- * bucket is not counted. */
+ * data.pack a row is a single document, or those that share their image, since shape buckets cut
+ * off its padding; padding inside a bucket is not counted.
+ *
+ * Where data.group lets samples share images or their beginning, VQAv2's mean of 5.36 questions
+ * show one image. How many do in another data set is known only to the daemon that has it indexed
+ * (`prepd plan`), so there nothing counts as shared. */
 row_kind row_kind_of(const conf *options, const model_dims *dims);
+/* Whether data.group shares what row_kind_of cannot know. */
+bool row_kind_unknown(const conf *options, const row_kind *row);
 /* FLOPs of the forward pass over one such row; out->training is 0. */
 void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out);
-/* Images of a row. */
-int64_t row_kind_images(const row_kind *row);
+/* Images of a row, and questions with their answers; on average, where they are shared. */
+double row_kind_images(const row_kind *row);
+double row_kind_pairs(const row_kind *row);
+/* How many times as many FLOPs a question with its answer would take if nothing were shared. */
+double row_kind_saving(const row_kind *row, const model_dims *dims);
 /* Bytes that element-wise work moves in the forward and the backward pass, for one token in a
  * decoder layer and for one patch in a vision block. */
 double cost_layer_bytes(const text_dims *text);

@@ -68,7 +68,7 @@ static void time_ends(const conf *options, const model_dims *dims, const trainin
     const double back = share->vision_dgrad,
                  recomputed = options->activation_checkpoint_mode == AC_FULL ? back : 0;
     const double patches =
-        (double)(row_kind_images(&row) * row.grid[0] * row.grid[1] * row.grid[2]);
+        row_kind_images(&row) * (double)(row.grid[0] * row.grid[1] * row.grid[2]);
     flops work;
     row_kind_flops(&row, dims, &work);
     out->after = (double)work.head * (2 + share->head_wgrad) / speeds->of[RATE_DENSE];

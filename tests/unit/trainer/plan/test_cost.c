@@ -203,6 +203,41 @@ static void test_cost__work_is_divided_by_rates(void **state)
     close_setting(&setup);
 }
 
+/* VQAv2's questions share a picture, and with shared_prefix all that comes before the question. */
+static void test_cost__questions_that_share_a_picture(void **state)
+{
+    (void)state;
+    const double questions = 443757.0 / 82783.0;
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    const cost apart = predict(&setup, AC_NONE);
+    expect_share(apart.pairs_per_s * apart.step, 32 * 26, 1e-9);
+    expect_share(apart.saving, 1, 1e-9);
+    setup.options.data_group = GROUP_SHARED_IMAGE;
+    const cost image = predict(&setup, AC_NONE);
+    expect_share(image.pairs_per_s * image.step, 32 * 8192 / 313.0, 1e-9);
+    expect_share((double)image.flops.vision_blocks,
+                 (double)apart.flops.vision_blocks * 8192 / 313 / 26 / questions, 1e-9);
+    setup.options.data_group = GROUP_SHARED_PREFIX;
+    const cost prefix = predict(&setup, AC_NONE);
+    expect_share(prefix.pairs_per_s * prefix.step,
+                 32 * 8192 / ((313 - 14 + 14 * questions) / questions), 1e-9);
+    /* What is computed for a question is that of its own tokens and a part of the prefix. */
+    expect_share(prefix.saving,
+                 (double)apart.flops.forward / apart.pairs_per_s / apart.step /
+                     ((double)prefix.flops.forward / prefix.pairs_per_s / prefix.step),
+                 1e-9);
+    expect_share(apart.pair_flops / prefix.pair_flops, prefix.saving, 0.01);
+    assert_true(image.saving > 1.2 && prefix.saving > 3 * image.saving);
+    assert_false(prefix.unknown_shares);
+    setup.options.data_format =
+        DATA_CONVERSATIONS; /* how many share a picture, only the daemon knows */
+    const cost other = predict(&setup, AC_NONE);
+    expect_share(other.pairs_per_s, apart.pairs_per_s, 1e-9);
+    assert_true(other.unknown_shares);
+    close_setting(&setup);
+}
+
 /* With one sample in a row, only its own tokens and its own picture are computed. */
 static void test_cost__rows_without_packing(void **state)
 {
@@ -501,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_cost__questions_that_share_a_picture),
         cmocka_unit_test(test_cost__rows_without_packing),
         cmocka_unit_test(test_cost__a_short_part_is_not_called_nothing),
         cmocka_unit_test(test_recompute__keeps_what_fits),
