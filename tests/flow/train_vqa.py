@@ -1,11 +1,17 @@
 """The accuracy of generated answers by VQAv2's rules. On generated pictures all ten annotators agree, so it must be the
-accuracy that teacher forcing counts; with annotators changed by hand, it must be what the rules say."""
+accuracy that teacher forcing counts; with annotators changed by hand, it must be what the rules say. Questions that
+share a prefix in their rows get the answers and the accuracy that they get apart."""
 
 import json
+import os
 import re
+import sys
 
-from prepd_flow import Daemon, Folder, check, main, run
+from prepd_flow import SOURCE, Daemon, Folder, check, main, run
 from train_flow import SHORT, options, trainer
+
+sys.path.insert(0, os.path.join(SOURCE, "proto"))
+import client  # noqa: E402
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
 
@@ -59,6 +65,14 @@ def agrees_with_teacher_forcing_and_the_rules():
             check(sum(k for _, k in mine) == m, f"{types}")
             check(abs(sum(p * k for p, k in mine) / m - vqa) < 0.01, f"{types}")
         page(f.file("page.html"), m, vqa)
+        shared = ("--data.group", "shared_prefix")
+        with Daemon(f.config, *shared):
+            rows = client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0, prefixes=True)
+            prefixes = sum(int((row["doc_part"] < 0).sum()) for row in rows)
+            check(prefixes > 0, "no held-out questions share a prefix")
+            together = judged(f, model, "--eval.page", f.file("shared.html"), *shared)
+        check(together[:4] == (forced, n, vqa, m) and sorted(together[4]) == sorted(types), f"{together}, apart {forced} {vqa}")
+        page(f.file("shared.html"), m, vqa)
         # Now two of the ten annotators agree with the answer and eight do not. A right answer is then worth 0.6.
         for q in document["annotations"]:
             for a in q["answers"][2:]:
