@@ -344,7 +344,7 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
             price->row.seq_len < 2 * price->row.document ? "one document" : "documents",
             price->row.document);
     if (price->row.prefix > 0)
-        fprintf(to, ", of which %" PRId64 " stand once for %.2f of them", price->row.prefix,
+        fprintf(to, ", of which %" PRId64 " stand once for %.2f of them,", price->row.prefix,
                 price->row.questions);
     if (price->row.grid[0] > 0)
         fprintf(to, " with a picture of %dx%dx%d patches%s", price->row.grid[0], price->row.grid[1],
