@@ -77,6 +77,20 @@ def the_words_are_those_of_one_rank():
                 got = judged(f, model, name, of_layout(degrees))
                 check(got == want, f"{name}: {got}\nwanted {want}")
             between_steps(f, model)
+        together(f, model, want)
+
+
+def together(f, model, apart):
+    """The same where questions share a prefix in their rows; the words are those that they get apart."""
+    shared = {"data.group": "shared_prefix"}
+    with Daemon(f.config, *options(shared)):
+        want = judged(f, model, "one, shared", shared)
+        mine, theirs = ({line.rsplit("sample ", 1)[1]: line for line in words} for _, words in (want, apart))
+        both = mine.keys() & theirs.keys()  # the first rows have other questions
+        check(len(both) >= 4 and all(mine[k] == theirs[k] for k in both), f"{want}\napart {apart}")
+        for name in ("tensor 2", "context 2", "pipeline 2"):
+            got = judged(f, model, name + ", shared", dict(of_layout(LAYOUTS[name]), **shared))
+            check(got == want, f"{name}, shared prefixes: {got}\nwanted {want}")
 
 
 def between_steps(f, model):
