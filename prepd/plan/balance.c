@@ -18,13 +18,13 @@
 
 enum {
     PASSES = 24, /* at most; after ten all but a few rows are alike */
-    /* In the first passes two units of a row less take part: for most rows that is enough. */
+    /* In the first passes two fewer units of each row take part, which is enough for most rows. */
     QUICK_PASSES = 6,
     ALIKE = 400,   /* a pair whose costs differ by less than a 400th of one is left as it is */
     ENOUGH = 1000, /* what is found first is taken if it differs by less than a 1000th */
     OF_A_ROW = 6,  /* units of a row that take part in one meeting, so that there are at most 2^12
                       ways to share them out */
-    PARTNERS = 32, /* so many cheap and dear rows meet in turn, where fewer are unlike */
+    PARTNERS = 32, /* at least so many cheap and dear rows meet in turn, even if fewer are unlike */
 };
 
 typedef struct balancing {

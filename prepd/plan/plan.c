@@ -195,8 +195,8 @@ static int64_t clip_patches(const planned_doc *doc)
     return count;
 }
 
-/* Makes of a measured sample the prefix that it begins with, or the branch of it after the prefix.
- * tokens: of the prefix. */
+/* Turns a measured sample into the prefix that it begins with, or into its branch after the prefix.
+ * tokens: those of the prefix. */
 static void cut_doc(planned_doc *doc, int32_t tokens, bool is_prefix)
 {
     if (is_prefix) {

@@ -65,7 +65,7 @@ enum { WINDOWS_EACH = 2 };
 /* How far a plan is prepared. The results of a later stage do not exist before it. */
 typedef enum plan_stage {
     STAGE_MEASURE, /* every sample is measured and becomes one unit or several */
-    STAGE_JOIN,    /* units become one that share a picture or a prefix (data.group) */
+    STAGE_JOIN,    /* units that share a picture or a prefix become one (data.group) */
     STAGE_LANES,   /* the units of each source get their order */
     STAGE_WINDOWS, /* windows are planned, one after the other */
 } plan_stage;
@@ -181,8 +181,8 @@ enum { UNITS_OF_A_ROW = 2 };
 /* Splits every unit of several documents that takes more than half a row into nearly equal ones,
  * each with the pictures (split_units.c). */
 WARN_UNUSED status plan_split_units(plan *plan);
-/* unit_facts.c: the squares of a unit as of a row (row_measure), and its predicted cost
- * (assign_cost). */
+/* unit_facts.c: the squares of a unit, counted as for a row (row_measure), and its predicted
+ * cost (assign_cost). */
 int64_t plan_unit_squares(const plan *plan, const plan_unit *unit);
 int64_t plan_unit_cost(const plan *plan, const plan_unit *unit);
 

@@ -167,7 +167,7 @@ static status find_key(plan *planned, int64_t mine, int64_t *out)
 }
 
 /* Finds the last group before a new one that shows the same images: *out is -1 if there is none.
- * What both cannot share of their texts they may share of those. */
+ * Groups that share no text may still share the images. */
 static status find_akin(plan *planned, int64_t unit, int64_t *out)
 {
     prefixing *work = planned->prefixing;

@@ -69,7 +69,7 @@ status plan_report_sharing(plan *planned, FILE *to)
     TRY(sum_under(planned, GROUP_SHARED_IMAGE, &images));
     print_prefixes(planned, &own, to);
     fprintf(to,
-            "a sample by data.group; TFLOP: predicted, of a training step of Qwen3-VL-30B-A3B\n");
+            "cost of a sample by data.group (TFLOP: predicted for training Qwen3-VL-30B-A3B)\n");
     fprintf(to, "  %-14s %12s %12s %12s\n", "", "tokens", "patches", "TFLOP");
     print_cost(to, "none", &none, planned->n_usable);
     print_cost(to, "shared_image", &images, planned->n_usable);

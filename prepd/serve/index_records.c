@@ -38,7 +38,7 @@ static status read_size(const source *section, const json_value *result, const c
     const int64_t most = image->frames ? INT32_MAX : section->options.image_input_pixels;
     if (width < 1 || height < 1 || width > INT32_MAX || height > INT32_MAX || width > most / height)
         return FAIL_IN(ST_PROTOCOL, from,
-                       "the worker told an impossible image of %lld x %lld pixels",
+                       "the worker reported an impossible image of %lld x %lld pixels",
                        (long long)width, (long long)height);
     image->width = (int32_t)width;
     image->height = (int32_t)height;
@@ -77,7 +77,7 @@ static status read_beginning(const source *section, int64_t item, const json_val
     if (value[0] < 0 || value[0] > (back ? tokens : 0) || value[1] < 0 || value[1] >= tokens ||
         value[2] < 1 || value[2] >= tokens)
         return FAIL_IN(ST_PROTOCOL, from,
-                       "the worker told an impossible beginning of a text of %lld tokens: %lld "
+                       "the worker reported an impossible beginning of a text of %lld tokens: %lld "
                        "in common with another, %lld before the last image, and the first label at "
                        "%lld",
                        (long long)tokens, (long long)value[0], (long long)value[1],
@@ -97,9 +97,10 @@ static status read_text(const source *section, int64_t item, const json_value *r
         TRY(json_want_int(result, "tokens", from, &tokens));
         TRY(json_want_int(result, "targets", from, &targets));
         if (tokens < 1 || targets < 0 || targets > tokens || tokens > INT32_MAX)
-            return FAIL_IN(ST_PROTOCOL, from,
-                           "the worker told an impossible text of %lld tokens with %lld targets",
-                           (long long)tokens, (long long)targets);
+            return FAIL_IN(
+                ST_PROTOCOL, from,
+                "the worker reported an impossible text of %lld tokens with %lld targets",
+                (long long)tokens, (long long)targets);
         record.text_tokens = (int32_t)tokens;
         record.targets = (int32_t)targets;
         if (begins)

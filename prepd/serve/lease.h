@@ -2,8 +2,8 @@
  * clock.
  *
  * A lease is a list of items (the samples and prefixes of a row, or images or texts of the index)
- * that one worker does at a time. When its worker goes, the lease is given again. The question is
- * whether one of its items is to blame, and the answer must never cost a good sample:
+ * that one worker does at a time. When its worker goes, the lease is handed out again. The question
+ * is whether one of its items is to blame, and the answer must never cost a good sample:
  *
  *   - A death by a signal from outside blames nothing. Neither does a worker that is dismissed for
  * a breach of the protocol: what such a worker says proves nothing, not even that it tried.
@@ -12,13 +12,13 @@
  *     worker. The item that was last reported to be in work is tried first, and only that one, if
  *     one is known. If it was harmless, the next time every item is tried.
  *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
- *     quarantine (or refuses it in the index), and the lease is given again without it.
+ *     quarantine (or refuses it in the index), and the lease is handed out again without it.
  *
  * A prefix is an item of its own, before the samples that are its branches. It is ~s, the
  * complement of its first branch's sample s, so that a prefix and a sample are never the same
- * number. What is decided of a prefix holds for all its branches, since they all show its pictures
- * (lease_next_hit). It is tried alone as its first branch's sample; a branch alone is tried as that
- * sample, which then stands for itself only.
+ * number. What is decided about a prefix holds for all its branches, since they all show its
+ * pictures (lease_next_hit). It is tried alone as its first branch's sample; a branch alone is
+ * tried as that sample, which then stands for itself only.
  *
  * A worker may be sent its next lease while it still does the last item of one. When it goes, the
  * lease that it had not begun is simply queued again (lease_unbegun).

@@ -196,8 +196,8 @@ static status put_text(const source *section, int64_t number, const sample *smp,
     return put_clips(section, smp, memory, writer);
 }
 
-/* Writes with which text the item is compared. One that is refused is left out, since it may be one
- * that kills workers; the index then counts it as absent (index_seal). */
+/* Writes which text the item is compared with. A refused text is left out, since it may be one that
+ * kills workers; the index then counts it as absent (index_seal). */
 static status put_after(const source *section, const lease *leased, int64_t solo, int64_t item,
                         arena *memory, json_writer *writer)
 {

@@ -19,7 +19,7 @@ void predecessors_free(predecessors **all);
 /* Takes the next sample: samples are given in their order, each once, those that are refused left
  * out. */
 WARN_UNUSED status predecessors_add(predecessors *all, int64_t number, const sample *next);
-/* How many samples back the predecessor of a sample that was added is; 0 if it has none. */
+/* How many samples before an added sample its predecessor is; 0 if it has none. */
 int64_t predecessors_back(const predecessors *all, int64_t number);
 
 #endif

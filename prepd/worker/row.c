@@ -81,9 +81,9 @@ static int64_t own_tokens(const document *doc)
     return doc->text.count - doc->before;
 }
 
-/* Checks that a branch goes on after the prefix: that it begins alike, and that nothing of it which
- * the prefix has to lay down is left to itself. Its first own token has no label, since the token
- * that would predict it is the prefix's. */
+/* Checks that a branch goes on after the prefix: that its sample begins with the prefix's ids, and
+ * that no image is left for the branch to lay down. Its first own token has no label, since the
+ * token that would predict it belongs to the prefix. */
 static status check_branch(const document *prefix, const document *doc)
 {
     int64_t visual_end = 0, run = 0, labelled = 0;
@@ -119,7 +119,8 @@ static status check_prefixes(const document *docs, int64_t n_docs, bool *out_any
             return FAIL(ST_INTERNAL, "document %" PRId64 " is a branch, but of no prefix", i);
         if (!is_branch && left > 0)
             return FAIL(ST_INTERNAL,
-                        "document %" PRId64 " stands where the prefix before it lacks %d branches",
+                        "document %" PRId64
+                        " stands where the prefix before it still needs %d branches",
                         i, (int)left);
         if (i == n_docs)
             break;

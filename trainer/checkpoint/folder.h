@@ -58,9 +58,9 @@ WARN_UNUSED status folder_drop(const char *folder, int64_t step);
 /* Deletes what a process that died left half made or half removed. Prints a warning about what
  * cannot be deleted. */
 WARN_UNUSED status folder_tidy(const char *folder);
-/* Writes the path of the folder in which what shall become the folder `path` is written, so that no
- * one meets a part of it: .NAME.writing beside it, or inside it if it is there already. What an
- * earlier process left there is deleted. */
+/* Writes to `out` the path of a temporary folder for the files that will become the folder `path`,
+ * so that no one sees them half written: .NAME.writing beside it, or .export.writing inside it if
+ * it exists already. What an earlier process left there is deleted. */
 WARN_UNUSED status folder_aside(const char *path, char out[STATUS_PATH_MAX]);
 /* Puts the folder `aside`, whose files are synced, in the place of `path`: by one rename if there
  * is nothing yet; else file by file as folder_publish does, with files of other names staying. */

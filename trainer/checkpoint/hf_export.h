@@ -35,7 +35,7 @@ typedef struct hf_export_options {
     int writer, writers;
     int64_t *value_bytes; /* bytes of tensors that this writer wrote, if there are several; NULL */
     int64_t shard_bytes;  /* the most bytes per file; 0: the source's files, else shards of 5 GB */
-    hf_export_sum *sum;   /* filled in before anything is written; NULL */
+    hf_export_sum *sum;   /* filled in before anything is written; may be NULL */
 } hf_export_options;
 
 /* Writes the folder, which is created with its parent if it does not exist. Waits for the device.

@@ -76,7 +76,7 @@ static status write_whole(const params *registry, stream *queue, const model_dim
         return folder_put(aside, out);
     const status_note why = *status_last();
     if (folder_remove(aside) != ST_OK)
-        log_warn("what was written of it cannot be deleted: %s", status_text());
+        log_warn("the partly written export cannot be deleted: %s", status_text());
     status_set(&why);
     return st;
 }

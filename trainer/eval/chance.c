@@ -10,8 +10,8 @@
 #include "common/base/hash.h"
 #include "trainer/generate/prompt.h"
 
-/* The hash of the text tokens [begin, end) of a document's sample: visual tokens, of which every
- * picture has another number, are left out. */
+/* The hash of the text tokens [begin, end) of a document's sample: visual tokens, whose number
+ * differs between pictures, are left out. */
 static status hash_text(const row *packed, int64_t doc, int64_t begin, int64_t end, uint64_t *out)
 {
     int32_t *ids = malloc((size_t)(end - begin + 1) * sizeof *ids);

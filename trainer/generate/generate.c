@@ -5,8 +5,8 @@
  * too (repeated until every document has ended)
  *
  * Branches of a prefix stay branches: the prefix is computed once and its keys and values are in
- * the cache once, where the steps of all branches read them. Copies of them for each branch would
- * need the memory and the reading of the samples apart. */
+ * the cache once, where the steps of all branches read them. A copy for each branch would need
+ * as much memory, and as much reading, as separate samples. */
 #include "trainer/generate/generate.h"
 
 #include <stddef.h>
@@ -290,8 +290,8 @@ static int32_t position_after(const row *packed, int64_t doc)
     return next;
 }
 
-/* Gives the tokens of a row of prompts, the first of which is number `token` of the batch, rows of
- * the cache, and notes where its documents have theirs. Returns how many documents go on. */
+/* Assigns rows of the cache to the tokens of a row of prompts, the first of which is token number
+ * `token` of the batch, and notes each document's rows. Returns how many documents go on. */
 static int64_t place_prompts(generator *generation, const row *packed, int64_t token,
                              int64_t *inout_rows, growing *doc)
 {

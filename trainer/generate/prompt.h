@@ -14,7 +14,7 @@ static inline int64_t sample_tokens(const row *packed, int64_t doc)
     return row_tokens_before(packed, doc) + packed->cu_seqlens[doc + 1] - packed->cu_seqlens[doc];
 }
 
-/* The place in the row of its token `index`. */
+/* The place in the row of token `index` of that sample. */
 static inline int64_t sample_token(const row *packed, int64_t doc, int64_t index)
 {
     const int64_t before = row_tokens_before(packed, doc);
@@ -22,7 +22,7 @@ static inline int64_t sample_token(const row *packed, int64_t doc, int64_t index
                           : packed->cu_seqlens[doc] + index - before;
 }
 
-/* The number in the sample of the document's own token at place `token` of the row. */
+/* The inverse: the index in the sample of the document's own token at place `token` of the row. */
 static inline int64_t sample_index(const row *packed, int64_t doc, int64_t token)
 {
     return row_tokens_before(packed, doc) + token - packed->cu_seqlens[doc];
@@ -33,8 +33,8 @@ static inline int64_t sample_index(const row *packed, int64_t doc, int64_t token
 typedef struct prompt_span {
     int64_t first, last, first_row;
 } prompt_span;
-/* Finds those of the sample of document `doc`: what its prefix shows, then what the document shows
- * itself; {0, 0, 0} for none. */
+/* Finds the items of the sample of document `doc`: what its prefix shows, then what the document
+ * shows itself; {0, 0, 0} for none. */
 enum { PROMPT_SPANS = 2 };
 void prompt_items(const row *row, int64_t doc, prompt_span out[PROMPT_SPANS]);
 
@@ -42,8 +42,8 @@ void prompt_items(const row *row, int64_t doc, prompt_span out[PROMPT_SPANS]);
  * what was said before it and the pictures shown so far. Its arrays are in the arena. BAD_INPUT for
  * rows with video. */
 WARN_UNUSED status prompt_of_reply(const row *packed, const reply *reply, arena *arena, row *out);
-/* The same of several replies in documents with the same prefix, as a prefix and a branch for each
- * reply, in their order; of one reply it is prompt_of_reply. */
+/* The same for several replies in documents with the same prefix: a prefix, and a branch for each
+ * reply, in their order. For one reply it is prompt_of_reply. */
 WARN_UNUSED status prompt_of_branches(const row *packed, const reply *replies, int64_t count,
                                       arena *arena, row *out);
 /* The sizes of what prompt_of_branches makes: tokens, docs, items, frames and patches. */

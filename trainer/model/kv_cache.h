@@ -27,7 +27,7 @@ typedef struct kv_cache {
     void *k, *v;             /* [L, rows, C d] act; keys normalised and rotated */
     int32_t *row;            /* [tokens] the row of each token, in packed order; -1: not kept */
     int32_t *first, *length; /* [queries] rows of each query's document; length 0: none */
-    int32_t *prefix_first, *prefix_length; /* [queries] the same of its document's prefix */
+    int32_t *prefix_first, *prefix_length; /* [queries] the same for its document's prefix */
     bool step;                             /* the next pass is a step, not a prefill */
     bool has_prefixes; /* the lists of prefixes are set; else no document has one */
     void *block;       /* the allocation that holds all arrays */

@@ -102,8 +102,8 @@ static inline attention_bwd_args attention_bwd_of(const attention_fwd_args *fwd)
 
 enum { CACHED_HEAD_DIM_MAX = 128 };
 
-/* q and o [queries, heads, head_dim] act; k and v [rows, kv_heads, head_dim] act; first and length,
- * and the same of prefixes, [queries] int32 on the device, inside the rows. The CPU answers
+/* q and o [queries, heads, head_dim] act; k and v [rows, kv_heads, head_dim] act; first, length,
+ * prefix_first and prefix_length [queries] int32 on the device, inside the rows. The CPU answers
  * BAD_INPUT for ranges outside them; CUDA leaves out what lies outside. On CUDA head_dim is at most
  * CACHED_HEAD_DIM_MAX. */
 typedef struct attention_cached_args {

@@ -315,7 +315,7 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     return ST_OK;
 }
 
-/* Something short is not called nothing. */
+/* Prints the line of a part. A time too short for one decimal is "<0.1", not 0. */
 static void print_part(FILE *to, const char *name, double seconds, double step)
 {
     char ms[32] = "<0.1";
@@ -344,8 +344,8 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
             price->row.seq_len < 2 * price->row.document ? "one document" : "documents",
             price->row.document);
     if (price->row.prefix > 0)
-        fprintf(to, ", of which %" PRId64 " stand once for %.2f of them,", price->row.prefix,
-                price->row.questions);
+        fprintf(to, ", of which %" PRId64 " stand once for every %.2f documents,",
+                price->row.prefix, price->row.questions);
     if (price->row.grid[0] > 0)
         fprintf(to, " with a picture of %dx%dx%d patches%s", price->row.grid[0], price->row.grid[1],
                 price->row.grid[2],

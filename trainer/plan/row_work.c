@@ -67,7 +67,7 @@ double cost_block_bytes(const vision_dims *vision)
     return 3.0 * forward * ACT;
 }
 
-/* How often a row has what shares one image; the last time perhaps in part. */
+/* How many groups of documents that share one image a row has, fractions included. */
 static double row_units(const row_kind *row)
 {
     return (double)row->seq_len / unit_tokens(row);

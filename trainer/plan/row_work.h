@@ -23,7 +23,7 @@ typedef struct row_kind {
  * show one image. How many do in another data set is known only to the daemon that has it indexed
  * (`prepd plan`), so there nothing counts as shared. */
 row_kind row_kind_of(const conf *options, const model_dims *dims);
-/* Whether data.group shares what row_kind_of cannot know. */
+/* Whether data.group lets samples share images, and row_kind_of cannot know how many do. */
 bool row_kind_unknown(const conf *options, const row_kind *row);
 /* FLOPs of the forward pass over one such row; out->training is 0. */
 void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out);
