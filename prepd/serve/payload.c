@@ -506,20 +506,24 @@ static status put_docs(const consumer_seat *consumer, const planned_row *placed,
 }
 
 /* Writes the one sample of a row that is tried alone: a whole document, whatever it shares in the
- * row. Its parts, if it is a long text, are all written. */
-static status put_alone(const consumer_seat *consumer, const planned_row *placed, int64_t id,
+ * row. Its parts, if it is a long text, are all written; a sample with pictures is written once,
+ * also where a mixture has it in the row twice. A prefix is tried as its first sample, with its
+ * pictures as long as one of its branches wants them. */
+static status put_alone(const consumer_seat *consumer, const planned_row *placed, int64_t solo,
                         file_set *files, arena *memory, json_writer *writer)
 {
     const source *section = consumer->src;
     const planned_doc *prefix = NULL;
+    const int64_t id = lease_sample(solo);
     bool same = false;
     sample smp;
     TRY(section->data->adapter->sample(section->data, id, memory, &smp));
     for (int64_t i = 0; i < placed->n_docs; i++) {
         planned_doc alone = placed->docs[i];
         prefix = alone.prefix ? &placed->docs[i] : prefix;
-        if (alone.sample != id || alone.prefix)
+        if (alone.sample != id || alone.prefix || (same && smp.n_images > 0))
             continue;
+        const bool bad = is_bad(consumer, solo < 0 && prefix ? prefix : &placed->docs[i]);
         if (alone.before) {
             alone = *prefix;
             alone.sample = id;
@@ -527,7 +531,7 @@ static status put_alone(const consumer_seat *consumer, const planned_row *placed
             alone.part = alone.prefix = alone.from = 0;
         }
         alone.shared = false;
-        TRY(put_doc(consumer, &alone, is_bad(consumer, &alone), same, &smp, files, memory, writer));
+        TRY(put_doc(consumer, &alone, bad, same, &smp, files, memory, writer));
         same = true;
     }
     return ST_OK;
@@ -555,9 +559,8 @@ static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg
     TRY(put_quarantine(consumer, &placed, memory, writer));
     TRY(put_references(section, &placed, writer));
     json_begin_key_array(writer, "docs");
-    TRY(solo == LEASE_NO_ITEM
-            ? put_docs(consumer, &placed, &files, memory, writer)
-            : put_alone(consumer, &placed, lease_sample(solo), &files, memory, writer));
+    TRY(solo == LEASE_NO_ITEM ? put_docs(consumer, &placed, &files, memory, writer)
+                              : put_alone(consumer, &placed, solo, &files, memory, writer));
     json_end_array(writer);
     return put_files(section, &files, memory, ship, writer);
 }

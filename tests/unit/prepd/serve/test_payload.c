@@ -80,7 +80,17 @@ static const dataset_vtable vtable = {.name = "three questions",
                                       .identity = identity_of,
                                       .reference = reference_of};
 
+/* The same in a mixture that takes the first two questions twice in an epoch. */
+static int parts_of(const dataset *set, const dataset_part **out)
+{
+    static const dataset_part parts[] = {{"often", 0, 2, 3}, {"rarely", 2, 1, 1}};
+    (void)set;
+    *out = parts;
+    return 2;
+}
+
 typedef struct scene {
+    dataset_vtable adapter;
     dataset data;
     conf options;
     dispatch state;
@@ -90,7 +100,8 @@ typedef struct scene {
     json_value *said; /* the lease as its worker reads it */
 } scene;
 
-static void make_index(data_index **out)
+/* `chained`: how many samples go on from the one before. */
+static void make_index(int64_t chained, data_index **out)
 {
     const index_image picture = {1000, 1, 320, 256, NULL, 0, 0};
     assert_ok(index_new(SAMPLES, 1, out));
@@ -98,18 +109,22 @@ static void make_index(data_index **out)
     assert_ok(index_put_image(*out, 0, &picture));
     for (int64_t i = 0; i < SAMPLES; i++) {
         const index_sample record = {TEXT, 3, NULL};
-        const index_beginning beginning = {
-            .before = i > 0, .agrees = i > 0 ? SHARED_TEXT : 0, .head = HEAD, .first_label = LABEL};
+        const index_beginning beginning = {.before = i > 0 && i <= chained,
+                                           .agrees = i > 0 && i <= chained ? SHARED_TEXT : 0,
+                                           .head = HEAD,
+                                           .first_label = LABEL};
         assert_ok(index_put_sample(*out, i, &record));
         assert_ok(index_put_beginning(*out, i, &beginning));
     }
     assert_ok(index_seal(*out));
 }
 
-static void set_up(scene *all)
+static void set_up_parts(scene *all, int (*parts)(const dataset *set, const dataset_part **out))
 {
     static const int64_t item[] = {~INT64_C(0), 0, 1, 2};
-    *all = (scene){.data = {&vtable}, .options = conf_defaults()};
+    *all = (scene){.adapter = vtable, .options = conf_defaults()};
+    all->adapter.parts = parts;
+    all->data.adapter = &all->adapter;
     all->options.data_group = GROUP_SHARED_PREFIX;
     all->options.data_references = true;
     all->options.training_seq_len = 512;
@@ -120,7 +135,7 @@ static void set_up(scene *all)
     source *train = &all->state.train;
     *train = (source){.name = "train", .data = &all->data, .opened = true, .ready = true};
     assert_ok(conf_copy(&all->options, &train->options));
-    make_index(&train->index);
+    make_index(parts ? 1 : SAMPLES - 1, &train->index);
     assert_ok(clip_limits_load(&all->options, &train->clips));
     lease_book_init(&all->state.book, 1);
     arena_init(&all->state.scratch, 1 << 24);
@@ -129,7 +144,12 @@ static void set_up(scene *all)
     *all->consumer =
         (consumer_seat){.src = train, .plan = all->plan, .stream = "train", .ranks = 1};
     assert_ok(lease_new(&all->state.book, LEASE_ROW, all->consumer, 0, item, 4, &all->lease));
-    assert_ok(lease_set_branches(all->lease, 0, SAMPLES));
+    assert_ok(lease_set_branches(all->lease, 0, parts ? SAMPLES - 1 : SAMPLES));
+}
+
+static void set_up(scene *all)
+{
+    set_up_parts(all, NULL);
 }
 
 static void tear_down(scene *all)
@@ -219,6 +239,18 @@ static void test_payload_lease__quarantined_branches(void **state)
     tear_down(&all);
 }
 
+/* Loses the lease while `item` is in work until that item is tried alone. */
+static void suspect(scene *all, int64_t item)
+{
+    int64_t poison;
+    for (int k = 0; k < LEASE_MAX_LOSSES; k++) {
+        lease_on(all->lease, item);
+        assert_int_equal(lease_lost(&all->state.book, all->lease, LOSS_CRASH, &poison),
+                         LEASE_AGAIN);
+        assert_ptr_equal(lease_book_take(&all->state.book, true), all->lease);
+    }
+}
+
 /* A question alone is that sample, whole and with its picture; a prefix alone is its first one. */
 static void test_payload_lease__tried_alone(void **state)
 {
@@ -226,14 +258,8 @@ static void test_payload_lease__tried_alone(void **state)
     static const int64_t suspects[] = {~INT64_C(0), 0, 1, 2};
     for (int i = 0; i < 4; i++) {
         scene all;
-        int64_t item;
         set_up(&all);
-        for (int k = 0; k < LEASE_MAX_LOSSES; k++) {
-            lease_on(all.lease, suspects[i]);
-            assert_int_equal(lease_lost(&all.state.book, all.lease, LOSS_CRASH, &item),
-                             LEASE_AGAIN);
-            assert_ptr_equal(lease_book_take(&all.state.book, true), all.lease);
-        }
+        suspect(&all, suspects[i]);
         const json_value *docs = docs_of(&all);
         assert_int_equal(json_count(docs), 1);
         assert_int_equal(member_of(docs, 0, "id"), lease_sample(suspects[i]));
@@ -248,12 +274,48 @@ static void test_payload_lease__tried_alone(void **state)
     }
 }
 
+/* The picture is looked at even if the question that stands for the prefix is quarantined. */
+static void test_payload_lease__a_prefix_alone_whose_first_question_is_bad(void **state)
+{
+    (void)state;
+    scene all;
+    bool fresh;
+    set_up(&all);
+    assert_ok(quarantine_add(&all.consumer->bad, 0, "why", &fresh));
+    suspect(&all, ~INT64_C(0));
+    assert_false(says(docs_of(&all), 0, "bad"));
+    assert_ok(quarantine_add(&all.consumer->bad, 1, "why", &fresh));
+    assert_ok(quarantine_add(&all.consumer->bad, 2, "why", &fresh));
+    assert_true(says(docs_of(&all), 0, "bad"));
+    tear_down(&all);
+}
+
+/* Samples that a mixture has in a row twice are tried once. */
+static void test_payload_lease__what_is_twice_in_a_row_is_tried_once(void **state)
+{
+    (void)state;
+    static const int64_t suspects[] = {~INT64_C(0), 0, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        scene all;
+        set_up_parts(&all, parts_of);
+        assert_int_equal(json_count(docs_of(&all)), 3 + 3 + 1);
+        suspect(&all, suspects[i]);
+        const json_value *docs = docs_of(&all);
+        assert_int_equal(json_count(docs), 1);
+        assert_int_equal(member_of(docs, 0, "id"), lease_sample(suspects[i]));
+        assert_false(says(docs, 0, "same"));
+        tear_down(&all);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_payload_lease__a_prefix_and_its_branches),
         cmocka_unit_test(test_payload_lease__quarantined_branches),
         cmocka_unit_test(test_payload_lease__tried_alone),
+        cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
+        cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
