@@ -21,8 +21,8 @@
  *
  * An index without beginnings is written in the form that it had before there were any, so that
  * the files of older builds stay valid. When the form changes, raise both versions: older files are
- * then built again. When a record gets
- * a field that the stream depends on, add it to digest_of as well. */
+ * then built again. When a record gets a field that the stream depends on, add it to digest_of as
+ * well. */
 #include "prepd/plan/index.h"
 
 #include <assert.h>
