@@ -410,7 +410,7 @@ static void test_row_build__a_prefix_that_is_none(void **state)
     WRONG(related.labels[0][2] = 1, "sample 40 does not begin");
     WRONG(related.docs[2].before = SHARED - 1, "sample 41 has 25 tokens");
     WRONG(related.docs[3].text.count = SHARED, "sample 42 has 20 tokens");
-    WRONG(related.docs[0].branches = 4, "lacks 1 branches");
+    WRONG(related.docs[0].branches = 4, "still needs 1 branches");
     WRONG(related.docs[0].branches = 2, "is a branch, but of no prefix");
     WRONG(related.docs[0].branches = 0, "is a branch, but of no prefix");
     /* the second picture would be left to the branches */
