@@ -315,6 +315,9 @@ WARN_UNUSED status index_build_start(source *source);
 WARN_UNUSED status index_build_produce(dispatch *dispatch, source *source, lease **out);
 /* Records that an item of the lease is refused, because it kills its workers. */
 WARN_UNUSED status index_build_poison(lease *lease, int64_t item, const char *cause);
+/* Whether a text that is to be tried alone must wait. It is compared with its predecessor's text,
+ * which its worker encodes too; until that one is settled, a death could be either's. */
+bool index_build_waits(const lease *lease);
 /* Completes the index if no record is left to come. */
 WARN_UNUSED status index_build_finish(source *source);
 /* Shows how far the index is, by the bar or now and then by a line. */

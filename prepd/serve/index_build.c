@@ -151,6 +151,19 @@ status index_build_produce(dispatch *state, source *section, lease **out)
     return ST_OK;
 }
 
+bool index_build_waits(const lease *leased)
+{
+    const int64_t item = lease_solo_item(leased);
+    if (leased->kind != LEASE_TEXTS || item == LEASE_NO_ITEM)
+        return false;
+    const source *section = leased->owner;
+    if (!section->build.before)
+        return false;
+    const int64_t before = item - predecessors_back(section->build.before, item);
+    return before != item && !index_has_sample(section->index, before) &&
+           !lease_has(leased, before);
+}
+
 status index_build_poison(lease *leased, int64_t item, const char *cause)
 {
     source *section = leased->owner;

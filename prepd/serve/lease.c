@@ -104,10 +104,10 @@ bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const 
     return false;
 }
 
-bool lease_book_wants_fresh(const lease_book *book)
+bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user)
 {
     for (const lease *leased = book->lost; leased; leased = leased->next)
-        if (leased->solo)
+        if (leased->solo && may(user, leased))
             return true;
     return false;
 }

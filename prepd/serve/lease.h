@@ -117,8 +117,8 @@ typedef bool (*lease_filter)(const void *user, const lease *lease);
 lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user);
 /* Whether lease_book_take_if would find one. */
 bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user);
-/* Whether a lost lease waits for a fresh worker. */
-bool lease_book_wants_fresh(const lease_book *book);
+/* Whether a lost lease that `may` allows waits for a fresh worker. */
+bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user);
 /* Puts a lease at the end of the queue, after an item was flagged or its worker refused it. */
 void lease_book_return(lease_book *book, lease *lease);
 /* Puts a lease that its worker never began at the front of the queue. Nothing is blamed. */

@@ -113,6 +113,18 @@ static bool may_ship(const dispatch *state, const worker_seat *worker)
     return under_way < state->options->prepd_ship_bytes;
 }
 
+/* A lease_filter for lost leases; `asker` is a claim_asker. */
+static bool may_take(const void *asker, const lease *leased)
+{
+    return claim_may_take(asker, leased) && !index_build_waits(leased);
+}
+
+static bool may_be_tried(const void *user, const lease *leased)
+{
+    (void)user;
+    return !index_build_waits(leased);
+}
+
 /* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.
  */
 static bool give_work(dispatch *state, worker_seat *worker)
@@ -124,7 +136,7 @@ static bool give_work(dispatch *state, worker_seat *worker)
     for (const worker_seat *other = state->seats; other && !any_out; other = other->next)
         any_out = other->work != NULL;
     const claim_asker asker = {state, worker};
-    lease *leased = lease_book_take_if(&state->book, worker->fresh, claim_may_take, &asker);
+    lease *leased = lease_book_take_if(&state->book, worker->fresh, may_take, &asker);
     if (!leased && (state->draining || produce(state, &leased) != ST_OK)) {
         if (!state->draining)
             dispatch_fail(state, status_last()->code);
@@ -233,7 +245,7 @@ static void give_claims(dispatch *state)
         if (!worker->work && worker->proved && may_ship(state, worker) &&
             !(worker->local && local_is_leaving(state, worker->pid)) &&
             !(others && is_held(state, worker, now)) &&
-            lease_book_has(&state->book, worker->fresh, claim_may_take, &asker) &&
+            lease_book_has(&state->book, worker->fresh, may_take, &asker) &&
             !give_work(state, worker))
             return;
     }
@@ -247,7 +259,7 @@ void seats_schedule(dispatch *state)
             seat_retire(state, worker, false);
     }
     while (!state->stopping) {
-        bool solo = lease_book_wants_fresh(&state->book);
+        bool solo = lease_book_wants_fresh(&state->book, may_be_tried, NULL);
         worker_seat *worker = solo ? longest_idle(state, true) : NULL;
         if (solo && !worker)
             make_one_fresh(state);

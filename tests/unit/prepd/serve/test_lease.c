@@ -79,6 +79,11 @@ static void test_lease_on__counts_each_item_once(void **state)
     lease_free(&leased);
 }
 
+static bool is_of_kind(const void *kind, const lease *leased)
+{
+    return leased->kind == *(const lease_kind *)kind;
+}
+
 static void test_lease__lost_twice_tries_the_suspect_alone(void **state)
 {
     (void)state;
@@ -88,7 +93,8 @@ static void test_lease__lost_twice_tries_the_suspect_alone(void **state)
     lease_on(leased, 30);
     int64_t item = -1;
     assert_int_equal(lease_lost(&book, leased, LOSS_CRASH, &item), LEASE_AGAIN);
-    assert_true(lease_book_wants_fresh(&book));
+    assert_true(lease_book_wants_fresh(&book, is_of_kind, &(lease_kind){LEASE_ROW}));
+    assert_false(lease_book_wants_fresh(&book, is_of_kind, &(lease_kind){LEASE_TEXTS}));
     assert_null(lease_book_take(&book, false)); /* only a fresh worker may try it */
     assert_ptr_equal(lease_book_take(&book, true), leased);
     assert_int_equal(lease_solo_item(leased), 30);

@@ -1,5 +1,5 @@
 /* Test of payload.c: what a lease says of samples that share a prefix, of the one that is tried
- * alone, and of quarantined ones. */
+ * alone, and of quarantined ones; and of when a text may be tried alone (index_build.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -308,6 +308,44 @@ static void test_payload_lease__what_is_twice_in_a_row_is_tried_once(void **stat
     }
 }
 
+/* A text that is compared with another one is tried alone only when that one is settled. */
+static void test_index_build_waits__for_the_predecessor(void **state)
+{
+    (void)state;
+    static const int64_t second = 1;
+    const index_sample record = {TEXT, 3, NULL};
+    scene all = {.adapter = vtable};
+    source *train = &all.state.train;
+    lease *leased;
+    int64_t poison;
+    all.data.adapter = &all.adapter;
+    arena_init(&all.state.scratch, 1 << 20);
+    lease_book_init(&all.state.book, 1);
+    assert_ok(index_new(SAMPLES, 1, &train->index));
+    assert_ok(predecessors_new(&all.data, &train->build.before));
+    for (int64_t i = 0; i < 2; i++) {
+        sample smp;
+        assert_ok(make_sample(&all.data, i, &all.state.scratch, &smp));
+        assert_ok(predecessors_add(train->build.before, i, &smp));
+    }
+    assert_int_equal(predecessors_back(train->build.before, 1), 1);
+    assert_ok(lease_new(&all.state.book, LEASE_TEXTS, train, 0, &second, 1, &leased));
+    assert_false(index_build_waits(leased)); /* a lease as a whole may go */
+    for (int k = 0; k < LEASE_MAX_LOSSES; k++) {
+        lease_on(leased, second);
+        assert_int_equal(lease_lost(&all.state.book, leased, LOSS_CRASH, &poison), LEASE_AGAIN);
+        assert_ptr_equal(lease_book_take(&all.state.book, true), leased);
+    }
+    assert_int_equal(lease_solo_item(leased), second);
+    assert_true(index_build_waits(leased));
+    assert_ok(index_put_sample(train->index, 0, &record));
+    assert_false(index_build_waits(leased));
+    lease_free(&leased);
+    predecessors_free(&train->build.before);
+    index_free(&train->index);
+    arena_done(&all.state.scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -316,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_payload_lease__tried_alone),
         cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
         cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),
+        cmocka_unit_test(test_index_build_waits__for_the_predecessor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
