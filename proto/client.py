@@ -166,31 +166,40 @@ def digest_of(row):
     return h.digest()
 
 
-def check_prefixes(row):
-    """Checks that doc_prefix means what wire.md says, as proto/batch_check.c does. Returns how many tokens come before
-    each document in its sample, [documents]: those of its prefix, or 0."""
-    borders, part = row["cu_seqlens"].astype(np.int64), row["doc_part"]
+LISTS = {"cu_seqlens": np.int32, "doc_part": np.int32, "doc_prefix": np.int32, "doc_sample_id": np.uint64,
+         "input_ids": np.int32, "labels": np.int32, "loss_weight": np.float32}
+
+
+def check_documents(row):
+    """Checks where documents begin and that doc_prefix means what wire.md says, as proto/batch_check.c does."""
+    for name, dtype in LISTS.items():
+        check(name in row or name in ("doc_prefix", "loss_weight"), "the row has no", name)
+        check(name not in row or (row[name].ndim == 1 and row[name].dtype == dtype), name, "is no list of", np.dtype(dtype).name)
+    borders, part, labels = row["cu_seqlens"].astype(np.int64), row["doc_part"], row["labels"]
     n = len(part)
     prefix = row.get("doc_prefix", np.full(n, -1, np.int32))
-    check(len(borders) == n + 1 and len(prefix) == n and len(row["doc_sample_id"]) == n, "the row's lists of documents differ in length")
-    branches = {}
+    check(len(borders) == n + 1 and len(prefix) == n and len(row["doc_sample_id"]) == n and
+          len(labels) == len(row["input_ids"]) == len(row.get("loss_weight", labels)), "the row's lists differ in length")
+    check(borders[0] == 0 and borders[-1] == len(labels) and (np.diff(borders) > 0).all(),
+          "cu_seqlens does not rise from 0 to", len(labels))
+    check((labels[borders[:-1]] == -100).all(), "the first token of a document has a label")
+    branches = np.zeros(n, np.int64)
     for doc, of in enumerate(prefix.tolist()):
-        check(of == -1 or 0 <= of < doc and doc - 1 in (of, *branches.get(of, ())),
+        check(of == -1 or 0 <= of < doc and (doc - 1 == of or prefix[doc - 1] == of),
               f"doc_prefix[{doc}] is {of}, expected -1 or a prefix directly before it and its other branches")
         if of >= 0:
             check(part[doc] == 0, f"doc_part[{doc}] is {part[doc]}, expected 0 of a branch")
-            branches.setdefault(of, []).append(doc)
+            branches[of] += 1
     for doc in range(n):
-        mine, tokens = branches.get(doc, []), slice(borders[doc], borders[doc + 1])
-        if not mine and part[doc] >= 0:
+        tokens = slice(borders[doc], borders[doc + 1])
+        if not branches[doc] and part[doc] >= 0:
             continue
-        check(prefix[doc] == -1 and part[doc] == -1 and len(mine) >= 2, f"document {doc} is a prefix with doc_prefix {prefix[doc]}, "
-              f"doc_part {part[doc]} and {len(mine)} branches, expected -1, -1 and two or more")
+        check(prefix[doc] == -1 and part[doc] == -1 and branches[doc] >= 2, f"document {doc} is a prefix with doc_prefix "
+              f"{prefix[doc]}, doc_part {part[doc]} and {branches[doc]} branches, expected -1, -1 and two or more")
         check(row["doc_sample_id"][doc] == row["doc_sample_id"][doc + 1], f"doc_sample_id[{doc}] is not that of the prefix's first branch")
-        check((row["labels"][tokens] == -100).all() and ("loss_weight" not in row or (row["loss_weight"][tokens] == 1).all()),
+        check((labels[tokens] == -100).all() and ("loss_weight" not in row or (row["loss_weight"][tokens] == 1).all()),
               f"document {doc} is a prefix, but has labels or weights")
-    check("doc_prefix" not in row or branches, "doc_prefix names no prefix")
-    return np.where(prefix >= 0, np.diff(borders)[prefix], 0)
+    check("doc_prefix" not in row or branches.any(), "doc_prefix names no prefix")
 
 
 def decode(parts):
@@ -210,7 +219,7 @@ def decode(parts):
     total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
     check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
     check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
-    check_prefixes(row)
+    check_documents(row)
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""), references=metadata.get("references", ""))
 

@@ -159,7 +159,7 @@ def who_makes_the_rows_changes_nothing():
                 remote = [client.digest_of(row) for row in client.connect(endpoint, timeout=60.0, prefixes=True)]
             finally:
                 far.terminate()
-                far.wait()
+                far.wait(60)
         check(remote == chain, "workers elsewhere make other rows")
 
 

@@ -21,4 +21,31 @@ for number, (row, path) in enumerate(zip(rows, files)):
     for name in names:
         assert row[name].dtype == arrays[name].dtype, (path, name)
         assert np.array_equal(row[name], arrays[name]), (path, name)
+
+
+def refused(row, **changed):
+    """Whether the row is refused with these arrays instead; None leaves one out."""
+    try:
+        client.check_documents({k: v for k, v in {**row, **changed}.items() if v is not None})
+    except ValueError:
+        return True
+    return False
+
+
+# A prefix of two tokens, its branches of two and one, and a document of three.
+good = {"cu_seqlens": np.array([0, 2, 4, 5, 8], np.int32), "input_ids": np.arange(8, dtype=np.int32),
+        "labels": np.array([-100, -100, -100, 3, -100, -100, 6, 7], np.int32), "doc_part": np.array([-1, 0, 0, 0], np.int32),
+        "doc_prefix": np.array([-1, 0, 0, -1], np.int32), "doc_sample_id": np.array([4, 4, 5, 6], np.uint64)}
+assert not refused(good)
+for name in good:
+    assert refused(good, **{name: None}), name
+    assert refused(good, **{name: good[name].astype(np.float32)}) and refused(good, **{name: good[name][None]}), name
+for name, wrong in (("cu_seqlens", [0, 2, 2, 5, 8]), ("cu_seqlens", [1, 2, 4, 5, 8]), ("cu_seqlens", [0, 2, 4, 5, 9]),
+                    ("cu_seqlens", [0, 4, 2, 5, 8]), ("labels", [-100, 1, -100, 3, -100, -100, 6, 7]),
+                    ("labels", [-100, -100, 1, 3, -100, -100, 6, 7]), ("doc_prefix", [-1, 0, 1, -1]),
+                    ("doc_prefix", [-1, -1, 0, 0]), ("doc_prefix", [1, -1, -1, -1]), ("doc_prefix", [-1, 0, -1, -1]),
+                    ("doc_prefix", [-1, 1, 1, -1]), ("doc_prefix", [-1, 0, 7, -1]), ("doc_part", [0, 0, 0, 0]),
+                    ("doc_part", [-1, 0, 1, 0]), ("doc_sample_id", [5, 4, 5, 6])):
+    assert refused(good, **{name: np.array(wrong, good[name].dtype)}), (name, wrong)
+assert refused(good, loss_weight=np.full(8, 2, np.float32)) and not refused(good, loss_weight=np.ones(8, np.float32))
 print(len(rows), "rows agree")

@@ -418,7 +418,8 @@ static void expect_all(world *all, const plan *planned)
         made->in_stream = !plan_cause(planned, i);
         if (!made->is.cause)
             encode_whole(all, made);
-        assert_true(made->in_stream || made->is.cause || made->unreadable || made->count > ROW);
+        assert_int_equal(made->in_stream,
+                         !made->is.cause && !made->unreadable && made->count <= ROW);
     }
     expect_pictures(all);
     expect_texts(all);
@@ -446,7 +447,7 @@ static void check_ordinary(const world *all, const planned_doc *doc, const plann
 {
     const made_sample *made = &all->samples[doc->sample];
     assert_int_equal(doc->before, 0);
-    assert_int_equal(doc->tokens, made->is.plain ? doc->tokens : made->count);
+    assert_int_equal(doc->tokens, made->count);
     assert_true(made->prefix == 0 || made->may_split);
     assert_true(!doc->shared ||
                 (made->may_share && all->samples[last->sample].group == made->group));

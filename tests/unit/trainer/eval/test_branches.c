@@ -4,10 +4,12 @@
  * several replies, and ordinary documents between them. Compiled twice, for float and double. */
 #include "tests/unit/trainer/model/fixture.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/base/rng.h"
+#include "trainer/device/real.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 #include "trainer/ops/table.h"
@@ -129,20 +131,28 @@ static void test_prompt__of_a_branch_is_its_sample(void **state)
     arena_done(&setup.rows);
 }
 
-/* Runs the forward pass of a row. best [targets]: the likeliest token for each target. Returns how
- * many targets there are. */
-static int64_t judge(fixture *setup, const row *packed, int32_t best[REPLIES_MAX * 2])
+/* What the model says of each target: the likeliest token, and the loss. */
+typedef struct verdicts {
+    int32_t best[2 * REPLIES_MAX];
+    real nll[2 * REPLIES_MAX];
+} verdicts;
+
+/* Runs the forward pass of a row and writes its verdicts from place `at` on. Returns how many
+ * targets there are. */
+static int64_t judge(fixture *setup, const row *packed, verdicts *out, int64_t at)
 {
     const backend_vtable *backend = setup->dev->backend;
     device_batch *batch;
     void *nll;
     int32_t *chosen;
     assert_ok(stage_rows(setup->staging, setup->queue, packed, 1, &batch));
-    assert_true(batch->targets <= 2 * REPLIES_MAX);
-    assert_ok(backend->alloc(setup->dev, 2 * REPLIES_MAX * sizeof(double), &nll));
+    assert_true(at + batch->targets <= 2 * REPLIES_MAX);
+    assert_ok(backend->alloc(setup->dev, 2 * REPLIES_MAX * sizeof(real), &nll));
     assert_ok(backend->alloc(setup->dev, 2 * REPLIES_MAX * sizeof *chosen, (void **)&chosen));
     assert_ok(model_forward(setup->net, setup->queue, batch, &setup->sums, nll, chosen));
-    assert_ok(backend->to_host(setup->queue, best, chosen, (size_t)batch->targets * sizeof *best));
+    const size_t targets = (size_t)batch->targets;
+    assert_ok(backend->to_host(setup->queue, out->best + at, chosen, targets * sizeof *chosen));
+    assert_ok(backend->to_host(setup->queue, out->nll + at, nll, targets * sizeof(real)));
     assert_ok(backend->wait(setup->queue));
     backend->release(setup->dev, nll);
     backend->release(setup->dev, chosen);
@@ -154,25 +164,35 @@ static void test_evaluation__judges_a_branch_as_its_sample(void **state)
     (void)state;
     fixture setup;
     model_dims dims;
-    int32_t together[2 * REPLIES_MAX], apart[2 * REPLIES_MAX];
+    verdicts together, apart, unbranched;
     assert_ok(dims_preset("debug", &dims));
     fixture_open(&setup, &dims);
     for (uint64_t seed = 1; seed < 4; seed++) {
-        const row packed = draw_row(&setup, seed);
+        row packed = draw_row(&setup, seed);
         model_options options = {.training = false};
         batch_caps_for(&packed, 1, 64, 64, &options.cap);
         fixture_model(&setup, &options, seed % 2 == 0);
-        const int64_t count = judge(&setup, &packed, together);
+        const int64_t count = judge(&setup, &packed, &together, 0);
         int64_t at = 0;
         for (int64_t doc = 0; doc < packed.n_docs; doc++) {
             row alone;
             if (row_is_prefix(&packed, doc))
                 continue;
             assert_ok(prompt_whole_sample(&packed, doc, &setup.rows, &alone));
-            at += judge(&setup, &alone, apart + at);
+            at += judge(&setup, &alone, &apart, at);
         }
         assert_int_equal(at, count);
-        assert_memory_equal(together, apart, (size_t)count * sizeof *apart);
+        assert_memory_equal(together.best, apart.best, (size_t)count * sizeof *apart.best);
+        /* Without their prefixes branches are judged otherwise, so the losses tell them apart. */
+        packed.doc_prefix = NULL;
+        assert_int_equal(judge(&setup, &packed, &unbranched, 0), count);
+        double worst = 0, least = 0;
+        for (int64_t i = 0; i < count; i++) {
+            worst = fmax(worst, fabs((double)(together.nll[i] - apart.nll[i])));
+            least = fmax(least, fabs((double)(unbranched.nll[i] - apart.nll[i])));
+        }
+        assert_true(worst < (sizeof(real) == 8 ? 1e-12 : 1e-4));
+        assert_true(least > 1e-2);
     }
     fixture_close(&setup);
 }
@@ -242,6 +262,9 @@ static int64_t tokens_together(const row *packed, const reply *replies, int64_t 
 static void test_generate_answers__of_branches_are_those_of_samples(void **state)
 {
     (void)state;
+    static const uint64_t seeds[] = {1, 4,
+                                     7}; /* the last two have few enough replies for one batch */
+    int single_batches = 0;
     fixture setup;
     model_dims dims;
     mesh alone;
@@ -253,8 +276,8 @@ static void test_generate_answers__of_branches_are_those_of_samples(void **state
     route_below = counting.route_fwd;
     counting.route_fwd = count_rows;
     setup.queue->ops = &counting;
-    for (uint64_t seed = 1; seed < 4; seed++) {
-        const row packed = draw_row(&setup, seed);
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        const row packed = draw_row(&setup, seeds[i]);
         reply replies[REPLIES_MAX];
         token_list want[REPLIES_MAX] = {{0}}, got[REPLIES_MAX] = {{0}};
         const int64_t count = replies_of_row(&packed, replies);
@@ -270,8 +293,10 @@ static void test_generate_answers__of_branches_are_those_of_samples(void **state
         assert_ok(generate_answers(generation, &packed, replies, count, NEW_TOKENS, got));
         const int64_t steps = count * (NEW_TOKENS - 1),
                       together = tokens_together(&packed, replies, count);
-        if (count <= 32) /* one batch, in which no prefix is computed twice */
+        if (count <= 32) { /* one batch, in which no prefix is computed twice */
             assert_int_equal(rows_seen, dims.text.layers * (together + steps));
+            single_batches++;
+        }
         assert_true(together < apart);
         expect_same(got, want, count);
         generate_free(&generation);
@@ -286,9 +311,10 @@ static void test_generate_answers__of_branches_are_those_of_samples(void **state
             expect_same(got, want, count);
             generate_free(&generation);
         }
-        for (int64_t i = 0; i < count; i++)
-            token_list_done(&want[i]);
+        for (int64_t k = 0; k < count; k++)
+            token_list_done(&want[k]);
     }
+    assert_int_equal(single_batches, 2);
     fixture_close(&setup);
 }
 
