@@ -242,8 +242,8 @@ static void test_balance__any_rows(void **state)
     rng_key key = rng_key_make(harness_seed(), "test balance");
     uint64_t drawn = 0;
     for (int round = 0; round < 200; round++) {
-        const pack_item most = {1 + (int64_t)rng_below(key, drawn++, 4000),
-                                (int64_t)rng_below(key, drawn++, 4000)};
+        const int64_t most_tokens = 1 + (int64_t)rng_below(key, drawn++, 4000);
+        const pack_item most = {most_tokens, (int64_t)rng_below(key, drawn++, 4000)};
         const int64_t count = 1 + (int64_t)rng_below(key, drawn++, 200);
         arena memory;
         int64_t rows;
