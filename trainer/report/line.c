@@ -315,26 +315,34 @@ static status spare(reporter *reports, status st)
     return ST_OK;
 }
 
+/* The short form fits 120 columns up to step 1,000,000, so it leaves out gibibytes, and a step that
+ * was skipped says so in place of the time that was waited. */
 static void print_line(const reporter *reports, const figures *numbers)
 {
     const step_report *step = &reports->last;
     const char *simulated = world_simulated(reports->session->world);
+    const bool full = reports->has_full_lines;
     char tps[DIGITS_TEXT], mfu[16] = "unknown";
     if (isfinite(numbers->mfu))
         snprintf(mfu, sizeof mfu, "%.2f%%", numbers->mfu);
     bar_clear();
-    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.2fGiB(%.2f%%)  tps: %s",
-           step->step, step->loss, step->grad_norm, numbers->memory_gib, numbers->memory_share,
-           digits_with_commas(llround(numbers->tps), tps));
-    if (reports->has_full_lines)
+    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f", step->step, step->loss,
+           step->grad_norm);
+    if (full)
+        printf("  memory: %.2fGiB(%.2f%%)", numbers->memory_gib, numbers->memory_share);
+    else
+        printf("  memory: %.1f%%", numbers->memory_share);
+    printf("  tps: %s", digits_with_commas(llround(numbers->tps), tps));
+    if (full)
         printf("  tflops: %.*f", numbers->tflops < 1.0 ? 4 : 2, numbers->tflops);
     printf("  mfu: %s", mfu);
-    if (reports->has_full_lines)
+    if (full)
         printf("  vision: %.0f%%", numbers->vision);
-    printf("  wait: %.1f%%", numbers->wait);
-    if (reports->has_full_lines)
-        printf("  fill: %.1f%%  pairs/s: %.*f", numbers->fill, numbers->pairs < 100.0 ? 1 : 0,
-               numbers->pairs);
+    printf("  pairs/s: %.*f", numbers->pairs < 100.0 ? 1 : 0, numbers->pairs);
+    if (full || !step->skipped)
+        printf("  wait: %.1f%%", numbers->wait);
+    if (full)
+        printf("  fill: %.1f%%", numbers->fill);
     printf("%s%s%s\n", step->skipped ? "  skipped" : "", simulated ? "  " : "",
            simulated ? simulated : "");
 }

@@ -1,7 +1,7 @@
 /* line.h: the reporter, which tells the user about steps and evaluations. It prints the log line,
- * which is torchtitan's with vision, wait and fill added; it writes the same numbers and more to
- * metrics.jsonl, one JSON object per line, and to TensorBoard's event files; and it draws the
- * progress bar at a terminal. trainer/running.md explains every field. */
+ * which is torchtitan's with vision, pairs/s, wait and fill added; it writes the same numbers and
+ * more to metrics.jsonl, one JSON object per line, and to TensorBoard's event files; and it draws
+ * the progress bar at a terminal. trainer/running.md explains every field. */
 #ifndef TESSERA_TRAINER_REPORT_LINE_H
 #define TESSERA_TRAINER_REPORT_LINE_H
 
