@@ -313,8 +313,11 @@ enum { INDEX_LEASE_ITEMS = 128 };
 WARN_UNUSED status index_build_start(source *source);
 /* The next lease of the index; *out is NULL if there is nothing to lease now. */
 WARN_UNUSED status index_build_produce(dispatch *dispatch, source *source, lease **out);
-/* Records that an item of the lease is refused, because it kills its workers. */
-WARN_UNUSED status index_build_poison(lease *lease, int64_t item, const char *cause);
+/* Records that an item of the lease is refused, because it kills its workers. What was claimed of
+ * texts that are compared with it is forgotten: it is told again without that comparison, and no
+ * worker may be blamed for the difference. */
+WARN_UNUSED status index_build_poison(dispatch *dispatch, lease *lease, int64_t item,
+                                      const char *cause);
 /* Whether a text that is to be tried alone must wait. It is compared with its predecessor's text,
  * which its worker encodes too; until that one is settled, a death could be either's. */
 bool index_build_waits(const lease *lease);

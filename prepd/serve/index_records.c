@@ -66,7 +66,18 @@ static status read_image(const source *section, int64_t item, const json_value *
     return ST_OK;
 }
 
-/* Reads how the sample begins into value [3]: agrees, head, first label. */
+/* Whether the text that an item is compared with has been refused. */
+static bool is_predecessor_refused(const source *section, int64_t before)
+{
+    index_sample record;
+    if (!index_has_sample(section->index, before))
+        return false;
+    index_sample_get(section->index, before, &record);
+    return record.cause != NULL;
+}
+
+/* Reads how the sample begins into value [3]: agrees, head, first label. A predecessor that was
+ * refused while the worker compared with it counts as absent, as it does for workers after it. */
 static status read_beginning(const source *section, int64_t item, const json_value *result,
                              int64_t tokens, const char *from, int64_t *value, told *out)
 {
@@ -82,6 +93,8 @@ static status read_beginning(const source *section, int64_t item, const json_val
                        "%lld",
                        (long long)tokens, (long long)value[0], (long long)value[1],
                        (long long)value[2]);
+    if (is_predecessor_refused(section, item - back))
+        value[0] = 0;
     out->begins = (index_beginning){back, (int32_t)value[0], (int32_t)value[1], (int32_t)value[2]};
     return ST_OK;
 }

@@ -39,8 +39,7 @@ void lease_free(lease **leased)
     free((*leased)->item);
     free((*leased)->branches);
     free((*leased)->untried);
-    for (int i = 0; i < (*leased)->n_claims; i++)
-        free((*leased)->claim[i].facts);
+    lease_forget_claims(*leased);
     free(*leased);
     *leased = NULL;
 }
@@ -281,4 +280,11 @@ status lease_add_claim(lease *leased, uint64_t by, const uint64_t *facts)
     memcpy(copy, facts, (size_t)leased->n_items * sizeof(*copy));
     leased->claim[leased->n_claims++] = (lease_claim){by, copy};
     return ST_OK;
+}
+
+void lease_forget_claims(lease *leased)
+{
+    for (int i = 0; i < leased->n_claims; i++)
+        free(leased->claim[i].facts);
+    leased->n_claims = 0;
 }

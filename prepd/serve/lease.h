@@ -156,5 +156,7 @@ void lease_drop_item(lease *lease, int64_t item);
 
 /* Keeps a copy of what seat `by` told of the lease's items: facts [n_items], in their order. */
 WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const uint64_t *facts);
+/* Forgets what was told of all of them. */
+void lease_forget_claims(lease *lease);
 
 #endif

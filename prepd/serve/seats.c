@@ -99,7 +99,7 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
         return;
     }
     log_warn("index: item %lld refused cause=\"%s\"", (long long)item, cause);
-    if (index_build_poison(leased, item, cause) != ST_OK)
+    if (index_build_poison(state, leased, item, cause) != ST_OK)
         dispatch_fail(state, status_last()->code);
 }
 
