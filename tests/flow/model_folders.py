@@ -155,28 +155,32 @@ def folder(root, name, group, dtype="F32", shards=1):
 
 def interrupted(root, source, want):
     """Exports that die while they write the weights: a new folder does not appear, and one that is there
-    keeps what it has; the next export succeeds."""
+    keeps what it has; the next export succeeds, also into a folder that was empty before."""
     def export(out, *more, limit=None):
         words = [BIN + "/trainer", "export", "--model", source, "--out", out, *more]
         return subprocess.run(words, capture_output=True, timeout=120, preexec_fn=limit and (
             lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))).returncode
 
-    new, there = os.path.join(root, "new"), os.path.join(root, "there")
+    new, there, empty = (os.path.join(root, name) for name in ("new", "there", "empty"))
+    os.mkdir(empty)
     expect(export(there) == 0, "an export")
     with open(os.path.join(there, "mine"), "w") as f:
         f.write("mine")
     before = {name: load_bytes(there, name) for name in os.listdir(there)}
     largest = max(os.path.getsize(os.path.join(there, name)) for name in before)
-    for out in (new, there):
-        code = export(out, "--overwrite", "--dtype", "f32", limit=largest)
+    for out in (new, there, empty):
+        code = export(out, *["--overwrite"] * (out == there), "--dtype", "f32", limit=largest)
         expect(code == -signal.SIGXFSZ, f"{out}: exit code {code}, not killed while it writes")
     expect(not os.path.exists(new), "a part of a model is there")
     expect(os.path.exists(os.path.join(root, ".new.writing")), "it was not killed while it wrote")
     after = {name: load_bytes(there, name) for name in os.listdir(there) if name != ".export.writing"}
     expect(after == before, f"the folder that was there changed: {sorted(after)}")
-    expect(export(new) == 0 and export(there, "--overwrite", "--shard-bytes", "100000") == 0, "the next ones")
-    expect(not any(".writing" in name for name in os.listdir(root) + os.listdir(there)), "something is left")
-    for out in (new, there):
+    expect(os.listdir(empty) == [".export.writing"], "it did not leave what it had written")
+    expect(export(new) == 0 and export(empty) == 0 and export(there, "--overwrite", "--shard-bytes", "100000") == 0, "the next ones")
+    left = [name for folder in (root, there, empty) for name in os.listdir(folder) if ".writing" in name]
+    expect(not left, f"something is left: {left}")
+    expect(export(empty) != 0, "a model was overwritten without --overwrite")
+    for out in (new, there, empty):
         got = load(out)
         expect(all(np.array_equal(got[n], want[n]) for n in want), f"{out}: a tensor differs")
     expect("mine" in os.listdir(there) and "model.safetensors" not in os.listdir(there), f"{os.listdir(there)}")

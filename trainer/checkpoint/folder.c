@@ -263,6 +263,8 @@ status folder_publish(const char *folder, int64_t step)
     return put_files(path, folder);
 }
 
+#define ASIDE ".export.writing" /* in a folder that is there already */
+
 status folder_aside(const char *path, char out[STATUS_PATH_MAX])
 {
     size_t length = strlen(path);
@@ -273,13 +275,27 @@ status folder_aside(const char *path, char out[STATUS_PATH_MAX])
         begin--;
     struct stat about;
     const bool inside = lstat(path, &about) == 0;
-    const int size = inside
-                         ? snprintf(out, STATUS_PATH_MAX, "%.*s/.export.writing", (int)length, path)
-                         : snprintf(out, STATUS_PATH_MAX, "%.*s.%.*s.writing", (int)begin, path,
-                                    (int)(length - begin), path + begin);
+    const int size = inside ? snprintf(out, STATUS_PATH_MAX, "%.*s/" ASIDE, (int)length, path)
+                            : snprintf(out, STATUS_PATH_MAX, "%.*s.%.*s.writing", (int)begin, path,
+                                       (int)(length - begin), path + begin);
     if (size >= STATUS_PATH_MAX)
         return FAIL_IN(ST_CONFIG, path, "the path is too long");
     return folder_remove(out);
+}
+
+bool folder_is_unfinished(const char *path)
+{
+    bool left = false, more = false;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return false;
+    for (struct dirent *entry; !more && (entry = readdir(dir));) {
+        const bool is_aside = strcmp(entry->d_name, ASIDE) == 0;
+        left |= is_aside;
+        more = !is_aside && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    }
+    closedir(dir);
+    return left && !more;
 }
 
 status folder_put(const char *aside, const char *path)

@@ -62,6 +62,9 @@ WARN_UNUSED status folder_tidy(const char *folder);
  * so that no one sees them half written: .NAME.writing beside it, or .export.writing inside it if
  * it exists already. What an earlier process left there is deleted. */
 WARN_UNUSED status folder_aside(const char *path, char out[STATUS_PATH_MAX]);
+/* Whether the folder `path` is there and has in it nothing but what an earlier process wrote aside
+ * (folder_aside) and did not put in place, so that it counts as empty. */
+bool folder_is_unfinished(const char *path);
 /* Puts the folder `aside`, whose files are synced, in the place of `path`: by one rename if there
  * is nothing yet; else file by file as folder_publish does, with files of other names staying. */
 WARN_UNUSED status folder_put(const char *aside, const char *path);

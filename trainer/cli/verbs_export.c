@@ -63,7 +63,7 @@ static status read_args(int argc, char **argv, export_args *args)
         return FAIL(ST_USAGE, "--layout %s: expected published, v5 or per-expert", arrangement);
     if (bytes)
         TRY(verb_number("--shard-bytes", bytes, 1, INT64_MAX, &args->how.shard_bytes));
-    return verb_may_write(args->out, overwrite);
+    return verb_may_write(args->out, overwrite || folder_is_unfinished(args->out));
 }
 
 static status write_whole(const params *registry, stream *queue, const model_dims *dims,
