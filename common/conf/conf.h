@@ -103,6 +103,18 @@ static inline const char *conf_place(const conf *options)
     return options->place && *options->place ? options->place : NULL;
 }
 
+/* Whether samples are texts alone, without a chat template or pictures. */
+static inline bool conf_is_plain_text(const conf *options)
+{
+    return options->data_format == DATA_TEXT;
+}
+
+/* Whether the samples that show the same pictures are one unit of the plan. */
+static inline bool conf_shares_images(const conf *options)
+{
+    return options->data_group == GROUP_SHARED_IMAGE || options->data_group == GROUP_SHARED_PREFIX;
+}
+
 /* Checks the rules between options; ST_CONFIG with the rule that is broken. conf_load calls it. A
  * caller that changes fields afterwards may call it again. */
 WARN_UNUSED status conf_check(const conf *options);

@@ -34,7 +34,7 @@ static const foreign_kind *kind_of(const char *name)
 
 static status refuse(const conf *options, const char *path, const foreign_kind *kind)
 {
-    const bool text = options->data_format == DATA_TEXT;
+    const bool text = conf_is_plain_text(options);
     return FAIL_IN(
         ST_BAD_INPUT, path,
         "%s files are not read. Turn it into JSON lines, a record for each row, and name "

@@ -170,7 +170,7 @@ bool records_have_splits(const conf *options)
     DIR *dir = opendir(options->data_path);
     if (!dir)
         return false;
-    for (struct dirent *entry; options->data_format == DATA_TEXT && (entry = readdir(dir));) {
+    for (struct dirent *entry; conf_is_plain_text(options) && (entry = readdir(dir));) {
         json = json || stem_of(entry->d_name, JSON_SUFFIXES) > 0;
         texts = texts || is_document(entry->d_name);
     }
@@ -185,7 +185,7 @@ status records_open(const conf *options, record_files **out)
     record_files *files = (record_files *)calloc(1, sizeof *files);
     if (!files)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");
-    files->of_texts = options->data_format == DATA_TEXT;
+    files->of_texts = conf_is_plain_text(options);
     if (stat(options->data_path, &info) != 0) {
         st = FAIL_IN(ST_NO_INPUT, options->data_path, "data.path cannot be read: %s",
                      strerror(errno));

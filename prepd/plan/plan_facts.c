@@ -7,9 +7,8 @@ enum { PATCHES_PER_TOKEN = 4 };
 
 int plan_version(const conf *options, plan_kind kind)
 {
-    const bool joins =
-        options->data_group == GROUP_SHARED_IMAGE || options->data_group == GROUP_SHARED_PREFIX;
-    return joins && kind != PLAN_EARLIER ? PLAN_VERSION : PLAN_EARLIER_VERSION;
+    return conf_shares_images(options) && kind != PLAN_EARLIER ? PLAN_VERSION
+                                                               : PLAN_EARLIER_VERSION;
 }
 
 bool plan_balances(const plan *planned)

@@ -130,7 +130,7 @@ status chat_template_check(const conf *options, chat_template *out)
 {
     char digest[HASH_TEXT];
     chat_template chat = {.path = ""};
-    if (options->data_format != DATA_TEXT)
+    if (!conf_is_plain_text(options))
         TRY(chat_template_find(options, &chat));
     *out = chat;
     if (!chat.path[0] || chat.releases || options->model_chat_template == CHAT_TEMPLATE_INSTRUCT)

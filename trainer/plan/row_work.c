@@ -14,11 +14,6 @@ enum {
 static const int32_t VQA_GRID[3] = {1, 30, 40};
 static const double VQA_QUESTIONS = 443757.0 / 82783.0; /* VQAv2's training set: per picture */
 
-static bool shares_images(const conf *options)
-{
-    return options->data_group == GROUP_SHARED_IMAGE || options->data_group == GROUP_SHARED_PREFIX;
-}
-
 /* The tokens of the documents that show one image. */
 static double unit_tokens(const row_kind *row)
 {
@@ -30,12 +25,12 @@ row_kind row_kind_of(const conf *options, const model_dims *dims)
     row_kind kind = {.seq_len = options->training_seq_len,
                      .document = options->training_seq_len,
                      .questions = 1};
-    if (dims->vision.depth == 0 || options->data_format == DATA_TEXT)
+    if (dims->vision.depth == 0 || conf_is_plain_text(options))
         return kind;
     if (kind.document > VQA_DOCUMENT)
         kind.document = VQA_DOCUMENT;
     memcpy(kind.grid, VQA_GRID, sizeof kind.grid);
-    if (shares_images(options) && options->data_format == DATA_VQAV2) {
+    if (conf_shares_images(options) && options->data_format == DATA_VQAV2) {
         kind.questions = VQA_QUESTIONS;
         if (options->data_group == GROUP_SHARED_PREFIX && kind.document > VQA_BRANCH)
             kind.prefix = kind.document - VQA_BRANCH;
@@ -47,7 +42,7 @@ row_kind row_kind_of(const conf *options, const model_dims *dims)
 
 bool row_kind_unknown(const conf *options, const row_kind *row)
 {
-    return shares_images(options) && row->questions == 1;
+    return conf_shares_images(options) && row->questions == 1;
 }
 
 /* Counts the arrays that the forward pass reads and writes. Both passes move about three times as
