@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reads the rows of a running prepd, or of a recording, as numpy arrays. python.md beside this file says how to use it,
-wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
+wire.md specifies the bytes. Needs masks.py beside it, python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
 hashes, python3-xxhash or libxxhash, which prepd is linked with."""
 import argparse
 import ctypes
@@ -14,6 +14,8 @@ import sys
 
 import numpy as np
 import zstandard
+
+import masks
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
@@ -175,31 +177,17 @@ def check_documents(row):
     for name, dtype in LISTS.items():
         check(name in row or name in ("doc_prefix", "loss_weight"), "the row has no", name)
         check(name not in row or (row[name].ndim == 1 and row[name].dtype == dtype), name, "is no list of", np.dtype(dtype).name)
-    borders, part, labels = row["cu_seqlens"].astype(np.int64), row["doc_part"], row["labels"]
-    n = len(part)
-    prefix = row.get("doc_prefix", np.full(n, -1, np.int32))
-    check(len(borders) == n + 1 and len(prefix) == n and len(row["doc_sample_id"]) == n and
-          len(labels) == len(row["input_ids"]) == len(row.get("loss_weight", labels)), "the row's lists differ in length")
-    check(borders[0] == 0 and borders[-1] == len(labels) and (np.diff(borders) > 0).all(),
-          "cu_seqlens does not rise from 0 to", len(labels))
+    borders, prefix = masks.documents(row)
+    labels, number = row["labels"], row["doc_sample_id"]
+    check(len(number) == len(prefix) and len(labels) == len(row["input_ids"]) == len(row.get("loss_weight", labels)),
+          "the row's lists differ in length")
     check((labels[borders[:-1]] == -100).all(), "the first token of a document has a label")
-    branches = np.zeros(n, np.int64)
-    for doc, of in enumerate(prefix.tolist()):
-        check(of == -1 or 0 <= of < doc and (doc - 1 == of or prefix[doc - 1] == of),
-              f"doc_prefix[{doc}] is {of}, expected -1 or a prefix directly before it and its other branches")
-        if of >= 0:
-            check(part[doc] == 0, f"doc_part[{doc}] is {part[doc]}, expected 0 of a branch")
-            branches[of] += 1
-    for doc in range(n):
+    check((row["doc_part"][prefix >= 0] == 0).all(), "a branch is a part of a longer document")
+    for doc in np.unique(prefix[prefix >= 0]):
         tokens = slice(borders[doc], borders[doc + 1])
-        if not branches[doc] and part[doc] >= 0:
-            continue
-        check(prefix[doc] == -1 and part[doc] == -1 and branches[doc] >= 2, f"document {doc} is a prefix with doc_prefix "
-              f"{prefix[doc]}, doc_part {part[doc]} and {branches[doc]} branches, expected -1, -1 and two or more")
-        check(row["doc_sample_id"][doc] == row["doc_sample_id"][doc + 1], f"doc_sample_id[{doc}] is not that of the prefix's first branch")
+        check(number[doc] == number[doc + 1], f"doc_sample_id[{doc}] is not that of the prefix's first branch")
         check((labels[tokens] == -100).all() and ("loss_weight" not in row or (row["loss_weight"][tokens] == 1).all()),
               f"document {doc} is a prefix, but has labels or weights")
-    check("doc_prefix" not in row or branches.any(), "doc_prefix names no prefix")
 
 
 def decode(parts):
@@ -219,7 +207,7 @@ def decode(parts):
     total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
     check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
     check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
-    check_documents(row)
+    check_documents(dict(row, number=number))
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""), references=metadata.get("references", ""))
 
@@ -508,7 +496,7 @@ def main():
     parser.add_argument("--timeout", type=float, default=60.0, help="longest silence, in seconds")
     parser.add_argument("--unchecked", action="store_true", help="read a recording although its hashes cannot be checked")
     parser.add_argument("--out", help="write the arrays of the last row to this .npz file")
-    parser.add_argument("--mask", help="draw which tokens of the last row see which to this .png file (needs masks.py)")
+    parser.add_argument("--mask", help="draw which tokens of the last row see which to this .png file")
     parser.add_argument("--overwrite", action="store_true", help="replace these files if they are there")
     args = parser.parse_args()
     for path in (args.out, args.mask):
@@ -533,7 +521,6 @@ def main():
     if args.out and row is not None:
         np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})
     if args.mask and row is not None:
-        import masks  # here, so that this file goes without it
         masks.draw(row, args.mask)
 
 

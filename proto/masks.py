@@ -14,36 +14,40 @@ import numpy as np
 def documents(row):
     """Where the documents of a row begin and end, and what comes before them: (cu_seqlens [D + 1], doc_prefix [D], -1 for a
     document without a prefix). ValueError names the document whose numbers are impossible."""
-    borders = np.asarray(row["cu_seqlens"]).astype(np.int64)
-    prefix = row.get("doc_prefix")
-    absent = prefix is None
-    prefix = np.full(len(borders) - 1, -1) if absent else np.asarray(prefix).astype(np.int64)
-    part = np.asarray(row.get("doc_part", np.where(np.isin(np.arange(len(prefix)), prefix), -1, 0)))
-
     def check(good, *words):
         if not good:
             raise ValueError(" ".join(str(w) for w in (f"row {row['number']}:" if "number" in row else "the row:", *words)))
 
-    check(len(borders) > 0 and borders[0] == 0, "cu_seqlens does not begin with 0")
-    for d in range(len(borders) - 1):
+    def list_of(name, absent):
+        values = np.asarray(absent if row.get(name) is None else row[name])
+        check(values.ndim == 1 and (values.dtype.kind in "iu" or not len(values)), f"{name} has the type {values.dtype} and the "
+              f"shape {values.shape}, expected a list of integers")
+        return values.astype(np.int64)
+
+    borders = list_of("cu_seqlens", [])
+    check(len(borders) > 0, "cu_seqlens is absent or empty, expected 0 and the end of every document")
+    n = len(borders) - 1
+    prefix = list_of("doc_prefix", np.full(n, -1))
+    part = list_of("doc_part", np.where(np.isin(np.arange(len(prefix)), prefix), -1, 0))
+    check(borders[0] == 0, "cu_seqlens does not begin with 0")
+    for d in range(n):
         check(borders[d] < borders[d + 1], f"cu_seqlens[{d + 1}] is {borders[d + 1]}, expected more than {borders[d]}")
     check("input_ids" not in row or len(row["input_ids"]) == borders[-1], "cu_seqlens ends at", borders[-1], "of",
           len(row.get("input_ids", ())), "tokens")
-    check(len(prefix) == len(borders) - 1 == len(part), "it has", len(borders) - 1, "documents, but", len(prefix), "values of "
-          "doc_prefix and", len(part), "of doc_part")
+    check(len(prefix) == n == len(part), f"it has {n} documents, but {len(prefix)} values of doc_prefix and {len(part)} of doc_part")
     for d, p in enumerate(prefix):
         where = f"doc_prefix[{d}] is {p}:"
-        check(-1 <= p < len(prefix), where, "the row has", len(prefix), "documents")
+        check(-1 <= p < n, where, "the row has", n, "documents")
         check(p != d, where, "the document itself")
         check(p < d, where, "a document after it")
         check(p < 0 or prefix[p] < 0, where, "itself a branch, of document", prefix[p])
-        check(p < 0 or (prefix[p + 1:d] == p).all(), where, "not directly before it and its other branches")
-    for d in range(len(prefix)):
-        n_branches = int((prefix == d).sum())
-        check(n_branches != 1, f"document {d} is the prefix of one branch alone, expected two or more")
-        check((part[d] < 0) == (n_branches > 0), f"doc_part[{d}] is {part[d]} of a document with {n_branches} branches, "
-              "expected -1 of a prefix and of no other")
-    check(absent or (prefix >= 0).any(), "doc_prefix names no prefix, expected none to be there")
+        check(p in (-1, d - 1, prefix[d - 1]), where, "not directly before it and its other branches")
+    branches = np.bincount(prefix[prefix >= 0], minlength=n)
+    for d in range(n):
+        check(branches[d] != 1, f"document {d} is the prefix of one branch alone, expected two or more")
+        check(part[d] >= -1 and (part[d] == -1) == (branches[d] > 0), f"doc_part[{d}] is {part[d]} of a document with {branches[d]} "
+              "branches, expected -1 of a prefix and of no other")
+    check(row.get("doc_prefix") is None or branches.any(), "doc_prefix names no prefix, expected none to be there")
     return borders, prefix
 
 

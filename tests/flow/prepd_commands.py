@@ -141,7 +141,8 @@ def may_not_write_to_the_socket(f, end):
             one.bind(end + kind)
             one.listen()
             os.chmod(end + kind, 0o500 if root else 0)
-        shutil.copy(CLIENT, f.file("client.py"))
+        for name in ("client.py", "masks.py"):
+            shutil.copy(os.path.join(os.path.dirname(CLIENT), name), f.file(name))
         for words in ([*by, BIN, "status", "--connect"], [*by, BIN, "worker", "--connect"],
                       [*UNPRIVILEGED * root, "/usr/bin/python3", "-B", f.file("client.py")]):
             p = subprocess.run([*words, f"ipc://{end}"], capture_output=True, text=True, timeout=LIMIT_S)

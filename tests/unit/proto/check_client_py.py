@@ -1,10 +1,12 @@
 """check_client_py.py CLIENT SOURCE ROW.safetensors...: imports client.py from CLIENT and checks that the rows it
 yields from SOURCE, an endpoint or a recording, equal these files byte for byte. Run by test_client.c."""
 import importlib.util
+import os
 import sys
 
 import numpy as np
 
+sys.path.insert(0, os.path.dirname(sys.argv[1]))  # where masks.py is
 spec = importlib.util.spec_from_file_location("client", sys.argv[1])
 client = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(client)
@@ -24,12 +26,12 @@ for number, (row, path) in enumerate(zip(rows, files)):
 
 
 def refused(row, **changed):
-    """Whether the row is refused with these arrays instead; None leaves one out."""
+    """What the row is refused with if it has these arrays instead; None leaves one out."""
     try:
         client.check_documents({k: v for k, v in {**row, **changed}.items() if v is not None})
-    except ValueError:
-        return True
-    return False
+    except ValueError as e:
+        return str(e)
+    return None
 
 
 # A prefix of two tokens, its branches of two and one, and a document of three.
@@ -47,5 +49,6 @@ for name, wrong in (("cu_seqlens", [0, 2, 2, 5, 8]), ("cu_seqlens", [1, 2, 4, 5,
                     ("doc_prefix", [-1, 1, 1, -1]), ("doc_prefix", [-1, 0, 7, -1]), ("doc_part", [0, 0, 0, 0]),
                     ("doc_part", [-1, 0, 1, 0]), ("doc_sample_id", [5, 4, 5, 6])):
     assert refused(good, **{name: np.array(wrong, good[name].dtype)}), (name, wrong)
+assert refused(good, number=12, doc_prefix=np.array([-1, 0, 7, -1], np.int32)).startswith("row 12: doc_prefix[2] is 7:")
 assert refused(good, loss_weight=np.full(8, 2, np.float32)) and not refused(good, loss_weight=np.ones(8, np.float32))
 print(len(rows), "rows agree")

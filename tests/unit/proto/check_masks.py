@@ -109,7 +109,14 @@ def impossible_documents_are_refused_with_their_place():
         (changed(cu_seqlens=(3, 6)), "cu_seqlens[3] is 6, expected more than 6"),
         ({**good, "input_ids": np.zeros(23)}, "cu_seqlens ends at 24 of 23 tokens"),
         ({**good, "doc_prefix": good["doc_prefix"][:-1]}, "it has 8 documents, but 7 values"),
-        ({**good, "doc_prefix": np.full(8, -1), "doc_part": np.zeros(8)}, "doc_prefix names no prefix"),
+        ({**good, "doc_prefix": np.full(8, -1), "doc_part": np.zeros(8, int)}, "doc_prefix names no prefix"),
+        (changed(doc_part=(0, -2)), "doc_part[0] is -2 of a document with 2 branches"),
+        ({**good, "cu_seqlens": np.array([], int)}, "cu_seqlens is absent or empty"),
+        ({**good, "cu_seqlens": []}, "cu_seqlens is absent or empty"),
+        ({k: v for k, v in good.items() if k != "cu_seqlens"}, "cu_seqlens is absent or empty"),
+        ({**good, "cu_seqlens": good["cu_seqlens"][None]}, "cu_seqlens has the type int64 and the shape (1, 9), expected a list"),
+        ({**good, "doc_prefix": good["doc_prefix"] + 0.5}, "doc_prefix has the type float64 and the shape (8,), expected a list"),
+        ({**good, "doc_part": good["doc_part"].astype(bool)}, "doc_part has the type bool and the shape (8,), expected a list"),
     ]
     for row, words in cases:
         for function in (masks.documents, masks.mask_4d, masks.cu_seqlens, lambda r: masks.mask_function(r, None)):
