@@ -233,13 +233,26 @@ static status begin_order(client *consumer, const json_value *welcome)
                            consumer->hello.ranks, &consumer->order);
 }
 
+/* The daemon answered HELLO with an error. If it cannot read our HELLO, it is of another version,
+ * and an older one cannot say which version we need. */
+static status refused_hello(const client *consumer)
+{
+    const status st = read_refusal(consumer, consumer->scratch);
+    return st == ST_PROTOCOL
+               ? FAIL(ST_PROTOCOL,
+                      "%s. This program needs a daemon with protocol version %d: run both programs "
+                      "of the same release",
+                      status_text(), SESSION_VERSION)
+               : st;
+}
+
 static status take_welcome(client *consumer)
 {
     frame head;
     json_value *value = NULL;
     TRY(frame_decode(wire_msg_part(consumer->scratch, 0), consumer->name, &head));
     if (head.kind == KIND_ERROR)
-        return read_refusal(consumer, consumer->scratch);
+        return refused_hello(consumer);
     if (head.kind != KIND_WELCOME)
         return FAIL_IN(ST_PROTOCOL, consumer->name,
                        "the daemon answered hello with %s, expected welcome",

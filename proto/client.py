@@ -376,7 +376,10 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 yield row
             elif kind == ERROR:
                 said = json.loads(bytes(parts[1]))
-                raise Refused(f"{where}: " + said["message"], said.get("code"))
+                # A daemon that cannot read HELLO is of another version; an older one cannot say which version this needs.
+                unread = not order and said.get("code") == "ST_PROTOCOL"
+                more = f". This client needs a daemon with protocol version {SESSION_VERSION}" if unread else ""
+                raise Refused(f"{where}: {said['message']}{more}", said.get("code"))
             elif kind == END:
                 return
             else:

@@ -26,10 +26,10 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
     TRY(json_want_int(said, "version", name, &version));
     TRY(json_want_text(said, "stream", name, &greeting.stream));
     if (version < SESSION_OLDEST || version > SESSION_VERSION)
-        return FAIL_IN(
-            ST_PROTOCOL, name,
-            "the consumer has protocol version %lld, and this daemon has versions %d to %d",
-            (long long)version, SESSION_OLDEST, SESSION_VERSION);
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer has protocol version %lld, and this daemon needs one of the "
+                       "versions %d to %d: run both programs of the same release",
+                       (long long)version, SESSION_OLDEST, SESSION_VERSION);
     if (strcmp(greeting.stream, "train") != 0 && strcmp(greeting.stream, "eval") != 0 &&
         strcmp(greeting.stream, "sample") != 0)
         return FAIL_IN(ST_PROTOCOL, name,

@@ -212,7 +212,7 @@ def old_consumers_are_refused_and_recordings_play():
                     refused(rows_of(f, prefixes=False), NEEDS, "This one has version 1")
                     refused(rows_of(f), NEEDS, "This one has version 1")
                     client.SESSION_VERSION = 3
-                    refused(rows_of(f), "versions 1 to 2")
+                    refused(rows_of(f), "needs one of the versions 1 to 2", "needs a daemon with protocol version 3")
                 finally:
                     client.SESSION_VERSION = newest
                 rows = rows_of(f)

@@ -19,6 +19,7 @@ static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5}";
 typedef enum behaviour {
     SERVE,
     REFUSE,
+    OLDER, /* refuse HELLO's version as a daemon of version 1 does */
     OTHER_VERSION,
     DIE_AFTER_TWO,
     OUT_OF_ORDER, /* send row 1 after row 2 */
@@ -136,6 +137,12 @@ static void *serve(void *user)
     if (side->how == REFUSE) {
         assert_ok(wire_send_error(side->socket, &side->peer, 0,
                                   FAIL(ST_CONFIG, "training.seed: 1 here, 2 there")));
+        goto done;
+    }
+    if (side->how == OLDER) {
+        assert_ok(wire_send_error(
+            side->socket, &side->peer, 0,
+            FAIL(ST_PROTOCOL, "consumer of protocol version 2, this daemon has 1")));
         goto done;
     }
     if (side->how == OTHER_VERSION) {
@@ -281,6 +288,8 @@ static void test_client__refusals(void **state)
 {
     (void)state;
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
+    assert_session_fails(OLDER, ST_PROTOCOL, "this daemon has 1",
+                         "needs a daemon with protocol version 2");
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
     assert_session_fails(GARBAGE, ST_PROTOCOL, "not a Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "2.0 s");
