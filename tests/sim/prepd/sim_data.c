@@ -1,0 +1,236 @@
+/* sim_data.c: draws the samples and pictures, and computes what the index must say of them. */
+#include "tests/sim/prepd/sim_data.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAST_PICTURE = 4 }; /* tokens before a sample's last picture, where it has one */
+
+static void *make_array(int64_t count, size_t size)
+{
+    void *made = calloc((size_t)count + 1, size);
+    if (!made)
+        abort();
+    return made;
+}
+
+static picture_fate draw_fate(sim_random *luck, const sim_data_rules *rules)
+{
+    const int chance[] = {rules->bad_header, rules->kills_header, rules->fails, rules->kills,
+                          rules->hangs};
+    int drawn = (int)sim_random_below(luck, 1000);
+    for (int i = 0; i < 5; i++) {
+        if (drawn < chance[i])
+            return (picture_fate)(PICTURE_BAD_HEADER + i);
+        drawn -= chance[i];
+    }
+    return PICTURE_FINE;
+}
+
+static void draw_picture(sim_picture *out, int64_t number, sim_random *luck,
+                         const sim_data_rules *rules)
+{
+    *out = (sim_picture){.width = (int32_t)sim_random_between(luck, 3, 12) * 32,
+                         .height = (int32_t)sim_random_between(luck, 3, 12) * 32,
+                         .bytes = sim_random_between(luck, 1000, 300000),
+                         .mtime_ns = sim_random_between(luck, 1, 1000000000),
+                         .fate = draw_fate(luck, rules)};
+    snprintf(out->name, sizeof out->name, "%lld.jpg", (long long)number);
+}
+
+static text_fate draw_text_fate(sim_random *luck, const sim_data_rules *rules)
+{
+    const int drawn = (int)sim_random_below(luck, 1000), adapted = rules->not_adapted,
+              refused = adapted + rules->refused;
+    if (drawn < adapted)
+        return TEXT_NOT_ADAPTED;
+    if (drawn < refused)
+        return TEXT_REFUSED;
+    return drawn < refused + rules->text_kills ? TEXT_KILLS : TEXT_FINE;
+}
+
+static const char *cause_of(text_fate fate)
+{
+    static const char *const causes[] = {[TEXT_FINE] = NULL,
+                                         [TEXT_NOT_ADAPTED] = "has no answer",
+                                         [TEXT_REFUSED] = "cannot be encoded",
+                                         [TEXT_KILLS] = "ends its worker"};
+    return causes[fate];
+}
+
+/* Writes the turns of a sample: its pictures and a question, then the answer; or one plain text. */
+static void write_turns(sim_sample *out)
+{
+    int32_t count = 0;
+    part *parts = out->parts;
+    for (int32_t i = 0; i < out->n_shown; i++)
+        parts[count++] = (part){.image = i};
+    parts[count++] = (part){out->question, (int64_t)strlen(out->question), -1};
+    out->turns[0] = (turn){.role = out->plain ? ROLE_ASSISTANT : ROLE_USER,
+                           .trained = out->plain,
+                           .parts = parts,
+                           .n_parts = count};
+    out->n_turns = 1;
+    if (out->plain)
+        return;
+    parts[count] = (part){out->answer, (int64_t)strlen(out->answer), -1};
+    out->turns[1] =
+        (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + count, .n_parts = 1};
+    out->n_turns = 2;
+}
+
+/* Tokens that come before what tells the sample from its neighbours. */
+static int32_t common_tokens(const sim_sample *of, const sim_data_rules *rules)
+{
+    return of->n_shown > 0 ? LAST_PICTURE + 2 : rules->common_text;
+}
+
+static void draw_record(sim_sample *out, sim_random *luck, const sim_data_rules *rules)
+{
+    const int32_t common = common_tokens(out, rules);
+    const int32_t asked = (int32_t)sim_random_between(luck, 3, 24),
+                  targets = (int32_t)sim_random_between(luck, 2, 9);
+    out->record.cause = cause_of(out->fate);
+    if (out->record.cause)
+        return;
+    if (out->plain) {
+        out->record.text_tokens = (int32_t)sim_random_between(luck, 8, rules->longest_text);
+        out->record.targets = out->record.text_tokens - 1;
+        out->begins.first_label = 1;
+        return;
+    }
+    out->record.text_tokens = common + asked + targets;
+    out->record.targets = targets;
+    out->begins.head = out->n_shown > 0 ? LAST_PICTURE : 0;
+    out->begins.first_label = common + asked;
+}
+
+static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
+                        const sim_data_rules *rules)
+{
+    sim_sample *out = &data->sample[number];
+    out->fate = draw_text_fate(luck, rules);
+    out->plain = sim_random_chance(luck, (uint64_t)rules->plain, 1000);
+    const bool shows = !out->plain && data->n_pictures > 0 &&
+                       !sim_random_chance(luck, (uint64_t)rules->without_picture, 1000);
+    /* Questions on one picture are neighbours now and then and far apart at other times. */
+    const int64_t shown = sim_random_chance(luck, 2, 3)
+                              ? number * data->n_pictures / data->n_samples
+                              : (int64_t)sim_random_below(luck, (uint64_t)data->n_pictures + 1) %
+                                    (data->n_pictures > 0 ? data->n_pictures : 1);
+    out->n_shown = shows ? (int32_t)sim_random_chance(luck, 1, 8) + 1 : 0;
+    for (int32_t i = 0; i < out->n_shown; i++)
+        out->shows[i] = (int32_t)((shown + i) % data->n_pictures);
+    snprintf(out->name, sizeof out->name, "sample %lld", (long long)number);
+    snprintf(out->question, sizeof out->question, "q%llx.%lld",
+             (unsigned long long)(data->seed & 0xffff), (long long)number);
+    snprintf(out->answer, sizeof out->answer, "a%lld", (long long)number);
+    write_turns(out);
+    draw_record(out, luck, rules);
+}
+
+static bool same_pictures(const sim_sample *one, const sim_sample *other)
+{
+    bool same = one->n_shown == other->n_shown;
+    for (int32_t i = 0; same && i < one->n_shown; i++)
+        same = one->shows[i] == other->shows[i];
+    return same;
+}
+
+/* The sample that this one's beginning is compared with: the last before it that shows the same
+ * pictures, or a text directly before a text. Samples that the adapter refuses are no neighbours.
+ */
+static int64_t find_neighbour(const sim_data *data, int64_t number)
+{
+    const sim_sample *own = &data->sample[number];
+    for (int64_t i = number - 1; i >= 0 && !own->plain; i--) {
+        const sim_sample *other = &data->sample[i];
+        if (other->fate == TEXT_NOT_ADAPTED)
+            continue;
+        if (!other->plain && same_pictures(own, other))
+            return i;
+        if (own->n_shown == 0)
+            return -1;
+    }
+    return -1;
+}
+
+static void find_beginnings(sim_data *data, const sim_data_rules *rules)
+{
+    for (int64_t i = 0; i < data->n_samples; i++) {
+        sim_sample *own = &data->sample[i];
+        if (!data->begins || own->record.cause) {
+            own->begins = (index_beginning){0};
+            continue;
+        }
+        const int64_t before = find_neighbour(data, i);
+        if (before < 0 || data->sample[before].record.cause)
+            continue; /* a refused neighbour is none */
+        own->begins.before = i - before;
+        own->begins.agrees = common_tokens(own, rules);
+    }
+}
+
+void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed)
+{
+    extern const dataset_vtable sim_data_vtable;
+    sim_random luck = sim_random_of(seed);
+    *out = (sim_data){.base = {&sim_data_vtable},
+                      .seed = seed,
+                      .begins = rules->begins,
+                      .n_pictures = rules->n_pictures,
+                      .n_samples = rules->n_samples,
+                      .identity = hash_bytes(&seed, sizeof seed)};
+    out->picture = make_array(out->n_pictures, sizeof *out->picture);
+    out->sample = make_array(out->n_samples, sizeof *out->sample);
+    for (int64_t i = 0; i < out->n_pictures; i++)
+        draw_picture(&out->picture[i], i, &luck, rules);
+    for (int64_t i = 0; i < out->n_samples; i++)
+        draw_sample(out, i, &luck, rules);
+    find_beginnings(out, rules);
+}
+
+void sim_data_done(sim_data *data)
+{
+    free(data->picture);
+    free(data->sample);
+    *data = (sim_data){0};
+}
+
+bool sim_data_is_bad(const sim_data *data, int64_t number)
+{
+    const sim_sample *own = &data->sample[number];
+    for (int32_t i = 0; i < own->n_shown; i++)
+        if (data->picture[own->shows[i]].fate >= PICTURE_FAILS)
+            return true;
+    return false;
+}
+
+index_image sim_data_picture_record(const sim_data *data, int64_t picture)
+{
+    const sim_picture *own = &data->picture[picture];
+    const bool refused = own->fate == PICTURE_BAD_HEADER || own->fate == PICTURE_KILLS_HEADER;
+    return (index_image){.file_bytes = own->bytes,
+                         .mtime_ns = own->mtime_ns,
+                         .width = refused ? 0 : own->width,
+                         .height = refused ? 0 : own->height,
+                         .cause = refused ? "has no header" : NULL};
+}
+
+uint64_t sim_data_turns_hash(const sim_data *data, int64_t number)
+{
+    const sim_sample *own = &data->sample[number];
+    uint64_t hash = (uint64_t)own->n_turns;
+    for (int32_t i = 0; i < own->n_turns; i++) {
+        const turn *said = &own->turns[i];
+        hash = sim_random_mix(hash ^ (uint64_t)said->role ^ (uint64_t)said->trained << 8);
+        for (int32_t k = 0; k < said->n_parts; k++) {
+            const part *piece = &said->parts[k];
+            hash = sim_random_mix(hash ^ (uint64_t)(piece->text ? 1 : 2 + piece->image));
+            for (int64_t j = 0; piece->text && j < piece->text_bytes; j++)
+                hash = sim_random_mix(hash ^ (uint8_t)piece->text[j]);
+        }
+    }
+    return hash;
+}

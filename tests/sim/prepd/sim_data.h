@@ -1,0 +1,87 @@
+/* sim_data.h: a data set that exists only as a function of a seed: which pictures each sample
+ * shows, how long its text is, and what is wrong with it. The dispatcher sees it through the vtable
+ * of dataset.h; simulated workers find in it what they would find in the files; the reference
+ * (expected.h) finds in it what the index and the rows must be.
+ *
+ * Nothing of prepd/serve is used here. */
+#ifndef TESSERA_TESTS_SIM_PREPD_SIM_DATA_H
+#define TESSERA_TESTS_SIM_PREPD_SIM_DATA_H
+
+#include "prepd/dataset/dataset.h"
+#include "prepd/plan/index.h"
+#include "tests/sim/common/sim_random.h"
+
+/* What happens to a worker that reads a picture. All of it holds for every worker and every time.
+ */
+typedef enum picture_fate {
+    PICTURE_FINE,
+    PICTURE_BAD_HEADER,   /* the index refuses it */
+    PICTURE_KILLS_HEADER, /* its header ends the worker, so the index refuses it */
+    PICTURE_FAILS,        /* its header is fine, and decoding it fails */
+    PICTURE_KILLS,        /* decoding it ends the worker */
+    PICTURE_HANGS,        /* decoding it takes longer than prepd.sample_timeout */
+} picture_fate;
+
+typedef enum text_fate {
+    TEXT_FINE,
+    TEXT_NOT_ADAPTED, /* the adapter refuses the sample */
+    TEXT_REFUSED,     /* encoding it fails, so the index refuses it */
+    TEXT_KILLS,       /* encoding it ends the worker, so the index refuses it */
+} text_fate;
+
+typedef struct sim_picture {
+    char name[16];
+    int32_t width, height;
+    int64_t bytes, mtime_ns;
+    picture_fate fate;
+} sim_picture;
+
+enum { MOST_SHOWN = 2, MOST_TURN_PARTS = MOST_SHOWN + 1 };
+
+typedef struct sim_sample {
+    int32_t shows[MOST_SHOWN]; /* [n_shown] pictures */
+    int32_t n_shown;
+    bool plain;
+    text_fate fate;
+    index_sample record;    /* its cause is set where the index refuses it */
+    index_beginning begins; /* zeros unless the data set has beginnings */
+    char question[24], answer[24], name[16];
+    part parts[MOST_TURN_PARTS + 1];
+    turn turns[2];
+    int32_t n_turns;
+} sim_sample;
+
+typedef struct sim_data {
+    dataset base;
+    uint64_t seed;
+    bool begins;          /* data.group shared_prefix */
+    sim_picture *picture; /* [n_pictures] */
+    sim_sample *sample;   /* [n_samples] */
+    int64_t n_pictures, n_samples;
+    hash128 identity;
+} sim_data;
+
+/* How a data set is made. Chances are in one thousand. */
+typedef struct sim_data_rules {
+    int64_t n_pictures, n_samples;
+    bool begins;
+    int32_t common_text; /* tokens that texts without a picture begin with alike */
+    int32_t longest_text;
+    int bad_header, kills_header, fails, kills, hangs;            /* of pictures */
+    int not_adapted, refused, text_kills, plain, without_picture; /* of samples */
+} sim_data_rules;
+
+/* Makes the data set. Ends the process if there is no memory. */
+void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed);
+void sim_data_done(sim_data *data);
+
+/* Whether sample `number` can never be part of a row as it is: a picture of it cannot be decoded.
+ * Such a sample belongs into quarantine, and no other does. */
+bool sim_data_is_bad(const sim_data *data, int64_t number);
+/* The picture's record as an honest worker finds it. */
+index_image sim_data_picture_record(const sim_data *data, int64_t picture);
+
+/* A hash of what a sample says: the roles, texts and places of pictures of its turns. */
+uint64_t sim_data_turns_hash(const sim_data *data, int64_t number);
+
+#endif

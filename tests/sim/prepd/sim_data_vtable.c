@@ -1,0 +1,73 @@
+/* sim_data_vtable.c: the simulated data set as an adapter (dataset.h), which is how the dispatcher
+ * and the plan see it. */
+#include "tests/sim/prepd/sim_data.h"
+
+static const sim_data *data_of(const dataset *set)
+{
+    return (const sim_data *)set;
+}
+
+static void leave_open(dataset *set)
+{
+    (void)set; /* the schedule has it, and opens it again after the daemon's death */
+}
+
+static int64_t count_samples(const dataset *set)
+{
+    return data_of(set)->n_samples;
+}
+
+static int64_t count_pictures(const dataset *set)
+{
+    return data_of(set)->n_pictures;
+}
+
+static status read_sample(const dataset *set, int64_t number, arena *memory, sample *out)
+{
+    sim_sample *own = &data_of(set)->sample[number];
+    (void)memory;
+    *out = (sample){.id = (uint64_t)number,
+                    .name = own->name,
+                    .cause = own->fate == TEXT_NOT_ADAPTED ? own->record.cause : NULL,
+                    .turns = own->turns,
+                    .n_turns = own->n_turns,
+                    .images = own->shows,
+                    .n_images = own->n_shown,
+                    .plain = own->plain};
+    return ST_OK;
+}
+
+static status read_outline(const dataset *set, int64_t number, arena *memory, sample *out)
+{
+    TRY(read_sample(set, number, memory, out));
+    out->turns = NULL;
+    out->n_turns = 0;
+    return ST_OK;
+}
+
+static const char *name_picture(const dataset *set, int64_t picture)
+{
+    return data_of(set)->picture[picture].name;
+}
+
+static const char *name_root(const dataset *set)
+{
+    (void)set;
+    return "/sim";
+}
+
+static hash128 identify_data(const dataset *set)
+{
+    return data_of(set)->identity;
+}
+
+extern const dataset_vtable sim_data_vtable;
+const dataset_vtable sim_data_vtable = {.name = "simulated",
+                                        .close = leave_open,
+                                        .samples = count_samples,
+                                        .sample = read_sample,
+                                        .outline = read_outline,
+                                        .images = count_pictures,
+                                        .image_path = name_picture,
+                                        .root = name_root,
+                                        .identity = identify_data};
