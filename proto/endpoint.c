@@ -16,6 +16,7 @@
 #include "proto/wire.h"
 
 static const char IPC[] = "ipc://", TCP[] = "tcp://";
+static const char WORKERS[] = ".workers", CONTROL[] = ".control"; /* wire_beside */
 
 bool wire_is_ipc(const char *text)
 {
@@ -141,13 +142,40 @@ void endpoint_folders_done(endpoint_folders *open_ones)
     *open_ones = (endpoint_folders){0};
 }
 
+static status socket_address(const char *path, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof out->sun_path)
+        return FAIL(ST_INTERNAL, "the path %s is too long for a socket's address", path);
+    memcpy(out->sun_path, path, strlen(path));
+    return ST_OK;
+}
+
+status endpoint_listen_private(const endpoint *address, int backlog, int *out_fd)
+{
+    struct sockaddr_un place;
+    TRY(socket_address(address->path, &place));
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return FAIL(ST_OS, "cannot make a socket: %s", strerror(errno));
+    /* The file gets the mode of the descriptor when it is made. */
+    if (fchmod(fd, S_IRUSR | S_IWUSR) != 0 ||
+        bind(fd, (const struct sockaddr *)&place, sizeof place) != 0 || listen(fd, backlog) != 0) {
+        const int failed = errno;
+        close(fd);
+        return failed == EADDRINUSE ? endpoint_in_use(address->text)
+                                    : FAIL_IN(ST_CANT_CREATE, address->path,
+                                              "cannot listen on this socket: %s", strerror(failed));
+    }
+    *out_fd = fd;
+    return ST_OK;
+}
+
 /* *out_failed: the error of a connection to the socket, 0 if a process listens. */
 static status probe_socket(const endpoint *whose, int *out_failed)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(whose->path) >= sizeof address.sun_path)
-        return FAIL(ST_INTERNAL, "the path %s is too long for a socket's address", whose->path);
-    memcpy(address.sun_path, whose->path, strlen(whose->path));
+    struct sockaddr_un address;
+    TRY(socket_address(whose->path, &address));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return FAIL(ST_OS, "cannot make a socket: %s", strerror(errno));
@@ -155,6 +183,12 @@ static status probe_socket(const endpoint *whose, int *out_failed)
     close(fd);
     *out_failed = failed == EAGAIN ? 0 : failed; /* EAGAIN: it listens, but its queue is full */
     return ST_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t size = strlen(text), tail = strlen(end);
+    return size >= tail && strcmp(text + size - tail, end) == 0;
 }
 
 /* Says which user and group may use the socket, as far as this user may know that. */
@@ -165,13 +199,14 @@ static status no_permission(const char *path)
         return FAIL_IN(ST_CONFIG, path,
                        "this user may not enter the folder of the socket: run this as the user of "
                        "prepd serve, or as a member of a group that may");
-    const bool group = info.st_mode & S_IWGRP;
+    const bool group = info.st_mode & S_IWGRP, control = ends_with(path, CONTROL);
     return FAIL_IN(ST_CONFIG, path,
                    "this user may not write to the socket (user %u, group %u, mode %03o), which "
                    "connecting requires: run this as that user%s",
                    (unsigned)info.st_uid, (unsigned)info.st_gid, (unsigned)info.st_mode & 0777,
-                   group ? " or a member of that group (usermod -aG, then log in again)"
-                         : "; prepd serve under umask 007 admits its group too");
+                   control ? " or as root, since control belongs to no one else"
+                   : group ? " or a member of that group (usermod -aG, then log in again)"
+                           : "; prepd serve under umask 007 admits its group too");
 }
 
 status wire_listens(const char *text)
@@ -309,7 +344,7 @@ status wire_beside(const char *text, int step, char **out)
     int count;
     TRY(endpoint_parse(text, &address));
     if (address.is_ipc) {
-        count = asprintf(&beside, "%s%s", address.text, step == 1 ? ".workers" : ".control");
+        count = asprintf(&beside, "%s%s", address.text, step == 1 ? WORKERS : CONTROL);
     } else {
         if (address.port + step > 65535)
             return FAIL(ST_CONFIG, "endpoint \"%s\": the %d ports after it must exist too", text,

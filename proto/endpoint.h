@@ -42,6 +42,10 @@ WARN_UNUSED status endpoint_clear_ipc(const endpoint *address);
 /* The same for any endpoint, by a short bind for tcp; for wire_may_bind. text is the address as the
  * user wrote it. */
 WARN_UNUSED status endpoint_unused(const char *text, const endpoint *address);
+/* Makes a socket that listens at the path of an ipc endpoint, to which only this process's user and
+ * root may connect. The mode is there when the file appears, so no one else ever could. The caller
+ * removes the file and closes *out_fd. ST_UNAVAILABLE, ST_CANT_CREATE. */
+WARN_UNUSED status endpoint_listen_private(const endpoint *address, int backlog, int *out_fd);
 /* The failure of an address in use. */
 WARN_UNUSED status endpoint_in_use(const char *text);
 

@@ -1,6 +1,6 @@
 /* wire.c: makes, connects and closes sockets over ZeroMQ. Sending and receiving is in wire_io.c,
- * the limits on peers in wire_guard.c, keys in wire_keys.c, messages in wire_msg.c, addresses in
- * endpoint.c. */
+ * the limits on peers in wire_guard.c, keys in wire_keys.c, roles in wire_roles.c, messages in
+ * wire_msg.c, addresses in endpoint.c. */
 #include "proto/wire.h"
 
 #include <errno.h>
@@ -138,6 +138,7 @@ static status socket_new(wire *context, const char *name, const endpoint *addres
     }
     socket->wire = context;
     socket->is_router = is_router;
+    socket->is_ipc = address->is_ipc;
     socket->socket = zmq_socket(context->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
     if (!socket->socket) {
         st = wire_zmq_failed("making a socket for", name);
@@ -203,7 +204,22 @@ static status seed_ids(const char *name)
     return ST_OK;
 }
 
-status wire_bind(wire *context, const char *text, const wire_limits *limits, wire_socket **out)
+/* Makes an ipc socket that only this process's user may connect to, and lets ZeroMQ accept from it.
+ */
+static status listen_privately(wire_socket *socket, const endpoint *address)
+{
+    int fd;
+    TRY(endpoint_listen_private(address, BACKLOG, &fd));
+    socket->bound_path = strdup(address->path);
+    status st = socket->bound_path ? set_int(socket->socket, ZMQ_USE_FD, fd, socket->name)
+                                   : FAIL(ST_NO_MEMORY, "no memory for a socket");
+    if (st != ST_OK)
+        close(fd);
+    return st;
+}
+
+static status bind_socket(wire *context, const char *text, const wire_limits *limits, bool private,
+                          wire_socket **out)
 {
     endpoint address;
     wire_socket *socket = NULL;
@@ -217,11 +233,13 @@ status wire_bind(wire *context, const char *text, const wire_limits *limits, wir
     if (!address.is_ipc && limits && limits->unread_bytes)
         TRY_OR(failed, wire_guard_new(context, socket->socket, text, address.port, limits,
                                       context->keys != NULL, &socket->guard));
+    if (address.is_ipc && private)
+        TRY_OR(failed, listen_privately(socket, &address));
     if (zmq_bind(socket->socket, address.text) != 0) {
         st = bind_failed(text);
         goto failed;
     }
-    if (address.is_ipc && !(socket->bound_path = strdup(address.path))) {
+    if (address.is_ipc && !socket->bound_path && !(socket->bound_path = strdup(address.path))) {
         st = FAIL(ST_NO_MEMORY, "no memory for a socket");
         goto failed;
     }
@@ -230,6 +248,17 @@ status wire_bind(wire *context, const char *text, const wire_limits *limits, wir
 failed:
     wire_close(&socket);
     return st;
+}
+
+status wire_bind(wire *context, const char *text, const wire_limits *limits, wire_socket **out)
+{
+    return bind_socket(context, text, limits, false, out);
+}
+
+status wire_bind_private(wire *context, const char *text, const wire_limits *limits,
+                         wire_socket **out)
+{
+    return bind_socket(context, text, limits, true, out);
 }
 
 status wire_connect(wire *context, const char *text, wire_socket **out)

@@ -26,10 +26,15 @@ typedef struct wire_socket wire_socket; /* for one thread */
 typedef struct wire_msg wire_msg;       /* a message: a list of parts that it owns */
 
 enum { WIRE_ID_BYTES = 255 }; /* ZeroMQ's longest routing id */
+enum { WIRE_KEY_TEXT = 41 };  /* a key: 32 bytes as Z85 (ZeroMQ RFC 32), and the zero */
+enum { WIRE_KEY_NAME = 64 };  /* most bytes of a key's name, with the zero */
 typedef struct wire_peer {
-    uint8_t id[WIRE_ID_BYTES]; /* routing id */
-    size_t size;               /* bytes of it; 0 for no peer */
-    int connection;            /* descriptor of its connection; 0 or less if not known */
+    uint8_t id[WIRE_ID_BYTES];    /* routing id */
+    size_t size;                  /* bytes of it; 0 for no peer */
+    int connection;               /* descriptor of its connection; 0 or less if not known */
+    unsigned roles;               /* bits of wire_role that it had when its message was received */
+    char key[WIRE_KEY_TEXT];      /* its public key; "" without keys */
+    char key_name[WIRE_KEY_NAME]; /* what the daemon's list of allowed keys calls it */
 } wire_peer;
 
 /* --- contexts --- */
@@ -42,6 +47,33 @@ WARN_UNUSED status wire_new(wire **out);
 WARN_UNUSED status wire_io_threads(wire *context, int count);
 /* Call after all its sockets are closed. */
 void wire_free(wire **context);
+
+/* --- roles --- */
+
+/* What a peer of a bound socket may ask for. Over tcp with keys its line in the daemon's file
+ * `allowed` says it, as the daemon has read that file last. Over tcp without keys, which is
+ * loopback, everyone may ask for all but control. Over ipc, whose peers are the users who may write
+ * to the socket's file, control is for the user of this process and for root. */
+typedef enum wire_role {
+    WIRE_ROWS = 1,    /* to receive rows (HELLO) */
+    WIRE_WORK = 2,    /* to make rows (JOIN) */
+    WIRE_CONTROL = 4, /* to change what the daemon does (scale, drain) */
+    WIRE_STATUS = 8,  /* to see what it does; who has control has this too */
+} wire_role;
+enum { WIRE_GIVEN = WIRE_ROWS | WIRE_WORK | WIRE_CONTROL }; /* those that a line can give */
+#define WIRE_ROLE_NAMES "rows, work, control"
+
+/* The role of WIRE_GIVEN with this name; 0 if there is none. */
+unsigned wire_role_of(const char *word, size_t size);
+/* Reads names of roles, separated by commas. ST_USAGE: not one of them; `what` says where the text
+ * came from. */
+WARN_UNUSED status wire_roles_read(const char *text, const char *what, unsigned *out);
+/* Prints the names of these roles, separated by commas. */
+enum { WIRE_ROLES_TEXT = 24 };
+void wire_roles_print(unsigned roles, char out[WIRE_ROLES_TEXT]);
+/* ST_CONFIG if the peer, called `name`, does not have the role. The note says what gives it: for a
+ * key, the line to add. */
+WARN_UNUSED status wire_may(const wire_peer *peer, wire_role role, const char *name);
 
 /* --- keys --- */
 
@@ -56,11 +88,11 @@ WARN_UNUSED status wire_reload_keys(wire *context);
 /* How many keys were refused since the last call; out describes the last of them. */
 enum { WIRE_REFUSED_TEXT = 512 };
 int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT]);
-/* keygen. client NULL makes the daemon's folder, with keys for a first client in it. Otherwise
- * makes FOLDER/CLIENT for another machine and adds its public key to FOLDER/allowed. Existing keys
- * are never overwritten (ST_CANT_CREATE). After a failure, such as a full disk, it can be called
- * again. */
-WARN_UNUSED status wire_keys_make(const char *folder, const char *client);
+/* keygen. client NULL makes the daemon's folder, with keys for a first client in it, which has all
+ * roles. Otherwise makes FOLDER/CLIENT for another machine or user and adds its public key, with
+ * these roles, to FOLDER/allowed. Existing keys are never overwritten (ST_CANT_CREATE). After a
+ * failure, such as a full disk, it can be called again. */
+WARN_UNUSED status wire_keys_make(const char *folder, const char *client, unsigned roles);
 
 /* --- sockets --- */
 
@@ -83,6 +115,9 @@ typedef struct wire_limits {
  * process left is replaced. */
 WARN_UNUSED status wire_bind(wire *context, const char *endpoint, const wire_limits *limits,
                              wire_socket **out);
+/* The same, but over ipc only this process's user and root may connect, whatever the umask is. */
+WARN_UNUSED status wire_bind_private(wire *context, const char *endpoint, const wire_limits *limits,
+                                     wire_socket **out);
 /* Connects without blocking: the other side may come later. */
 WARN_UNUSED status wire_connect(wire *context, const char *endpoint, wire_socket **out);
 /* The address at which a process of this machine reaches a daemon that is bound to `endpoint`: a

@@ -4,8 +4,10 @@
  * DEALER (its connection may end), the daemon's authentication socket (handshakes wait for it) and
  * the clock of the guard. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "common/base/clock.h"
@@ -106,6 +108,37 @@ static status take_id(zmq_msg_t *part, wire_peer *out)
                    out->size);
 }
 
+/* The user at the other end of an ipc connection, as the kernel told it to libzmq when the
+ * connection was accepted: Peer-Address is NAME:UID:GID:PID. -1 if it was not told. */
+static int64_t user_of(const char *address)
+{
+    unsigned user, group;
+    int pid, colons = 0;
+    size_t at = address ? strlen(address) : 0;
+    while (at > 0 && colons < 3)
+        colons += address[--at] == ':';
+    return colons == 3 && sscanf(address + at, ":%u:%u:%d", &user, &group, &pid) == 3
+               ? (int64_t)user
+               : -1;
+}
+
+/* Notes what the peer may ask for. The metadata of any part of its message says who it is. */
+static void take_roles(const wire_socket *socket, const zmq_msg_t *part, wire_peer *peer)
+{
+    if (!socket->is_ipc && socket->wire->keys) {
+        wire_keys_describe(socket->wire->keys, zmq_msg_gets(part, "User-Id"), peer);
+        return;
+    }
+    peer->roles = WIRE_ROWS | WIRE_WORK;
+    if (!socket->is_ipc) {
+        peer->roles |= WIRE_STATUS;
+        return;
+    }
+    const int64_t user = user_of(zmq_msg_gets(part, "Peer-Address"));
+    if (user == 0 || user == (int64_t)geteuid())
+        peer->roles |= WIRE_CONTROL | WIRE_STATUS;
+}
+
 /* Receives a message if one is there, else ST_TIMEOUT. from gets the peer if the socket is a
  * ROUTER. */
 static status receive_parts(wire_socket *socket, wire_peer *from, wire_msg *message)
@@ -137,6 +170,8 @@ static status receive_parts(wire_socket *socket, wire_peer *from, wire_msg *mess
             peer.connection = zmq_msg_get(&part, ZMQ_SRCFD);
             wire_guard_count(socket->guard, peer.connection, bytes);
         }
+        if (socket->is_router && !more)
+            take_roles(socket, &part, &peer);
         if (socket->is_router && count == 0) {
             st = take_id(&part, &peer);
         } else if (st == ST_OK && message->n_parts == WIRE_MAX_PARTS) {

@@ -14,103 +14,49 @@
 #include <zmq.h>
 
 #include "common/base/file.h"
+#include "proto/wire_allowed.h"
 
 enum {
-    KEY_TEXT = 41, /* 32 bytes as Z85, and the zero */
+    KEY_TEXT = WIRE_KEY_TEXT,
     KEY_BYTES = 32,
     LINE_BYTES = 512,
     ZAP_PARTS = 7,
-    NAME_BYTES = 64,
 };
-
-typedef struct allowed_key {
-    char key[KEY_TEXT];
-    char name[NAME_BYTES];
-} allowed_key;
 
 struct wire_keys {
     char folder[PATH_MAX];
     bool is_daemon;
     char public_key[KEY_TEXT], secret[KEY_TEXT];
-    char server[KEY_TEXT]; /* of a client: the daemon's public key */
-    allowed_key *allowed;  /* of the daemon: [n_allowed] */
-    size_t n_allowed;
+    char server[KEY_TEXT];           /* of a client: the daemon's public key */
+    allowed_list allowed;            /* of the daemon */
     void *zap;                       /* REP socket for authentication requests */
     int64_t n_refused;               /* since the last question */
     char refused[WIRE_REFUSED_TEXT]; /* about the last one */
 };
-
-static bool is_key(const char *text)
-{
-    uint8_t bytes[KEY_BYTES];
-    return strlen(text) == KEY_TEXT - 1 && zmq_z85_decode(bytes, text) != NULL;
-}
-
-static status open_file(const char *path, const char *remedy, FILE **out)
-{
-    *out = fopen(path, "re");
-    if (!*out)
-        return FAIL_IN(ST_NO_INPUT, path, "cannot be read: %s; %s", strerror(errno), remedy);
-    return ST_OK;
-}
 
 /* Reads the first word of the first `count` lines of a file, which must be keys. */
 static status read_keys(const char *folder, const char *file, const char *remedy,
                         char (*key)[KEY_TEXT], int count)
 {
     char path[PATH_MAX + 32], line[LINE_BYTES];
-    FILE *out_file;
     status st = ST_OK;
     snprintf(path, sizeof path, "%s/%s", folder, file);
-    TRY(open_file(path, remedy, &out_file));
+    FILE *from = fopen(path, "re");
+    if (!from)
+        return FAIL_IN(ST_NO_INPUT, path, "cannot be read: %s; %s", strerror(errno), remedy);
     for (int i = 0; i < count && st == ST_OK; i++) {
         char word[KEY_TEXT + 1] = "";
-        if (!fgets(line, sizeof line, out_file) || sscanf(line, "%41s", word) != 1 || !is_key(word))
+        if (!fgets(line, sizeof line, from) || sscanf(line, "%41s", word) != 1 ||
+            !allowed_is_key(word))
             st = FAIL_AT(ST_CONFIG, path, i + 1, -1, "expected a key of 40 characters (Z85)");
         else
             memcpy(key[i], word, KEY_TEXT);
     }
-    fclose(out_file);
+    fclose(from);
     return st;
 }
 
 static const char DAEMON_REMEDY[] = "run prepd keygen --out FOLDER as the daemon's user";
-
-static status read_allowed(const char *folder, allowed_key **out, size_t *out_n)
-{
-    char path[PATH_MAX + 32], line[LINE_BYTES];
-    allowed_key *list = NULL;
-    size_t count = 0;
-    FILE *file;
-    status st = ST_OK;
-    snprintf(path, sizeof path, "%s/allowed", folder);
-    TRY(open_file(path, DAEMON_REMEDY, &file));
-    for (int number = 1; fgets(line, sizeof line, file); number++) {
-        char word[KEY_TEXT + 1] = "", name[NAME_BYTES] = "unnamed";
-        if (line[0] == '#' || sscanf(line, "%41s %63s", word, name) < 1)
-            continue;
-        if (!is_key(word)) {
-            st = FAIL_AT(ST_CONFIG, path, number, -1, "expected a key of 40 characters (Z85)");
-            break;
-        }
-        allowed_key *more = realloc(list, (count + 1) * sizeof *more);
-        if (!more) {
-            st = FAIL(ST_NO_MEMORY, "no memory for %zu keys", count + 1);
-            break;
-        }
-        list = more;
-        memcpy(list[count].key, word, KEY_TEXT);
-        memcpy(list[count++].name, name, NAME_BYTES);
-    }
-    fclose(file);
-    if (st != ST_OK) {
-        free(list);
-        return st;
-    }
-    *out = list;
-    *out_n = count;
-    return ST_OK;
-}
 
 /* Refuses a secret key that other users can read. */
 static status check_private(const char *folder, const char *file)
@@ -159,7 +105,7 @@ status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
     memcpy(keys->public_key, pair[0], KEY_TEXT);
     memcpy(keys->secret, pair[1], KEY_TEXT);
     if (daemon)
-        TRY_OR(failed, read_allowed(folder, &keys->allowed, &keys->n_allowed));
+        TRY_OR(failed, allowed_read(folder, DAEMON_REMEDY, &keys->allowed));
     else
         TRY_OR(failed, read_keys(folder, "daemon.pub", WIRE_KEYS_REMEDY, &keys->server, 1));
     *out = keys;
@@ -175,7 +121,7 @@ void wire_keys_free(wire_keys **held)
     if (!keys)
         return;
     wire_keys_close(keys);
-    free(keys->allowed);
+    allowed_done(&keys->allowed);
     explicit_bzero(keys, sizeof *keys);
     free(keys);
     *held = NULL;
@@ -258,22 +204,14 @@ static bool receive_request(void *socket, zap_request *request)
     return true;
 }
 
-static const allowed_key *find_allowed(const wire_keys *keys, const char *key)
-{
-    for (size_t i = 0; i < keys->n_allowed; i++)
-        if (strcmp(keys->allowed[i].key, key) == 0)
-            return &keys->allowed[i];
-    return NULL;
-}
-
 static void answer_one(wire_keys *keys, const zap_request *request)
 {
     char key[KEY_TEXT] = "";
-    const allowed_key *allowed = NULL;
+    bool allowed = false;
     if (request->count == ZAP_PARTS && strcmp(request->part[5], "CURVE") == 0 &&
         request->size[6] == KEY_BYTES &&
         zmq_z85_encode(key, (const uint8_t *)request->part[6], KEY_BYTES))
-        allowed = find_allowed(keys, key);
+        allowed = allowed_find(&keys->allowed, key) != NULL;
     if (!allowed) {
         keys->n_refused++;
         snprintf(keys->refused, sizeof keys->refused, "key %s from %s is not in %s/allowed",
@@ -284,7 +222,7 @@ static void answer_one(wire_keys *keys, const zap_request *request)
                            request->count > 1 ? request->part[1] : "",
                            allowed ? "200" : "400",
                            allowed ? "known" : "unknown key",
-                           allowed ? allowed->name : "",
+                           allowed ? key : "", /* User-Id, which comes with every message */
                            ""};
     const int count = sizeof parts / sizeof *parts;
     for (int i = 0; i < count; i++) {
@@ -304,15 +242,23 @@ void wire_keys_answer(wire_keys *keys)
 
 status wire_keys_reload(wire_keys *keys)
 {
-    allowed_key *list;
-    size_t count;
+    allowed_list list;
     if (!keys->is_daemon)
         return ST_OK;
-    TRY(read_allowed(keys->folder, &list, &count));
-    free(keys->allowed);
+    TRY(allowed_read(keys->folder, DAEMON_REMEDY, &list));
+    allowed_done(&keys->allowed);
     keys->allowed = list;
-    keys->n_allowed = count;
     return ST_OK;
+}
+
+void wire_keys_describe(const wire_keys *keys, const char *key, wire_peer *inout_peer)
+{
+    const allowed_key *known = key ? allowed_find(&keys->allowed, key) : NULL;
+    snprintf(inout_peer->key, sizeof inout_peer->key, "%s", key ? key : "(none)");
+    snprintf(inout_peer->key_name, sizeof inout_peer->key_name, "%s", known ? known->name : "NAME");
+    inout_peer->roles = known ? known->roles : 0;
+    if (inout_peer->roles & WIRE_CONTROL)
+        inout_peer->roles |= WIRE_STATUS;
 }
 
 int64_t wire_keys_refused(wire_keys *keys, char out[WIRE_REFUSED_TEXT])
@@ -384,28 +330,6 @@ static status make_folder(const char *folder)
     return ST_OK;
 }
 
-/* Adds a line to `allowed`. An editor may have left its last line without an end. */
-static status allow_client(const char *folder, const char *key, const char *name)
-{
-    char path[PATH_MAX + 32], line[KEY_TEXT + NAME_BYTES + 3], last = '\n';
-    struct stat info;
-    snprintf(path, sizeof path, "%s/allowed", folder);
-    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "cannot be opened: %s", strerror(errno));
-    int failed = fstat(fd, &info) == 0 ? 0 : errno;
-    if (!failed && info.st_size > 0 && pread(fd, &last, 1, info.st_size - 1) < 0)
-        failed = errno;
-    snprintf(line, sizeof line, "%s%s %s\n", last == '\n' ? "" : "\n", key, name);
-    if (!failed && !write_last(fd, line)) {
-        failed = errno;
-        (void)!ftruncate(fd, info.st_size); /* removes what was written of the line */
-    }
-    if (close(fd) != 0 && !failed)
-        failed = errno;
-    return failed ? FAIL_IN(ST_IO, path, "cannot be written: %s", strerror(failed)) : ST_OK;
-}
-
 static status write_public(const char *folder, const char *key)
 {
     char line[KEY_TEXT + 1];
@@ -413,16 +337,18 @@ static status write_public(const char *folder, const char *key)
     return write_file(folder, "daemon.pub", O_TRUNC, 0644, line);
 }
 
-static status make_client(const char *folder, const char *client)
+static status make_client(const char *folder, const char *client, unsigned roles)
 {
     char key[KEY_TEXT], server[1][KEY_TEXT], own[PATH_MAX], first[PATH_MAX + 64];
     const size_t length = strlen(client);
-    if (length == 0 || length >= NAME_BYTES ||
+    if (length == 0 || length >= WIRE_KEY_NAME || wire_role_of(client, length) ||
         strspn(client, "abcdefghijklmnopqrstuvwxyz"
                        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != length)
-        return FAIL(ST_USAGE,
-                    "--client \"%s\": expected a name of letters, digits, - and _, at most %d",
-                    client, NAME_BYTES - 1);
+        return FAIL(
+            ST_USAGE,
+            "--client \"%s\": expected a name of letters, digits, - and _, at most %d, which "
+            "is not a role's (" WIRE_ROLE_NAMES ")",
+            client, WIRE_KEY_NAME - 1);
     snprintf(first, sizeof first, "first run prepd keygen --out %s, without --client", folder);
     TRY(read_keys(folder, "daemon.pub", first, server, 1));
     snprintf(own, sizeof own, "%s/%s", folder, client);
@@ -433,7 +359,7 @@ static status make_client(const char *folder, const char *client)
     TRY(make_pair(own, "client.key", key));
     status st = write_public(own, server[0]);
     if (st == ST_OK)
-        st = allow_client(folder, key, client);
+        st = allowed_append(folder, key, client, roles);
     if (st != ST_OK)
         remove_file(own, "client.key");
     return st;
@@ -451,16 +377,16 @@ static status make_daemon(const char *folder)
     status st = write_public(folder, daemon);
     if (st == ST_OK)
         st = make_pair(folder, "client.key", own);
-    if (st == ST_OK && (st = allow_client(folder, own, "client")) != ST_OK)
+    if (st == ST_OK && (st = allowed_append(folder, own, "client", WIRE_GIVEN)) != ST_OK)
         remove_file(folder, "client.key");
     if (st != ST_OK)
         remove_file(folder, "daemon.key");
     return st;
 }
 
-status wire_keys_make(const char *folder, const char *client)
+status wire_keys_make(const char *folder, const char *client, unsigned roles)
 {
     if (!zmq_has("curve"))
         return FAIL(ST_OS, "this libzmq was built without CURVE: keys cannot be made");
-    return client ? make_client(folder, client) : make_daemon(folder);
+    return client ? make_client(folder, client, roles) : make_daemon(folder);
 }

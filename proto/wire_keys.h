@@ -5,8 +5,7 @@
  *   a client's folder     client.key  daemon.pub
  *
  * A .key file holds the public and the secret key, a line each; daemon.pub holds one public key.
- * `allowed` holds a public key and a name on each line; "#" begins a comment. A key is 40
- * characters of Z85 (ZeroMQ RFC 32). */
+ * `allowed` is described in wire_allowed.h. A key is 40 characters of Z85 (ZeroMQ RFC 32). */
 #ifndef TESSERA_PROTO_WIRE_KEYS_H
 #define TESSERA_PROTO_WIRE_KEYS_H
 
@@ -35,6 +34,10 @@ WARN_UNUSED status wire_keys_listen(wire_keys *keys, void *context);
 void *wire_keys_socket(const wire_keys *keys); /* to be polled; NULL unless listening */
 void wire_keys_answer(wire_keys *keys);
 void wire_keys_close(wire_keys *keys);
+/* Sets key, key_name and roles of a peer whose handshake the daemon has admitted with this key: the
+ * User-Id that wire_keys_answer gave its connection. NULL, and a key that is no longer in
+ * `allowed`, give no role. */
+void wire_keys_describe(const wire_keys *keys, const char *key, wire_peer *inout_peer);
 /* Reads `allowed` again; on failure the old list stays. */
 WARN_UNUSED status wire_keys_reload(wire_keys *keys);
 /* wire_keys_were_refused. */

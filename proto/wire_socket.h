@@ -20,6 +20,7 @@ struct wire_socket {
     void *monitor;     /* DEALER: a PAIR socket that delivers the connection's events */
     wire_guard *guard; /* bound tcp socket with limits; NULL for any other */
     bool is_router;
+    bool is_ipc;
     bool greeted;     /* the ZeroMQ handshake has succeeded once */
     bool lost;        /* and the connection has ended since; a new one would be a stranger there */
     int cut;          /* connections that ended within the handshake */

@@ -150,13 +150,16 @@ static const verb verbs[] = {
     {.name = "keygen",
      .run = verb_keygen,
      .summary = "makes CURVE keys for endpoints beyond loopback",
-     .usage = "--out DIR [--client NAME]",
+     .usage = "--out DIR [--client NAME [--roles ROLE[,ROLE..]]]",
      .help = "Makes CURVE keys for endpoints beyond loopback (prepd.keys).\n"
              "  --out DIR       the daemon's folder: daemon.key, daemon.pub, client.key,\n"
              "                  allowed\n"
-             "  --client NAME   makes keys for another machine in DIR/NAME, to be copied\n"
-             "                  there, and adds their public key to DIR/allowed (on SIGHUP a\n"
-             "                  running daemon reads that file again)"},
+             "  --client NAME   makes keys for another machine or user in DIR/NAME, to be\n"
+             "                  copied there, and adds their public key to DIR/allowed (on\n"
+             "                  SIGHUP a running daemon reads that file again)\n"
+             "  --roles ROLES   what that client may do, separated by commas: rows (receive\n"
+             "                  rows; the default), work (make them), control (status, scale\n"
+             "                  and drain)"},
     {.name = "status",
      .run = verb_status,
      .summary = "shows the state of a running daemon",

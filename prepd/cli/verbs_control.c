@@ -257,17 +257,27 @@ static status run_command(int argc, char **argv, const char *command, char **out
 
 status verb_keygen(int argc, char **argv)
 {
-    const char *out, *name;
+    const char *out, *name, *words;
+    char given[WIRE_ROLES_TEXT];
+    unsigned roles = WIRE_ROWS;
     TRY(verb_take(&argc, argv, "--out", &out));
     TRY(verb_take(&argc, argv, "--client", &name));
+    TRY(verb_take(&argc, argv, "--roles", &words));
     TRY(verb_all_taken(argc, argv));
     if (!out || !*out)
         return FAIL(ST_USAGE,
                     "keygen needs --out DIR, the folder of the daemon's keys (prepd.keys)");
-    TRY(wire_keys_make(out, name));
+    if (words && !name)
+        return FAIL(ST_USAGE,
+                    "--roles belongs to --client NAME: the keys that keygen makes without "
+                    "it are the daemon's own, which have all roles");
+    if (words)
+        TRY(wire_roles_read(words, "--roles", &roles));
+    TRY(wire_keys_make(out, name, roles));
+    wire_roles_print(roles, given);
     if (name)
-        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys)\n",
-               escape_text(out).text, escape_text(name).text);
+        printf("%s/%s: copy this folder to the other machine (prepd.keys, --keys); roles: %s\n",
+               escape_text(out).text, escape_text(name).text, given);
     else
         printf(
             "%s: name this folder in the daemon's prepd.keys; --client NAME makes keys for other "

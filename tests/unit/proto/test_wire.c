@@ -404,14 +404,15 @@ static void test_wire_keys__each_has_its_own_line(void **state)
     char *folder = harness_temp(), keys[300], text[1000];
     wire *net = NULL;
     snprintf(keys, sizeof keys, "%s/k", folder);
-    assert_fails(ST_NO_INPUT, wire_keys_make(keys, "one"), "without --client");
-    assert_ok(wire_keys_make(keys, NULL));
+    assert_fails(ST_NO_INPUT, wire_keys_make(keys, "one", WIRE_ROWS), "without --client");
+    assert_ok(wire_keys_make(keys, NULL, 0));
     append_allowed(keys, "# by hand"); /* the line has no newline */
-    assert_ok(wire_keys_make(keys, "one"));
-    assert_ok(wire_keys_make(keys, "two"));
+    assert_ok(wire_keys_make(keys, "one", WIRE_ROWS));
+    assert_ok(wire_keys_make(keys, "two", WIRE_ROWS));
     read_allowed(keys, text, sizeof text);
     assert_non_null(strstr(text, "\n# by hand\n"));
-    assert_non_null(strstr(text, " one\n"));
+    assert_non_null(strstr(text, " client rows,work,control\n"));
+    assert_non_null(strstr(text, " one rows\n"));
     assert_null(strstr(text, "\n\n"));
     assert_ok(wire_new(&net));
     assert_ok(wire_serve_keys(net, keys));
@@ -421,8 +422,8 @@ static void test_wire_keys__each_has_its_own_line(void **state)
     assert_fails(ST_NO_INPUT, wire_serve_keys(net, text), "a client's folder");
     assert_ok(wire_use_keys(net, text));
     wire_free(&net);
-    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, NULL), "another --out");
-    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, "two"), "another --client");
+    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, NULL, 0), "another --out");
+    assert_fails(ST_CANT_CREATE, wire_keys_make(keys, "two", WIRE_ROWS), "another --client");
     harness_remove(&folder);
 }
 
@@ -443,21 +444,21 @@ static void test_wire_keys__full_disk(void **state)
     char *folder = harness_temp(), keys[300], before[1000], after[1000];
     snprintf(keys, sizeof keys, "%s/k", folder);
     disk_of(45); /* daemon.key does not fit */
-    status st = wire_keys_make(keys, NULL);
+    status st = wire_keys_make(keys, NULL, 0);
     disk_of(RLIM_INFINITY);
     assert_int_equal(st, ST_IO);
-    assert_ok(wire_keys_make(keys, NULL));
+    assert_ok(wire_keys_make(keys, NULL, 0));
     append_allowed(
         keys, "# a line that takes the room that the next key would have needed, and it is full");
     append_allowed(keys, "\n");
     read_allowed(keys, before, sizeof before);
     disk_of(strlen(before) + 9); /* the new line of the file "allowed" does not fit */
-    st = wire_keys_make(keys, "site");
+    st = wire_keys_make(keys, "site", WIRE_ROWS);
     disk_of(RLIM_INFINITY);
     assert_int_equal(st, ST_IO);
     read_allowed(keys, after, sizeof after);
     assert_string_equal(after, before);
-    assert_ok(wire_keys_make(keys, "site"));
+    assert_ok(wire_keys_make(keys, "site", WIRE_ROWS));
     harness_remove(&folder);
 }
 

@@ -268,7 +268,7 @@ static void test_wire_guard__counts_exactly_with_keys(void **state)
     (void)state;
     char *folder = harness_temp(), keys[400];
     snprintf(keys, sizeof keys, "%s/k", folder);
-    assert_ok(wire_keys_make(keys, NULL));
+    assert_ok(wire_keys_make(keys, NULL, 0));
     send_counted_parts(keys);
     harness_remove(&folder);
 }
