@@ -19,7 +19,9 @@
  * prefix has no prefix itself and comes directly before its branches, so that a prefix and its
  * branches are one run of tokens. This is attention over trees of depth two (as in Yao et al. 2024,
  * arXiv:2404.00242): the branches never see each other, and dk and dv of a prefix are summed over
- * the prefix and all of its branches.
+ * the prefix and all of its branches. Only what is not finite may pass between the branches of a
+ * prefix, since a device may multiply it by a probability of 0: a NaN in one of them can become a
+ * NaN in the results of another.
  *
  * attention_cached is for generation: one query per document, over the cached keys and values of
  * the tokens before it. Query i sees the rows [first[i], first[i] + length[i]) and before them, if

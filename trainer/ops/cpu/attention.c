@@ -11,7 +11,10 @@
  *
  * A task is a segment without a prefix, or all branches of a prefix: in the forward with one query
  * head, in the backward with one key-value head, and a prefix's together with its branches', in
- * order, so no two threads add to the same place. */
+ * order, so no two threads add to the same place. Tasks are listed first, since the branches of a
+ * large tree are one task among many segments. They are numbered by key-value head, then by
+ * segment, then by query head: heads that read the same keys follow each other, and the tasks of a
+ * large tree are in several of cpu_run's parts. */
 #include <limits.h>
 #include <string.h>
 
@@ -331,9 +334,9 @@ static void head_fwd(const head_view *view, real *o, real *lse, real *s)
     }
 }
 
-/* The average work of one head, in element operations: d multiply-adds for each of its scores,
- * `products` times. */
-static int64_t task_work(const attention_shape *shape, int64_t products)
+/* The average work of one head in one of `runs` tasks, in element operations: d multiply-adds for
+ * each of its scores, `products` times. */
+static int64_t task_work(const attention_shape *shape, int64_t runs, int64_t products)
 {
     int64_t scores = 0;
     for (int64_t i = 0; i < shape->segments; i++) {
@@ -342,32 +345,46 @@ static int64_t task_work(const attention_shape *shape, int64_t products)
         if (prefix_of(shape, i) >= 0)
             scores += n * segment_keys(shape->cu, prefix_of(shape, i));
     }
-    return shape->segments > 0 ? scores / shape->segments * (shape->head_dim * products / 4 + 8)
-                               : 0;
+    return runs > 0 ? scores / runs * (shape->head_dim * products / 4 + 8) : 0;
 }
 
-/* The scratch of one thread, in numbers: enough for the long and the short way of a head. */
-static int64_t scratch_of(int64_t long_way)
-{
-    return long_way > SHORT_SCRATCH ? long_way : SHORT_SCRATCH;
-}
-
-/* The arguments of a call, and scratch with one area of `block` numbers per thread. */
+/* The arguments of a call, scratch with one area of `block` numbers per thread, and the segments
+ * with which the tasks of a head begin. */
 typedef struct heads_job {
     const attention_shape *shape;
     const void *args;
     real *scratch;
     int64_t block;
+    int32_t *first; /* [runs] */
+    int64_t runs;
 } heads_job;
+
+/* Takes scratch for the long and the short way of a head, the long one with `long_way` numbers, and
+ * lists the tasks: segments without a prefix and, unless they belong to its task, the first branch
+ * of each prefix. */
+static status begin_job(stream *queue, heads_job *job, int64_t long_way, bool branches_apart)
+{
+    const attention_shape *shape = job->shape;
+    void *scratch;
+    job->block = max_i64(long_way, SHORT_SCRATCH);
+    const size_t areas = (size_t)(cpu_threads(queue) * job->block) * sizeof(real);
+    TRY(cpu_scratch(queue, areas + (size_t)shape->segments * sizeof *job->first, &scratch));
+    job->scratch = scratch;
+    job->first = (int32_t *)((char *)scratch + areas);
+    for (int64_t i = 0; i < shape->segments; i++)
+        if (branches_apart ? begins_run(shape, i) : prefix_of(shape, i) < 0)
+            job->first[job->runs++] = (int32_t)i;
+    return ST_OK;
+}
 
 static void heads_fwd(const void *context, part todo)
 {
     const heads_job *job = context;
     const attention_fwd_args *args = job->args;
+    const int64_t group = args->heads / args->kv_heads;
     for (int64_t i = todo.begin; i < todo.end; i++) {
-        const int64_t head = i % args->heads, segment = i / args->heads, first = args->cu[segment];
-        if (!begins_run(job->shape, segment))
-            continue;
+        const int64_t kv = i / (job->runs * group), segment = job->first[i / group % job->runs],
+                      head = kv * group + i % group, first = args->cu[segment];
         const head_view view = view_of(job->shape, run_at(job->shape, segment), head);
         (head_is_short(&view) ? SHORT_HEAD_FWD : head_fwd)(
             &view, (real *)args->o + first * args->o_stride + head * args->head_dim,
@@ -381,14 +398,12 @@ status CPU_OP(attention_fwd)(stream *queue, const attention_fwd_args *args)
     const attention_shape shape = SHAPE_OF(args);
     int64_t longest;
     TRY(attention_check(&shape, &longest));
-    heads_job job = {.shape = &shape, .args = args, .block = scratch_of(BLOCK_Q * longest)};
-    void *scratch;
-    TRY(cpu_scratch(queue, (size_t)(cpu_threads(queue) * job.block) * sizeof(real), &scratch));
-    job.scratch = scratch;
+    heads_job job = {.shape = &shape, .args = args};
+    TRY(begin_job(queue, &job, BLOCK_Q * longest, true));
     int64_t end = args->segments > 0 ? args->cu[args->segments] : 0;
     zero_rows(args->o, end, args->tokens, args->o_stride, args->heads * args->head_dim);
     zero_rows(args->lse, end, args->tokens, args->heads, args->heads);
-    cpu_run(queue, args->segments * args->heads, task_work(&shape, 2), heads_fwd, &job);
+    cpu_run(queue, job.runs * args->heads, task_work(&shape, job.runs, 2), heads_fwd, &job);
     return ST_OK;
 }
 
@@ -463,9 +478,7 @@ static void heads_bwd(const void *context, part todo)
     const attention_shape *shape = job->shape;
     const int64_t group = shape->heads / shape->kv_heads;
     for (int64_t i = todo.begin; i < todo.end; i++) {
-        const int64_t kv = i % shape->kv_heads, root = i / shape->kv_heads;
-        if (prefix_of(shape, root) >= 0)
-            continue;
+        const int64_t kv = i / job->runs, root = job->first[i % job->runs];
         const int64_t branch = root + 1;
         const bool is_prefix = branch < shape->segments && prefix_of(shape, branch) == root;
         const segment_run runs[] = {{root, root + 1},
@@ -482,15 +495,14 @@ status CPU_OP(attention_bwd)(stream *queue, const attention_bwd_args *args)
     int64_t longest;
     TRY(attention_check(&shape, &longest));
     const int64_t head_dim = args->head_dim, group = args->heads / args->kv_heads;
-    heads_job job = {.shape = &shape, .args = args, .block = scratch_of(2 * BLOCK_Q * longest)};
-    void *scratch;
-    TRY(cpu_scratch(queue, (size_t)(cpu_threads(queue) * job.block) * sizeof(real), &scratch));
-    job.scratch = scratch;
+    heads_job job = {.shape = &shape, .args = args};
+    TRY(begin_job(queue, &job, 2 * BLOCK_Q * longest, false));
     int64_t end = args->segments > 0 ? args->cu[args->segments] : 0;
     zero_rows(args->dq, end, args->tokens, args->q_stride, args->heads * head_dim);
     /* dk and dv are summed into, so they start from zero everywhere. */
     zero_rows(args->dk, 0, shape.keys, args->k_stride, args->kv_heads * head_dim);
     zero_rows(args->dv, 0, shape.keys, args->v_stride, args->kv_heads * head_dim);
-    cpu_run(queue, args->segments * args->kv_heads, group * task_work(&shape, 5), heads_bwd, &job);
+    cpu_run(queue, job.runs * args->kv_heads, group * task_work(&shape, job.runs, 5), heads_bwd,
+            &job);
     return ST_OK;
 }
