@@ -455,8 +455,8 @@ static void prefix_refuses(parity *test, const int64_t *shape)
 
 /* Attention with cached keys: documents in one cache with gaps between them, and one query for
  * each. Every fifth document has nothing in the cache. With TREES, two of three documents have a
- * prefix: the first document or the rows after the last one. shape: queries, heads, kv_heads,
- * head_dim, longest document, flags */
+ * prefix, each of another length: the beginning of the first document, or of the rows after the
+ * last one. shape: queries, heads, kv_heads, head_dim, longest document, flags */
 static void cached_case(parity *test, const int64_t *shape)
 {
     int64_t n = shape[0], longest = shape[4];
@@ -482,7 +482,7 @@ static void cached_case(parity *test, const int64_t *shape)
         length[i] = i == 0 ? (int32_t)longest : i % 5 == 4 ? 0 : (int32_t)(1 + i * 7 % longest);
         if (trees && i % 3) {
             prefix[i] = i % 3 == 1 ? 0 : (int32_t)(n * (longest + 1));
-            n_prefix[i] = (int32_t)longest;
+            n_prefix[i] = (int32_t)(longest - i * 5 % longest);
         }
         const visible seen = {prefix[i], n_prefix[i], first[i], n_prefix[i] + length[i]};
         /* The loop finds a query by its token's place, which is that of the last key it sees. */

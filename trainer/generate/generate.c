@@ -417,11 +417,12 @@ static bool take_prompts(const generator *generation, const row *packed, const r
     return true;
 }
 
-/* How many of the first replies have one prefix in common: 1 if the first has none. */
-static int64_t count_branches(const row *packed, const reply *replies, int64_t count)
+/* How many of the first replies, at most `most`, have one prefix in common: 1 if the first has
+ * none. */
+static int64_t count_branches(const row *packed, const reply *replies, int64_t most)
 {
     int64_t same = 1;
-    while (same < count && row_tokens_before(packed, replies[0].doc) > 0 &&
+    while (same < most && row_tokens_before(packed, replies[0].doc) > 0 &&
            packed->doc_prefix[replies[same].doc] == packed->doc_prefix[replies[0].doc])
         same++;
     return same;
@@ -431,11 +432,12 @@ static int64_t count_branches(const row *packed, const reply *replies, int64_t c
 static status cut_prompts(const generator *generation, const row *packed, const reply *replies,
                           int64_t count, arena *memory, row prompts[DOCS], taken *out)
 {
+    const int64_t most = count < generation->docs ? count : generation->docs;
     *out = (taken){0};
-    while (out->replies < count && out->replies < generation->docs) {
+    while (out->replies < most) {
         const reply *first = &replies[out->replies];
         row *next = &prompts[out->rows];
-        int64_t same = count_branches(packed, first, count - out->replies);
+        int64_t same = count_branches(packed, first, most - out->replies);
         while (same > 0 && !take_prompts(generation, packed, first, same, out))
             same--;
         if (same == 0)
