@@ -1,5 +1,5 @@
-/* json_message.c: sends and reads messages of JSON, which are all kinds but ROW. A lease may have
- * files in the parts after its JSON. */
+/* json_message.c: makes, sends and reads messages of JSON, which are all kinds but ROW. A lease may
+ * have files in the parts after its JSON. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,14 +7,8 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
-status wire_send_json(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
-                      const char *json, size_t size)
-{
-    return wire_send_json_with(socket, to, kind, row, json, size, NULL);
-}
-
-status wire_send_json_with(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
-                           const char *json, size_t size, wire_msg *more)
+status wire_json_message(int kind, uint64_t row, const char *json, size_t size, wire_msg *more,
+                         wire_msg **out)
 {
     frame header = {.kind = (frame_kind)kind,
                     .row = row,
@@ -28,12 +22,51 @@ status wire_send_json_with(wire_socket *socket, const wire_peer *to, int kind, u
                     frame_kind_name(kind), size, FRAME_MAX_PAYLOAD);
     frame_encode(&header, head);
     TRY(wire_msg_new(&msg));
-    TRY_OR(done, wire_msg_add(msg, head, sizeof head));
-    TRY_OR(done, wire_msg_add(msg, json, size));
+    TRY_OR(failed, wire_msg_add(msg, head, sizeof head));
+    TRY_OR(failed, wire_msg_add(msg, json, size));
     if (more)
-        TRY_OR(done, wire_msg_move(msg, more));
-    TRY_OR(done, wire_send(socket, to, msg));
-done:
+        TRY_OR(failed, wire_msg_move(msg, more));
+    *out = msg;
+    return ST_OK;
+failed:
+    wire_msg_free(&msg);
+    return st;
+}
+
+status wire_error_message(uint64_t row, status code, wire_msg **out)
+{
+    json_writer writer;
+    char *text;
+    size_t size;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "code", status_name(code));
+    json_put_key_cstr(&writer, "message", wire_peer_text());
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK) {
+        st = wire_json_message(KIND_ERROR, row, text, size, NULL, out);
+        free(text);
+    }
+    json_writer_done(&writer);
+    return st;
+}
+
+status wire_send_json(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
+                      const char *json, size_t size)
+{
+    wire_msg *msg;
+    TRY(wire_json_message(kind, row, json, size, NULL, &msg));
+    const status st = wire_send(socket, to, msg);
+    wire_msg_free(&msg);
+    return st;
+}
+
+status wire_send_error(wire_socket *socket, const wire_peer *to, uint64_t row, status code)
+{
+    wire_msg *msg;
+    TRY(wire_error_message(row, code, &msg));
+    const status st = wire_send(socket, to, msg);
     wire_msg_free(&msg);
     return st;
 }
@@ -71,25 +104,6 @@ status wire_read_json(const wire_msg *msg, const char *peer, frame *out_head, js
     *out_head = head;
     *out = value;
     return ST_OK;
-}
-
-status wire_send_error(wire_socket *socket, const wire_peer *to, uint64_t row, status code)
-{
-    json_writer writer;
-    char *text;
-    size_t size;
-    json_writer_init(&writer);
-    json_begin_object(&writer);
-    json_put_key_cstr(&writer, "code", status_name(code));
-    json_put_key_cstr(&writer, "message", wire_peer_text());
-    json_end_object(&writer);
-    status st = json_writer_take(&writer, &text, &size);
-    if (st == ST_OK) {
-        st = wire_send_json(socket, to, KIND_ERROR, row, text, size);
-        free(text);
-    }
-    json_writer_done(&writer);
-    return st;
 }
 
 status wire_error(const json_value *error, const char *peer)

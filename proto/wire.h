@@ -200,10 +200,10 @@ WARN_UNUSED status wire_poll(wire_wait *items, size_t count, int timeout_ms);
 WARN_UNUSED status wire_send_json(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
                                   const char *json, size_t size);
 
-/* The same, followed by the parts of `more` (may be NULL), which are moved out of it. Only a LEASE
- * may have them. */
-WARN_UNUSED status wire_send_json_with(wire_socket *socket, const wire_peer *to, int kind,
-                                       uint64_t row, const char *json, size_t size, wire_msg *more);
+/* Makes the message that wire_send_json sends, with the parts of `more` (may be NULL) moved to its
+ * end. Only a LEASE may have those. The caller frees *out. */
+WARN_UNUSED status wire_json_message(int kind, uint64_t row, const char *json, size_t size,
+                                     wire_msg *more, wire_msg **out);
 
 /* Reads the header and the JSON object of any message but a ROW, and checks sizes, hash (if given)
  * and form. ST_PROTOCOL names the peer. The caller frees *out with json_free. */
@@ -212,6 +212,8 @@ WARN_UNUSED status wire_read_json(const wire_msg *message, const char *peer, fra
 /* Sends KIND_ERROR with this code and wire_peer_text(). */
 WARN_UNUSED status wire_send_error(wire_socket *socket, const wire_peer *to, uint64_t row,
                                    status code);
+/* Makes the message that wire_send_error sends. The caller frees *out. */
+WARN_UNUSED status wire_error_message(uint64_t row, status code, wire_msg **out);
 /* Turns the object of a KIND_ERROR into a failure of this thread with the peer's code and reason;
  * ST_PROTOCOL if it has no code that we know. */
 WARN_UNUSED status wire_error(const json_value *error, const char *peer);

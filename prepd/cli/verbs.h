@@ -9,7 +9,7 @@
 #include "common/json/json.h"
 #include "common/base/status.h"
 
-WARN_UNUSED status verb_serve(int argc, char **argv);       /* serve/dispatch.h */
+WARN_UNUSED status verb_serve(int argc, char **argv);       /* serve/daemon.h */
 WARN_UNUSED status verb_worker(int argc, char **argv);      /* worker/worker.h */
 WARN_UNUSED status verb_check(int argc, char **argv);       /* verbs_check.c */
 WARN_UNUSED status verb_plan(int argc, char **argv);        /* verbs_plan.c */

@@ -10,7 +10,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
-#include "prepd/serve/dispatch.h"
+#include "prepd/serve/daemon.h"
 #include "prepd/serve/io_threads.h"
 #include "prepd/serve/recorded.h"
 #include "prepd/cli/verbs.h"
@@ -62,8 +62,7 @@ status verb_serve(int argc, char **argv)
                                        .buffer_bytes = options.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(&recorded)
-                       : dispatch_run(&options, args, n_args, parent > 0);
+        st = recording ? recorded_serve(&recorded) : daemon_run(&options, args, n_args, parent > 0);
     if (parent)
         remove_private_folder(options.prepd_endpoint);
     free(args);

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/base/clock.h"
 #include "prepd/plan/order.h"
 #include "prepd/plan/planner.h"
 
@@ -88,12 +87,12 @@ static bool is_ready(const plan *planned, const row_range *range, uint64_t row)
     return row == PLAN_ALL ? plan_endless(planned) : row_range_rows(planned, range) > row;
 }
 
-status plan_prepare(plan *planned, row_range *range, uint64_t row, int64_t until_ns,
+status plan_prepare(plan *planned, row_range *range, uint64_t row, int64_t *inout_pieces,
                     bool *out_ready)
 {
     if (!range)
         range = &planned->whole;
-    while (!is_ready(planned, range, row) && clock_ns() < until_ns) {
+    for (; !is_ready(planned, range, row) && *inout_pieces > 0; --*inout_pieces) {
         if (planned->stage == STAGE_WINDOWS) {
             TRY(know_window(planned, has_epoch(planned) ? range : &planned->whole));
             continue;
@@ -147,7 +146,8 @@ status plan_new(const conf *options, const dataset *data, const data_index *inde
     plan *planned;
     bool ready;
     TRY(plan_begin(options, data, index, kind, &planned));
-    status st = plan_prepare(planned, NULL, PLAN_ALL, INT64_MAX, &ready);
+    int64_t pieces = INT64_MAX;
+    status st = plan_prepare(planned, NULL, PLAN_ALL, &pieces, &ready);
     if (st != ST_OK)
         plan_free(&planned);
     else
@@ -259,7 +259,8 @@ status plan_row(plan *planned, row_range *range, uint64_t number, arena *memory,
     bool ready;
     if (!range)
         range = &planned->whole;
-    TRY(plan_prepare(planned, range, number, INT64_MAX, &ready));
+    int64_t pieces = INT64_MAX;
+    TRY(plan_prepare(planned, range, number, &pieces, &ready));
     if (number >= range->end_row)
         return FAIL(ST_END, "the stream has %" PRIu64 " rows", range->end_row);
     if (planned->kind == PLAN_SAMPLES) {

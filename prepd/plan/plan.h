@@ -92,13 +92,13 @@ WARN_UNUSED status plan_from(plan *plan, uint64_t epoch, uint64_t row, row_range
 void plan_leave(plan *plan, row_range **range);
 uint64_t plan_first_row(const row_range *range);
 
-/* Continues planning until `row` can be asked for or until clock_ns() reaches until_ns. The work is
- * done in pieces, each a few thousand samples or one window, so it may overrun by one piece.
- * *out_ready is true once epoch 0 is planned (its shape buckets and row count are wanted first) and
- * `row` either has a known place or lies beyond the end. Call it again for a row further on.
- * PLAN_ALL asks for the whole stream, and for epoch 0 of a stream without end. */
+/* Continues planning until `row` can be asked for, by at most *inout_pieces pieces of work, each a
+ * few thousand samples or one window, and takes those that it did from the number. *out_ready is
+ * true once epoch 0 is planned (its shape buckets and row count are wanted first) and `row` either
+ * has a known place or lies beyond the end. Call it again for a row further on. PLAN_ALL asks for
+ * the whole stream, and for epoch 0 of a stream without end. */
 #define PLAN_ALL UINT64_MAX
-WARN_UNUSED status plan_prepare(plan *plan, row_range *range, uint64_t row, int64_t until_ns,
+WARN_UNUSED status plan_prepare(plan *plan, row_range *range, uint64_t row, int64_t *inout_pieces,
                                 bool *out_ready);
 /* plan_begin and then plan_prepare of the whole stream. */
 WARN_UNUSED status plan_new(const conf *options, const dataset *data, const data_index *index,

@@ -11,7 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/proc.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 
 typedef struct put {
     FILE *file;
@@ -156,8 +156,8 @@ const char *metrics_unready(const dispatch *state)
     if (state->stopping || state->draining)
         return "leaving";
     if (!state->train.ready)
-        return source_waits_for(&state->train) ? "another prepd builds the index"
-                                               : "the index is being built";
+        return state->train.waits_for ? "another prepd builds the index"
+                                      : "the index is being built";
     return state->seats ? NULL : "no worker has joined";
 }
 

@@ -13,8 +13,9 @@
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
-#include "prepd/serve/hello.h"
-#include "prepd/serve/peer_limits.h"
+#include "prepd/serve/core/hello.h"
+#include "prepd/serve/core/peer_limits.h"
+#include "prepd/serve/doors.h"
 #include "proto/record.h"
 #include "proto/share.h"
 
@@ -48,6 +49,7 @@ typedef struct server {
     int64_t step_rows;
     wire *net;
     wire_socket *socket;
+    outside world; /* as much of it as the handling of peers needs */
     peer_limits peer_limits;
     int signal_fd;
     consumer *first;
@@ -209,8 +211,8 @@ static status admit_consumer(server *serving, const wire_peer *from, const json_
 {
     consumer *old = find_consumer(serving, from), *receiver;
     if (old) {
-        peer_limits_offence(
-            &serving->peer_limits); /* to start again it should make a new connection */
+        /* To start again it should make a new connection. */
+        peer_limits_offence(&serving->peer_limits, &serving->world);
         remove_consumer(serving, old);
     }
     if (serving->count == MOST_CONSUMERS)
@@ -254,18 +256,47 @@ static status handle_request(server *serving, const wire_peer *from, const wire_
     return st;
 }
 
-static void take_message(void *user, const wire_peer *from, wire_msg *message)
+static void refuse_message(void *user, door at, const wire_peer *from, status st)
+{
+    server *serving = user;
+    serving->peer_limits.reading = from;
+    peer_limits_refuse(&serving->peer_limits, &serving->world, at, from, "message", st);
+    serving->peer_limits.reading = NULL;
+}
+
+static void take_message(void *user, door at, const wire_peer *from, wire_msg *message)
 {
     server *serving = user;
     char name[WIRE_PEER_TEXT];
     wire_peer_print(from, name);
+    serving->peer_limits.reading = from;
     const status st = handle_request(serving, from, message, name);
-    if (st == ST_OK)
-        return;
-    peer_limits_refuse(&serving->peer_limits, serving->socket, from, "consumer", st);
-    consumer *receiver = find_consumer(serving, from);
-    if (receiver)
-        remove_consumer(serving, receiver);
+    if (st != ST_OK) {
+        peer_limits_refuse(&serving->peer_limits, &serving->world, at, from, "consumer", st);
+        consumer *receiver = find_consumer(serving, from);
+        if (receiver)
+            remove_consumer(serving, receiver);
+    }
+    serving->peer_limits.reading = NULL;
+}
+
+static status send_message(void *user, door at, const wire_peer *to, wire_msg *message)
+{
+    const server *serving = user;
+    (void)at;
+    return wire_send(serving->socket, to, message);
+}
+
+static bool logs(void *user, int level)
+{
+    (void)user;
+    return log_on(level);
+}
+
+static void write_log(void *user, int level, const char *line)
+{
+    (void)user;
+    log_event(level, "%s", line);
 }
 
 static status read_next(const server *serving, consumer *receiver)
@@ -335,7 +366,7 @@ static void still_here(server *serving, int64_t now)
         if (now - receiver->said_ns < STILL_HERE_NS)
             continue;
         receiver->said_ns = now;
-        if (consumer_is_there(serving->socket, &receiver->peer))
+        if (consumer_is_there(&serving->world, &receiver->peer))
             continue;
         log_info("consumer gone: %s", status_text());
         remove_consumer(serving, receiver);
@@ -406,18 +437,20 @@ static void tick_server(server *serving)
     if (now - serving->told_ns < TELL_NS)
         return;
     serving->told_ns = now;
-    peer_limits_tell(&serving->peer_limits, serving->net, &serving->socket, 1);
+    doors_tell_refused(serving->net, &serving->socket, 1, &serving->peer_limits);
+    peer_limits_tell(&serving->peer_limits, &serving->world);
 }
 
 static status serve_consumers(server *serving)
 {
+    const door_handler handler = {take_message, refuse_message, serving};
     while (!serving->stopping) {
         wire_wait wait[] = {{.socket = serving->socket}, {.fd = serving->signal_fd}};
         struct signalfd_siginfo info;
         TRY(wire_poll(wait, sizeof wait / sizeof *wait, serving->more ? 0 : TICK_MS));
         while (read(serving->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
             serving->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
-        TRY(peer_limits_read(&serving->peer_limits, serving->socket, take_message, serving));
+        TRY(door_read(serving->socket, DOOR_CONSUMERS, &serving->peer_limits, &handler));
         send_all(serving);
         tick_server(serving);
     }
@@ -428,6 +461,8 @@ status recorded_serve(const recorded_options *asked)
 {
     server serving = {.path = asked->path, .buffer_bytes = asked->buffer_bytes, .signal_fd = -1};
     status st = ST_OK;
+    serving.world =
+        (outside){.shell = &serving, .send = send_message, .logs = logs, .log = write_log};
     TRY_OR(done, open_recording(&serving));
     TRY_OR(done, proc_signal_fd(&serving.signal_fd));
     TRY_OR(done, wire_new(&serving.net));

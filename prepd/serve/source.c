@@ -14,13 +14,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/program/log.h"
 #include "common/model_folder/model_files.h"
 #include "prepd/dataset/cache_folder.h"
+#include "prepd/dataset/cache_lock.h"
 #include "prepd/sample/chat_template.h"
 #include "prepd/dataset/records.h"
 #include "prepd/serve/ship.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 
 enum {
     WAIT_MS = 100,    /* between two tries to take a lock that another process holds */
@@ -71,21 +73,21 @@ static status check_mixture(const source *section)
 }
 
 /* Does everything that needs the options alone, so that their mistakes are told at once. */
-static status resolve_options(dispatch *state, source *section)
+static status resolve_options(const conf *options, source *section)
 {
-    if (section == &state->eval) {
-        TRY(check_held_out(state->options));
-        TRY(conf_eval(state->options, &section->options));
+    if (section == &section->of->eval) {
+        TRY(check_held_out(options));
+        TRY(conf_eval(options, &section->options));
     } else {
         TRY(conf_copy(
-            state->options,
+            options,
             &section->options)); /* a copy, since a thread that hangs outlives the options */
     }
     TRY(model_files_told(&section->options));
     TRY(model_files_digest(&section->options, &section->model_digest));
     if (section->options.data_format != DATA_MIXTURE)
         TRY(check_template(section));
-    TRY(conf_stream_json(state->options, section->model_digest, &section->stream_json));
+    TRY(conf_stream_json(options, section->model_digest, &section->stream_json));
     return clip_limits_load(&section->options, &section->clips);
 }
 
@@ -110,10 +112,12 @@ static bool same_mark(file_mark first, file_mark second)
            first.changed.tv_nsec == second.changed.tv_nsec;
 }
 
-/* Opens the files of a section beside the loop. The thread owns `made` until `done` is set, and it
- * reads the options that resolve_options gave it; the loop touches neither. */
-struct opening {
+/* Opens the files of a section beside the loop. The thread owns `made` and `lock` until `done` is
+ * set, and it reads the options that resolve_options gave it; the loop touches none of them. */
+typedef struct opening {
     pthread_t thread;
+    bool joined;     /* the thread has ended, and what it made is the section's */
+    cache_lock lock; /* held on the index file while the index is built here */
     source made;
     const conf *options;
     status st;
@@ -122,7 +126,7 @@ struct opening {
     atomic_bool waits; /* the thread waits for `holder`, which was written before this was set */
     atomic_bool leave; /* the section is no longer wanted; read while the thread waits */
     atomic_bool done;
-};
+} opening;
 
 /* Takes the lock on the index, waiting for another process that builds it. False if no lock can be
  * taken here, or the index is no longer wanted. */
@@ -166,11 +170,11 @@ static status find_index(opening *start)
         }
         if (st != ST_NO_INPUT)
             log_warn("index is built again: %s", status_text());
-        if (!section->index_path[0] || !lock_index(start, &section->lock) ||
+        if (!section->index_path[0] || !lock_index(start, &start->lock) ||
             same_mark(seen, mark_of(section->index_path)))
             return ST_OK; /* it is to be built here */
         cache_lock_leave(
-            &section->lock); /* it was made meanwhile; all that waited can read it at once */
+            &start->lock); /* it was made meanwhile; all that waited can read it at once */
     }
 }
 
@@ -207,21 +211,6 @@ static status open_files(opening *start)
     return find_index(start);
 }
 
-/* The files are open: makes the section ready, or begins to build its index. */
-static status opened(dispatch *state, source *section)
-{
-    section->opened = true;
-    if (!state->videos && section->data->adapter->videos &&
-        section->data->adapter->videos(section->data)) {
-        state->videos = true; /* workers get these TERMS before any lease with a video */
-        TRY(dispatch_new_terms(state));
-        for (worker_seat *worker = state->seats; worker; worker = worker->next)
-            worker->proved = false; /* it gets no work before it has started anew */
-    }
-    section->ready = section->index != NULL;
-    return section->ready ? ST_OK : index_build_start(section);
-}
-
 static void *open_thread(void *user)
 {
     opening *start = user;
@@ -250,52 +239,57 @@ static status open_beside(source *section)
     return ST_OK;
 }
 
-status source_want(dispatch *state, source *section)
+status source_want(shell *around, source *section)
 {
-    if (section->wanted)
-        return ST_OK;
-    status st = resolve_options(state, section);
+    status st = resolve_options(around->options, section);
     if (st == ST_OK)
         st = open_beside(section);
     if (st != ST_OK)
         source_done(section);
-    section->wanted = st == ST_OK;
     return st;
 }
 
 /* Ends the thread and takes what it made. */
 static status take_over(source *section)
 {
-    opening *start = section->opening;
+    opening *start = (opening *)section->opening;
     pthread_join(start->thread, NULL);
-    section->opening = NULL;
+    start->joined = true;
+    section->waits_for = NULL;
     section->data = start->made.data;
     section->index = start->made.index;
     section->index_path = start->made.index_path;
     section->index_key = start->made.index_key;
-    section->lock = start->made.lock;
-    const status st = start->st;
     status_set(&start->note);
-    free(start);
-    return st;
+    return start->st;
 }
 
-const char *source_waits_for(const source *section)
+/* Whether the thread waits for another prepd, which builds the index. */
+static bool waits(opening *start)
 {
-    return section->opening && !atomic_load(&section->opening->done) &&
-                   atomic_load(&section->opening->waits)
-               ? section->opening->holder
-               : NULL;
+    return !atomic_load(&start->done) && atomic_load(&start->waits);
 }
 
-status source_advance(dispatch *state, source *section)
+void source_advance(shell *around, source *section)
 {
-    if (!section->opening || !atomic_load(&section->opening->done))
-        return ST_OK;
-    status st = take_over(section);
-    if (st == ST_OK)
-        st = opened(state, section);
-    return st;
+    opening *start = (opening *)section->opening;
+    if (!start || start->joined)
+        return;
+    section->waits_for = waits(start) ? start->holder : NULL;
+    if (!atomic_load(&start->done))
+        return;
+    const status st = take_over(section);
+    dispatch_at(around->core, clock_ns());
+    section_opened(around->core, section, st);
+}
+
+void source_keep_index(source *section)
+{
+    opening *start = (opening *)section->opening;
+    if (section->index_path[0] &&
+        index_save(section->index, section->index_path, section->index_key) != ST_OK)
+        log_warn("index not kept: %s", status_text()); /* the next start has to build it again */
+    cache_lock_leave(&start->lock);
 }
 
 /* Tells the thread to leave and gives it a moment. A thread that waits for the lock leaves at once;
@@ -309,28 +303,29 @@ static void leave_lock(opening *start)
 
 void source_done(source *section)
 {
-    const char *name = section->name;
-    if (source_waits_for(section))
-        leave_lock(section->opening);
-    if (section->opening && !atomic_load(&section->opening->done)) {
+    opening *start = (opening *)section->opening;
+    if (start && waits(start))
+        leave_lock(start);
+    if (start && !start->joined && !atomic_load(&start->done)) {
         /* The file system hangs, and the thread with it. Both end with the process. */
-        pthread_detach(section->opening->thread);
+        pthread_detach(start->thread);
         free(section->stream_json);
         section->stream_json = NULL;
         return; /* section->opening stays, and so must everything that the thread reads */
     }
-    if (section->opening && take_over(section) != ST_OK)
+    if (start && !start->joined && take_over(section) != ST_OK)
         log_debug("data set not opened: %s", status_text());
-    cache_lock_leave(&section->lock);
-    for (int kind = 0; kind < PLAN_KINDS; kind++)
-        plan_free(&section->plans[kind].plan);
-    quarantine_done(&section->bad);
-    quarantine_done(&section->damaged);
-    index_free(&section->index);
-    predecessors_free(&section->build.before);
-    dataset_close(&section->data);
-    free(section->index_path);
-    free(section->stream_json);
-    conf_done(&section->options);
-    *section = (source){.name = name};
+    if (start)
+        cache_lock_leave(&start->lock);
+    free(start);
+    dataset *data = section->data;
+    data_index *index = section->index;
+    char *const texts[] = {section->index_path, section->stream_json};
+    conf options = section->options;
+    section_clear(section); /* its plans borrow all of these */
+    index_free(&index);
+    dataset_close(&data);
+    free(texts[0]);
+    free(texts[1]);
+    conf_done(&options);
 }

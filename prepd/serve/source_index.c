@@ -4,7 +4,7 @@
 
 #include "common/program/log.h"
 #include "common/tokenizer/tokenizer.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 
 /* The version of what the index records of the same data. Raise it when a sample that was accepted
  * is now refused, or the other way round, or when its cause, its tokens or a picture's size come
@@ -72,16 +72,6 @@ static bool images_unchanged(const source *section)
     return true;
 }
 
-/* Adds the weights of a mixture to the digest. They are part of the stream's identity but not of
- * the file. */
-static status mix(source *section)
-{
-    const hash128 identity = section->data->adapter->identity(section->data);
-    return hash_equal(identity, dataset_contents(section->data))
-               ? ST_OK
-               : index_mix(section->index, identity);
-}
-
 status source_load_index(source *section)
 {
     status st = index_load(section->index_path, section->index_key, &section->index);
@@ -89,7 +79,7 @@ status source_load_index(source *section)
         if (index_samples(section->index) == section->data->adapter->samples(section->data) &&
             index_images(section->index) == section->data->adapter->images(section->data) &&
             images_unchanged(section))
-            return mix(section);
+            return section_mix(section);
         index_free(&section->index);
         return ST_NO_INPUT;
     }
@@ -98,16 +88,4 @@ status source_load_index(source *section)
         st = ST_NO_INPUT;
     }
     return st;
-}
-
-status source_index_done(source *section)
-{
-    TRY(index_seal(section->index));
-    if (section->index_path[0] &&
-        index_save(section->index, section->index_path, section->index_key) != ST_OK)
-        log_warn("index not kept: %s", status_text()); /* the next start has to build it again */
-    cache_lock_leave(&section->lock);
-    TRY(mix(section));
-    section->ready = true;
-    return ST_OK;
 }

@@ -10,19 +10,19 @@
  *   u16  size of the text
  *   ...  the text, which is JSON; with bit 3 of the flags its first 64 bytes are the header
  *
- * The dispatcher has three real sockets with two peers each. Index and plan of its train section
+ * The dispatcher has two peers at each of its three endpoints, in a world in which nothing else
+ * happens. Index and plan of its train section
  * are kept from one input to the next; everything else is thrown away. */
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
-#include <unistd.h>
 
-#include "common/base/clock.h"
 #include "common/program/log.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/core/dispatch_state.h"
 #include "tests/unit/prepd/conf_defaults.h"
+#include "tests/unit/prepd/serve/still_world.h"
 
-enum { SAMPLES = 60, SOCKETS = 3, PEERS = 2, MOST_MESSAGES = 64, WAIT_MS = 10000 };
+enum { SAMPLES = 60, PEERS = 2, MOST_MESSAGES = 64, TURN_NS = 1000000 };
 /* The process id of the one local worker. No process has such an id, so nothing happens when it is
  * killed. */
 enum { NO_PROCESS = INT32_MAX };
@@ -116,45 +116,41 @@ static void make_index(data_index **out)
 
 static conf options;
 static dispatch state;
-static char folder[] = "/tmp/fuzz-serve-XXXXXX";
-static wire *outside;
-static wire_socket *peer_socket[SOCKETS][PEERS];
-static wire_peer peer[SOCKETS][PEERS];
+static wire_peer peer[N_DOORS][PEERS];
 
 static void close_all(void)
 {
-    for (int end = 0; end < SOCKETS; end++)
-        for (int k = 0; k < PEERS; k++)
-            wire_close(&peer_socket[end][k]);
-    wire_close(&state.consumers);
-    wire_close(&state.workers);
-    wire_close(&state.control);
-    wire_free(&outside);
-    wire_free(&state.net);
-    state.train.data = NULL; /* it is static */
-    source_done(&state.train);
-    source_done(&state.eval);
+    conf own = state.train.options;
+    data_index *index = state.train.index;
+    char *const texts[] = {state.train.index_path, state.train.stream_json};
+    section_clear(&state.train);
+    index_free(&index);
+    conf_done(&own);
+    free(texts[0]);
+    free(texts[1]);
     free(state.terms);
     arena_done(&state.scratch);
-    rmdir(folder);
 }
 
-static void bind_peers(int at, wire_socket **bound, wire_msg *message)
+/* Whatever is sent must have a header that can be read. */
+static status check_sent(void *shell, door at, const wire_peer *to, wire_msg *message)
 {
-    static const wire_limits limits = {.part_bytes = 1 << 24, .unsent = 64};
-    char end[64];
-    snprintf(end, sizeof end, "ipc://%s/%d", folder, at);
-    MUST(wire_bind(state.net, end, &limits, bound));
-    for (int k = 0; k < PEERS; k++) {
-        MUST(wire_connect(outside, end, &peer_socket[at][k]));
-        MUST(wire_send_json(peer_socket[at][k], NULL, KIND_BYE, 0, "{}", 2));
-        MUST(wire_recv(*bound, WAIT_MS, &peer[at][k], message));
-    }
+    frame head;
+    (void)shell, (void)at, (void)to;
+    FUZZ_HOLDS(frame_decode(wire_msg_part(message, 0), "sent", &head) == ST_OK);
+    wire_msg_clear(message);
+    return ST_OK;
+}
+
+static void name_peers(void)
+{
+    for (int at = 0; at < N_DOORS; at++)
+        for (int k = 0; k < PEERS; k++)
+            peer[at][k] = (wire_peer){.id = {(uint8_t)at, (uint8_t)k}, .size = 2};
 }
 
 static void make_dispatcher(void)
 {
-    wire_msg *message = NULL;
     log_init("fuzz", LOG_ERROR, false);
     options = conf_defaults();
     options.training_seq_len = 512;
@@ -163,13 +159,20 @@ static void make_dispatcher(void)
     options.image_max_pixels = 1 << 16;
     options.data_ship = true;
     options.data_quarantine_limit = 100;
-    FUZZ_HOLDS(mkdtemp(folder) != NULL);
-    state = (dispatch){.options = &options, .host = "here", .build = BUILD, .signal_fd = -1};
+    state = (dispatch){.outside = still_world(),
+                       .options = &options,
+                       .now_ns = 1,
+                       .place = {.host = "here", .build = BUILD}};
+    state.outside.send = check_sent;
     memcpy(state.fingerprints.of, PRINTS, sizeof PRINTS);
-    state.train =
-        (source){.name = "train", .data = &data, .wanted = true, .opened = true, .ready = true};
+    state.train = (source){.of = &state,
+                           .name = "train",
+                           .data = &data,
+                           .wanted = true,
+                           .opened = true,
+                           .ready = true};
     MUST(conf_copy(&options, &state.train.options));
-    state.eval.name = "eval";
+    state.eval = (source){.of = &state, .name = "eval"};
     make_index(&state.train.index);
     MUST(clip_limits_load(&options, &state.train.clips));
     MUST(conf_stream_json(&options, state.train.model_digest, &state.train.stream_json));
@@ -177,13 +180,7 @@ static void make_dispatcher(void)
     state.local.child[0].pid = NO_PROCESS;
     lease_book_init(&state.book, 2);
     arena_init(&state.scratch, 1 << 26);
-    MUST(wire_new(&state.net));
-    MUST(wire_new(&outside));
-    MUST(wire_msg_new(&message));
-    bind_peers(0, &state.consumers, message);
-    bind_peers(1, &state.workers, message);
-    bind_peers(2, &state.control, message);
-    wire_msg_free(&message);
+    name_peers();
     atexit(close_all);
 }
 
@@ -235,7 +232,8 @@ static int64_t items_reached(void)
 
 static void open_held_out(void)
 {
-    state.eval = (source){.name = "eval", .data = &data, .wanted = true, .opened = true};
+    state.eval =
+        (source){.of = &state, .name = "eval", .data = &data, .wanted = true, .opened = true};
     MUST(conf_copy(&options, &state.eval.options));
     state.eval.clips = state.train.clips;
     FUZZ_HOLDS((state.eval.stream_json = strdup(state.train.stream_json)) &&
@@ -243,14 +241,28 @@ static void open_held_out(void)
     MUST(index_build_start(&state.eval));
 }
 
+static void close_held_out(void)
+{
+    conf own = state.eval.options;
+    data_index *index = state.eval.index;
+    char *const texts[] = {state.eval.index_path, state.eval.stream_json};
+    const bool opened = state.eval.opened;
+    section_clear(&state.eval);
+    index_free(&index);
+    free(texts[0]);
+    free(texts[1]);
+    if (opened)
+        conf_done(&own);
+}
+
 static void turn_of_the_loop(void)
 {
-    const int64_t now = clock_ns();
+    dispatch_at(&state, state.now_ns + TURN_NS);
     consumers_deliver(&state);
-    seats_check_time(&state, now);
-    consumers_still_here(&state, now);
+    seats_check_time(&state, state.now_ns);
+    consumers_still_here(&state, state.now_ns);
     planning_turn(&state);
-    state.slice_end_ns = INT64_MAX; /* so that the same input always does the same */
+    state.pieces_left = INT64_MAX; /* all that an input wants is planned at once */
     consumers_greet(&state);
     seats_schedule(&state);
     check_leases();
@@ -258,7 +270,6 @@ static void turn_of_the_loop(void)
 
 static void throw_away(void)
 {
-    wire_msg *message = NULL;
     while (state.consumer_seats)
         consumer_close(&state, state.consumer_seats, NULL);
     supervisors_leave(&state, false);
@@ -272,8 +283,7 @@ static void throw_away(void)
         lease_free(&leased);
     }
     quarantine_done(&state.train.bad);
-    state.eval.data = NULL;
-    source_done(&state.eval);
+    close_held_out();
     lease_book_init(&state.book, 2);
     state.counts = (serve_counts){0};
     state.peer_limits = (peer_limits){0};
@@ -283,12 +293,6 @@ static void throw_away(void)
     state.outcome = ST_OK;
     state.turn = 0;
     state.local.child[0] = (local_child){.pid = NO_PROCESS};
-    MUST(wire_msg_new(&message));
-    for (int end = 0; end < SOCKETS; end++)
-        for (int k = 0; k < PEERS; k++)
-            while (wire_recv(peer_socket[end][k], 0, NULL, message) == ST_OK)
-                ; /* discard what the peer was sent */
-    wire_msg_free(&message);
 }
 
 static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
@@ -301,7 +305,7 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
                   .block_bytes = size};
     uint8_t header[FRAME_BYTES];
     wire_msg *message = NULL;
-    if (at_socket == SOCKETS)
+    if (at_socket == N_DOORS)
         return;
     frame_encode(&told, header);
     MUST(wire_msg_new(&message));
@@ -312,10 +316,8 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
         MUST(wire_msg_add(message, header, sizeof header));
         MUST(wire_msg_add(message, text, size));
     }
-    const int64_t reached = items_reached(), before_ns = clock_ns();
-    state.peer_limits.reading = &peer[at_socket][k];
+    const int64_t reached = items_reached(), before_ns = state.now_ns;
     handle[at_socket](&state, &peer[at_socket][k], message);
-    state.peer_limits.reading = NULL;
     FUZZ_HOLDS(items_reached() <= reached ||
                state.answered_ns >= before_ns); /* progress counts as a sign of life */
     wire_msg_free(&message);
@@ -324,7 +326,7 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     enum { HEAD = 6 };
-    if (!state.net)
+    if (!state.options)
         make_dispatcher();
     if (size > 0 && bytes[0] & 1)
         open_held_out();

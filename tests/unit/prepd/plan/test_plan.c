@@ -208,20 +208,20 @@ static void test_prepare__in_pieces_and_for_several_walkers(void **state)
             options.training_epochs = endless ? 0 : 2.5;
             assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &whole));
             assert_ok(plan_begin(&options, &data.base, data.index, PLAN_PACKED, &planned));
-            assert_ok(plan_prepare(planned, NULL, 0, 0, &ready)); /* without time nothing is done */
+            assert_ok(plan_prepare(planned, NULL, 0, &(int64_t){0}, &ready)); /* nothing is done */
             assert_false(ready);
-            /* With a microsecond of time, it does a few pieces at once. */
+            /* One piece at a time. */
             for (; !ready; pieces++)
-                assert_ok(plan_prepare(planned, NULL, 0, clock_ns() + 1000, &ready));
+                assert_ok(plan_prepare(planned, NULL, 0, &(int64_t){1}, &ready));
             assert_in_range(pieces, 4, 10000);
             /* it is planned only as far as asked for */
             assert_int_equal(plan_rows(planned, NULL), UINT64_MAX);
             assert_int_equal(plan_epoch_rows(planned), plan_epoch_rows(whole));
             const uint64_t far = 2 * plan_epoch_rows(planned);
-            assert_ok(plan_prepare(planned, NULL, far + 20, 0, &ready));
+            assert_ok(plan_prepare(planned, NULL, far + 20, &(int64_t){0}, &ready));
             assert_false(ready);
             for (; !ready; pieces++)
-                assert_ok(plan_prepare(planned, NULL, PLAN_ALL, clock_ns() + 1000, &ready));
+                assert_ok(plan_prepare(planned, NULL, PLAN_ALL, &(int64_t){1}, &ready));
             assert_int_equal(plan_rows(planned, NULL), plan_rows(whole, NULL));
             assert_int_equal(plan_rows(planned, NULL) == UINT64_MAX, endless);
             plan_walkers(planned, WALKERS);
@@ -234,7 +234,7 @@ static void test_prepare__in_pieces_and_for_several_walkers(void **state)
             }
             plan_free(&planned);
             assert_ok(plan_begin(&options, &data.base, data.index, PLAN_PACKED, &planned));
-            assert_ok(plan_prepare(planned, NULL, 0, clock_ns() + 1000, &ready));
+            assert_ok(plan_prepare(planned, NULL, 0, &(int64_t){1}, &ready));
             plan_free(&planned); /* freed while it is half planned */
             plan_free(&whole);
         }
@@ -265,7 +265,7 @@ static void test_epochs__are_planned_on_demand(void **state)
     for (int k = 0; k < 4; k++) {
         options.training_epochs = epochs[k];
         assert_ok(plan_begin(&options, &data.base, data.index, PLAN_PACKED, &planned));
-        assert_ok(plan_prepare(planned, NULL, 0, INT64_MAX, &ready));
+        assert_ok(plan_prepare(planned, NULL, 0, &(int64_t){INT64_MAX}, &ready));
         assert_true(ready && !plan_endless(planned));
         assert_int_equal(plan_epoch_rows(planned), epoch);
         assert_int_equal(plan_rows(planned, NULL) == UINT64_MAX, epochs[k] > 1);
@@ -317,14 +317,14 @@ static void test_from__begins_at_an_epoch_whose_first_row_is_known(void **state)
             assert_ok(plan_begin(&options, &data.base, data.index, PLAN_PACKED, &planned));
             assert_ok(plan_from(planned, epoch, begin, &range));
             assert_int_equal(plan_first_row(range), begin);
-            assert_ok(plan_prepare(planned, range, row, INT64_MAX, &ready));
-            assert_ok(plan_prepare(planned, NULL, plan_epoch_rows(planned), 0, &ready));
+            assert_ok(plan_prepare(planned, range, row, &(int64_t){INT64_MAX}, &ready));
+            assert_ok(plan_prepare(planned, NULL, plan_epoch_rows(planned), &(int64_t){0}, &ready));
             assert_true(!ready); /* of the epochs before, only the first is planned */
             assert_int_equal(row_range_digest(planned, range, row, row + 3 < all ? row + 3 : all),
                              rows_digest(whole, row, row + 3 < all ? row + 3 : all));
             assert_int_equal(plan_epoch_of(planned, range, row, &first), epoch);
             assert_int_equal(first, begin);
-            assert_ok(plan_prepare(planned, range, PLAN_ALL, INT64_MAX, &ready));
+            assert_ok(plan_prepare(planned, range, PLAN_ALL, &(int64_t){INT64_MAX}, &ready));
             assert_int_equal(plan_rows(planned, range), plan_rows(whole, NULL));
             plan_leave(planned, &range);
             plan_free(&planned);
@@ -339,7 +339,7 @@ static void test_from__begins_at_an_epoch_whose_first_row_is_known(void **state)
     assert_ok(plan_from(planned, 999999, 1u << 30, &same));
     assert_ok(plan_from(planned, 3, 12345, &other));
     assert_ptr_equal(range, same);
-    assert_ok(plan_prepare(planned, range, PLAN_ALL, INT64_MAX, &ready));
+    assert_ok(plan_prepare(planned, range, PLAN_ALL, &(int64_t){INT64_MAX}, &ready));
     assert_in_range(plan_rows(planned, range), 1u << 30, (1u << 30) + SAMPLES);
     assert_int_equal(plan_rows(planned, NULL), UINT64_MAX);
     assert_int_not_equal(row_range_digest(planned, other, 12345, 12350),

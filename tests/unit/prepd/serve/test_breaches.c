@@ -1,6 +1,6 @@
 /* Tests of breaches.h: which machines get no work because their workers broke the protocol, and for
  * how long. */
-#include "prepd/serve/breaches.h"
+#include "prepd/serve/core/breaches.h"
 
 #include <stdio.h>
 

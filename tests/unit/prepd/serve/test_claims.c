@@ -2,8 +2,9 @@
  * worker, but not by one that may get no work, for which it could wait for ever. Nobody is blamed
  * for a comparison with a text that was refused meanwhile (index_build.c, index_records.c). */
 #include "common/base/clock.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/core/dispatch_state.h"
 #include "tests/harness.h"
+#include "tests/unit/prepd/serve/still_world.h"
 
 enum { SECOND = 1000000000 };
 
@@ -26,7 +27,8 @@ static bool may_go_on(worker_seat worker, worker_seat other, int breaches_of_w, 
     lease_book book;
     lease *leased = NULL;
     lease_book_init(&book, 2);
-    state = (dispatch){.seats = &worker, .n_seats = 2};
+    state =
+        (dispatch){.outside = still_world(), .now_ns = clock_ns(), .seats = &worker, .n_seats = 2};
     worker.next = &other;
     for (int i = 0; i < breaches_of_w; i++)
         breach_note(&state.breaches, worker.from, clock_ns());

@@ -1,30 +1,32 @@
-/* Tests of local.c: with what message the daemon ends if its local workers cannot be started or die
- * before they begin. */
+/* Tests of core/local.c: with what message the daemon ends if its local workers cannot be started
+ * or die before they begin. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/program/log.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 #include "tests/harness.h"
 
-static dispatch daemon;
+static dispatch state_of_daemon, *const daemon = &state_of_daemon;
+static shell around;
 
 /* A daemon with one local worker, for which it starts this program. */
 static void begin_local(const char *self)
 {
     static char endpoint[] = "ipc:///nowhere";
-    daemon = (dispatch){.local = {.endpoint = endpoint, .target = 1}};
-    snprintf(daemon.local.self, sizeof daemon.local.self, "%s", self);
+    around = (shell){.core = daemon, .local_endpoint = endpoint};
+    *daemon = (dispatch){.outside = shell_outside(&around), .local = {.target = 1}};
+    snprintf(around.self, sizeof around.self, "%s", self);
 }
 
 /* Starts the workers and waits until they have died, if they could be started. */
 static void start_and_reap(void)
 {
-    daemon.local.not_before_ns = 0;
-    local_tick(&daemon, 0);
-    while (local_alive(&daemon) > 0) {
-        local_reap(&daemon);
+    daemon->local.not_before_ns = 0;
+    local_tick(daemon, 0);
+    while (local_alive(daemon) > 0) {
+        processes_reap(&around);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
 }
@@ -34,11 +36,11 @@ static void test_local__tells_what_cannot_be_started(void **state)
     (void)state;
     begin_local("/nowhere/prepd");
     for (int i = 0; i < 3; i++) {
-        assert_false(daemon.stopping);
+        assert_false(daemon->stopping);
         start_and_reap();
     }
-    assert_true(daemon.stopping);
-    assert_non_null(strstr(daemon.cause.message, "cannot start /nowhere/prepd"));
+    assert_true(daemon->stopping);
+    assert_non_null(strstr(daemon->cause.message, "cannot start /nowhere/prepd"));
 }
 
 /* Workers that die of another cause than the earlier one: the daemon ends after as many deaths as
@@ -48,13 +50,13 @@ static void test_local__does_not_tell_an_old_cause(void **state)
     (void)state;
     begin_local("/nowhere/prepd");
     start_and_reap();
-    snprintf(daemon.local.self, sizeof daemon.local.self, "/bin/false");
+    snprintf(around.self, sizeof around.self, "/bin/false");
     for (int i = 1; i < 8; i++) {
-        assert_false(daemon.stopping);
+        assert_false(daemon->stopping);
         start_and_reap();
     }
-    assert_true(daemon.stopping);
-    assert_non_null(strstr(daemon.cause.message, "workers died 8 times in a row"));
+    assert_true(daemon->stopping);
+    assert_non_null(strstr(daemon->cause.message, "workers died 8 times in a row"));
 }
 
 /* Eight workers that die at start_and_reap have one cause, so they count as few deaths. */
@@ -62,11 +64,11 @@ static void test_local__deaths_at_once_count_as_one(void **state)
 {
     (void)state;
     begin_local("/bin/false");
-    daemon.local.target = 8;
+    daemon->local.target = 8;
     start_and_reap();
     start_and_reap();
-    assert_false(daemon.stopping);
-    assert_in_range(daemon.local.deaths_at_start, 2, 7);
+    assert_false(daemon->stopping);
+    assert_in_range(daemon->local.deaths_at_start, 2, 7);
 }
 
 int main(void)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 #include "tests/harness.h"
 
 static const int64_t SECOND = 1000000000;
@@ -16,6 +16,7 @@ static const int64_t SECOND = 1000000000;
 /* A daemon with one worker at work. The tests say when its last answer came. */
 typedef struct fixture {
     dispatch state;
+    shell around;
     conf options;
     worker_seat seat;
     lease work;
@@ -27,6 +28,7 @@ static int setup_metrics(void **state)
     assert_non_null(setup);
     setup->options.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
     setup->state.options = &setup->options;
+    setup->around.core = &setup->state;
     setup->state.seats = &setup->seat;
     setup->state.train.ready = true;
     setup->seat.work = &setup->work;
@@ -114,16 +116,16 @@ static void test_watchdog__hears_nothing_while_work_stalls(void **state)
     char *folder = harness_temp();
     const int fd = supervisor(folder);
     setup->state.answered_ns = 7 * SECOND;
-    dispatch_watchdog(&setup->state, 7 * SECOND);
+    progress_watchdog(&setup->around, 7 * SECOND);
     assert_true(hears_of_life(fd));
-    dispatch_watchdog(&setup->state, 7 * SECOND + SECOND / 1000); /* too soon for another sign */
+    progress_watchdog(&setup->around, 7 * SECOND + SECOND / 1000); /* too soon for another sign */
     assert_false(hears_of_life(fd));
-    dispatch_watchdog(&setup->state, 7 * SECOND + 50 * SECOND);
+    progress_watchdog(&setup->around, 7 * SECOND + 50 * SECOND);
     assert_true(hears_of_life(fd));
-    dispatch_watchdog(&setup->state, 7 * SECOND + 51 * SECOND);
+    progress_watchdog(&setup->around, 7 * SECOND + 51 * SECOND);
     assert_false(hears_of_life(fd));
     setup->state.answered_ns = 7 * SECOND + 51 * SECOND; /* an answer came */
-    dispatch_watchdog(&setup->state, 7 * SECOND + 52 * SECOND);
+    progress_watchdog(&setup->around, 7 * SECOND + 52 * SECOND);
     assert_true(hears_of_life(fd));
     close(fd);
     harness_remove(&folder);

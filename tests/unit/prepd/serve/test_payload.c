@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/core/dispatch_state.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/conf_defaults.h"
 

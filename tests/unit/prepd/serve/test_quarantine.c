@@ -1,6 +1,6 @@
 /* Tests of quarantine.h: the list of bad samples keeps the first cause of each, travels in cursors,
  * and two lists can be joined. */
-#include "prepd/serve/quarantine.h"
+#include "prepd/serve/core/quarantine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "prepd/serve/hello.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/core/hello.h"
+#include "prepd/serve/shell.h"
 #include "tests/harness.h"
 
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
@@ -72,7 +72,8 @@ static bool hears(dispatch *state, int fd, const char *words)
 static void test_consumers_deliver__end_waits_for_room(void **state)
 {
     (void)state;
-    dispatch daemon = {0};
+    shell around = {0};
+    dispatch daemon = {.outside = shell_outside(&around)};
     char endpoint[64];
     wire_msg *message = NULL;
     const int port = harness_port(NULL);
@@ -80,24 +81,24 @@ static void test_consumers_deliver__end_waits_for_room(void **state)
     consumer_seat *consumer = calloc(1, sizeof *consumer);
     assert_non_null(consumer);
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", port);
-    assert_ok(wire_new(&daemon.net));
+    assert_ok(wire_new(&around.net));
     assert_ok(wire_msg_new(&message));
-    assert_ok(wire_bind(daemon.net, endpoint, &limits, &daemon.consumers));
+    assert_ok(wire_bind(around.net, endpoint, &limits, &around.socket[DOOR_CONSUMERS]));
     const int fd = knock_port(port);
-    assert_ok(wire_recv(daemon.consumers, WAIT_MS, &consumer->peer, message));
+    assert_ok(wire_recv(around.socket[DOOR_CONSUMERS], WAIT_MS, &consumer->peer, message));
     consumer->ended = true;
     consumer->rows_sent = 7;
     daemon.consumer_seats = consumer;
     daemon.n_consumers = 1;
-    fill_queue(daemon.consumers, &consumer->peer);
+    fill_queue(around.socket[DOOR_CONSUMERS], &consumer->peer);
     consumers_deliver(&daemon); /* there is no room for END */
     assert_true(hears(&daemon, fd, "{\"rows\":7}"));
     assert_true(consumer->end_sent);
     consumer_close(&daemon, consumer, NULL);
     close(fd);
     wire_msg_free(&message);
-    wire_close(&daemon.consumers);
-    wire_free(&daemon.net);
+    wire_close(&around.socket[DOOR_CONSUMERS]);
+    wire_free(&around.net);
 }
 
 int main(void)

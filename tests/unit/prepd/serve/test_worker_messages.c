@@ -6,18 +6,18 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "prepd/serve/dispatch_state.h"
+#include "prepd/serve/shell.h"
 #include "proto/wire.h"
 #include "tests/harness.h"
 
 enum { WAIT_MS = 20000 };
 
 /* Waits until a message to this peer is refused because its connection has ended. */
-static bool has_gone(dispatch *state, const wire_peer *to)
+static bool has_gone(wire_socket *socket, const wire_peer *to)
 {
     const int64_t late_ns = clock_ns() + WAIT_MS * INT64_C(1000000);
     while (clock_ns() < late_ns) {
-        if (wire_send_json(state->workers, to, KIND_TERMS, 0, "{}", 2) == ST_UNAVAILABLE)
+        if (wire_send_json(socket, to, KIND_TERMS, 0, "{}", 2) == ST_UNAVAILABLE)
             return true;
         usleep(1000);
     }
@@ -32,31 +32,32 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     static const char join[] = "{\"version\":\"1\",\"host\":\"there\",\"pid\":7}";
     const wire_limits limits = {.part_bytes = 1 << 16, .unsent = 64};
     conf options = {0};
-    dispatch daemon = {.options = &options, .signal_fd = -1};
+    shell around = {0};
+    dispatch daemon = {.outside = shell_outside(&around), .options = &options, .now_ns = 1};
     char endpoint[64];
-    wire *outside = NULL;
+    wire *other_side = NULL;
     wire_socket *worker = NULL;
     wire_msg *message = NULL, *error = NULL;
     worker_seat *seat = calloc(1, sizeof *seat);
     assert_non_null(seat);
     assert_non_null(daemon.terms = strdup("{}"));
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", harness_port(NULL));
-    assert_ok(wire_new(&daemon.net));
-    assert_ok(wire_new(&outside));
+    assert_ok(wire_new(&around.net));
+    assert_ok(wire_new(&other_side));
     assert_ok(wire_msg_new(&message));
-    assert_ok(wire_bind(daemon.net, endpoint, &limits, &daemon.workers));
-    assert_ok(wire_connect(outside, endpoint, &worker));
+    assert_ok(wire_bind(around.net, endpoint, &limits, &around.socket[DOOR_WORKERS]));
+    assert_ok(wire_connect(other_side, endpoint, &worker));
     assert_ok(wire_send_json(worker, NULL, KIND_JOIN, 0, join, sizeof join - 1));
-    assert_ok(wire_recv(daemon.workers, WAIT_MS, &seat->peer, message));
+    assert_ok(wire_recv(around.socket[DOOR_WORKERS], WAIT_MS, &seat->peer, message));
     const wire_peer from = seat->peer;
     seat->has_terms = true;
     daemon.seats = seat;
     daemon.n_seats = 1;
     assert_ok(wire_msg_new(&error));
     assert_ok(wire_send_error(worker, NULL, 0, FAIL(ST_IO, "no room")));
-    assert_ok(wire_recv(daemon.workers, WAIT_MS, &seat->peer, error));
+    assert_ok(wire_recv(around.socket[DOOR_WORKERS], WAIT_MS, &seat->peer, error));
     wire_close(&worker);
-    assert_true(has_gone(&daemon, &from));
+    assert_true(has_gone(around.socket[DOOR_WORKERS], &from));
     seat_message(&daemon, &from, message);
     /* it keeps its seat until its supervisor says how it ended, or some seconds pass */
     assert_ptr_equal(daemon.seats, seat);
@@ -75,9 +76,9 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     assert_int_equal(daemon.counts.breaches, 0);
     wire_msg_free(&message);
     wire_msg_free(&error);
-    wire_close(&daemon.workers);
-    wire_free(&outside);
-    wire_free(&daemon.net);
+    wire_close(&around.socket[DOOR_WORKERS]);
+    wire_free(&other_side);
+    wire_free(&around.net);
     free(daemon.terms);
 }
 

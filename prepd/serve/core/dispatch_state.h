@@ -1,0 +1,465 @@
+/* dispatch_state.h: what the dispatcher knows, and the functions by which the files of core/ call
+ * each other. The shell (prepd/serve) reads it for status lines and metrics, and calls dispatch.h.
+ *
+ * One thread owns all of it. Lists are linked, so that pointers stay valid while members come and
+ * go. A lease is held by exactly one place: by the book (lost ones) or by one worker_seat.
+ *
+ * Which file may call which is drawn in ../README.md; `tests/style/circles` holds the files to it.
+ */
+#ifndef TESSERA_PREPD_SERVE_CORE_DISPATCH_STATE_H
+#define TESSERA_PREPD_SERVE_CORE_DISPATCH_STATE_H
+
+#include <sys/types.h>
+
+#include "common/base/arena.h"
+#include "common/conf/conf.h"
+#include "prepd/dataset/dataset.h"
+#include "prepd/agreed/fingerprints.h"
+#include "prepd/plan/index.h"
+#include "prepd/plan/plan.h"
+#include "prepd/sample/clip.h"
+#include "prepd/serve/core/breaches.h"
+#include "prepd/serve/core/dispatch.h"
+#include "prepd/serve/core/lease.h"
+#include "prepd/serve/core/peer_limits.h"
+#include "prepd/serve/core/predecessors.h"
+#include "prepd/serve/core/compression_choice.h"
+#include "prepd/serve/core/quarantine.h"
+#include "prepd/agreed/stage_times.h"
+#include "proto/frame.h"
+#include "proto/wire.h"
+#include "prepd/serve/core/outside.h"
+
+/* An index that is being built by leases: images first, then texts (index_build.c). */
+typedef struct index_build {
+    source *src;
+    bool active;
+    int64_t next_image, next_sample; /* the first of each that is not leased yet */
+    int64_t left;                    /* records still to come */
+    int64_t images_left; /* those of images; texts come after them, which need the times of clips */
+    int64_t started_ns;
+    predecessors *before; /* of the samples that were leased; NULL if the index needs none */
+} index_build;
+
+/* The plan that all consumers of one kind of stream share (planning.c). It is kept as long as the
+ * source. */
+typedef struct shared_plan {
+    plan *plan; /* NULL until a consumer wants it */
+    int walkers;
+    bool worked;        /* in this turn of the loop */
+    int64_t spent_ns;   /* time of the turns in which it was worked on */
+    status_note failed; /* why it cannot be made, which those who wait are told; ST_OK if it can */
+} shared_plan;
+
+/* A data section: "train" (data.*) or "eval" (eval.* over data.*). It is opened when it is first
+ * wanted, or at the start for train. */
+struct source {
+    dispatch *of;
+    const char *name;
+    conf options; /* the options as resolved for this section */
+    bool wanted;  /* the options are resolved, and the data set is being opened */
+    bool opened;  /* the data set is open; the index is there or is being built */
+    bool ready;   /* the index is complete */
+    dataset *data;
+    data_index *index;
+    clip_limits clips;
+    char *index_path;          /* heap; "" where there is no cache folder */
+    const char *waits_for;     /* the prepd that builds the index for which this section waits, or
+                                  NULL; the shell sets it */
+    fingerprints fingerprints; /* of the decoders and tokenizer that make its rows; fixed from the
+                                  first WELCOME on */
+    hash128 index_key;
+    hash128 model_digest;
+    char *stream_json; /* heap; conf_stream_json of options */
+    index_build build;
+    quarantine bad;     /* samples that this daemon's workers found bad */
+    quarantine damaged; /* pictures that decoded with a warning; here an entry is an image */
+    shared_plan plans[PLAN_KINDS];
+    void *opening; /* the shell's: what opens the files, and its lock on the index; or NULL */
+};
+
+/* A row on its way to a consumer: leased, or made and waiting for its turn. */
+typedef struct slot {
+    uint64_t row;
+    int64_t reserved;           /* bytes of credit */
+    int64_t n_samples, n_blank; /* n_blank of them are in this daemon's quarantine */
+    wire_msg *msg;              /* NULL until a worker has made the row */
+} slot;
+
+/* More peers than any cluster has. A broken client that greets for ever meets this limit. */
+enum { MAX_SESSIONS = 4096, MAX_SEATS = 65536 };
+
+/* The most rows of one consumer between lease and delivery, which bounds how far rows can be made
+ * out of order. */
+enum { SESSION_SLOTS = 1024 };
+
+/* A consumer: one peer's walk over the rows of one stream that its rank is owed. */
+typedef struct consumer_seat {
+    wire_peer peer;
+    source *src;
+    plan *plan;      /* the source's; NULL until the index is ready */
+    row_range *from; /* where its cursor says that its epoch begins; NULL: the whole stream */
+    plan_kind kind;
+    quarantine bad;     /* the list under which its rows are made: its cursor's and this daemon's */
+    int64_t told_bytes; /* memory held for what it said: its HELLO, then its cursor's list */
+    char stream[8];     /* "train", "eval" or "sample" */
+    int rank, ranks;
+    char *hello;          /* heap; its HELLO as JSON, kept until the index is ready */
+    bool placed;          /* next_row and what its cursor brought are known */
+    bool welcomed, ended; /* ended: its last row is leased */
+    bool end_sent;        /* END was sent, or the consumer is no longer there to take it */
+    bool rows_later;      /* WELCOME need not wait until all epochs are planned */
+    bool report;          /* a command that asks for a report of the plan and for no rows */
+    bool press;           /* its link is slower than the workers, so images are compressed */
+    uint64_t next_row;    /* the first row that has not been looked at */
+    uint64_t step;        /* the step that rank_of describes; UINT64_MAX: none yet */
+    int *rank_of;         /* [training.global_batch_size] which rank gets each row of that step */
+    int64_t credit;       /* bytes that may still be reserved */
+    int64_t reserved;     /* bytes that its slots have reserved */
+    int64_t unreturned;   /* bytes sent and not yet given back */
+    int64_t need;         /* bytes that its next row reserves; 0 if not known yet */
+    slot slots[SESSION_SLOTS]; /* a ring: n_slots of them from first_slot on, in row order */
+    int first_slot, n_slots;
+    uint64_t rows_sent;
+    uint64_t row_at_tick;        /* next_row when the rates were last measured */
+    double rows_per_s;           /* pace of next_row: rows of the stream, those of all ranks */
+    int64_t started_ns, said_ns; /* said_ns: when it last heard from the daemon */
+    struct consumer_seat *next;
+} consumer_seat;
+
+/* A worker that has joined. */
+typedef struct worker_seat {
+    wire_peer peer;
+    uint64_t number; /* from 1; never given twice */
+    pid_t pid;
+    char host[64];             /* as it calls itself */
+    char from[WIRE_HOST_TEXT]; /* the address of its connection; "" over ipc */
+    bool local;                /* a child of this process */
+    fingerprints fingerprints; /* as it said */
+    bool has_terms;            /* it was sent TERMS and may load what they name */
+    bool proved;               /* all its fingerprints are this daemon's: it may have work */
+    bool fresh;                /* it has done nothing yet */
+    bool begun;                /* it has reported an item or an answer, so its start went well */
+    bool ship;                 /* it has no data root: files are sent with its leases */
+    int64_t shipped;           /* bytes of such files under way to it */
+    char supervisor[24];       /* the remote process that starts it again and says how it died */
+    int64_t lost_ns; /* when its connection was found to be gone; its supervisor has a moment to
+                      * say why. 0: it is there */
+    lease *work;
+    lease *ahead;     /* its next lease, sent before it has answered for work; NULL if none */
+    bool last_item;   /* it has begun the last item of work */
+    bool ended;       /* its process has ended; what it said before may still come */
+    bool unbegun;     /* it has said nothing about work, so if it leaves, work was not begun */
+    int64_t since_ns; /* when work was given, or its last item was reported in order */
+    int64_t leased_ns,
+        made_ns;           /* when the row was leased; how long making it took, 0 if not told */
+    compression_link link; /* of a remote worker */
+    int64_t joined_ns, heard_ns, told_ns;
+    int64_t leases_done, missing_files;
+    struct worker_seat *next;
+} worker_seat;
+
+/* A remote process that starts workers again (supervisors.c). */
+typedef struct supervisor_seat {
+    wire_peer peer;
+    int64_t heard_ns;
+    struct supervisor_seat *next;
+} supervisor_seat;
+
+/* A local worker process (local.c). */
+typedef struct local_child {
+    pid_t pid; /* 0: a free place */
+    int64_t started_ns;
+    bool joined;
+    bool begun;   /* as in worker_seat */
+    bool leaving; /* it was told to go, because the pool shrinks or the daemon stops */
+    bool ended;   /* the process is gone, as `end` says; its last messages are awaited until */
+    int64_t bury_ns;
+    child_end end;
+} local_child;
+
+enum { MAX_LOCAL = 1024 };
+
+typedef struct local_pool {
+    int target;
+    local_child child[MAX_LOCAL];
+    int deaths_at_start; /* in a row: workers that died before they began any work */
+    int killed_at_start; /* in a row: the same, killed from outside */
+    bool any_begun;
+    status_note why;       /* what the last one that could not begin said; ST_OK: nothing */
+    int64_t not_before_ns; /* no worker is started before this */
+    int64_t respawned;     /* workers that were replaced, for status */
+    int64_t leave_by_ns;   /* when children that were told to leave are killed */
+} local_pool;
+
+typedef struct serve_counts {
+    uint64_t rows, samples, bytes; /* sent */
+    uint64_t pressed;              /* row leases that asked for compressed images */
+    uint64_t quarantined;          /* samples, in this run */
+    uint64_t blank;        /* quarantined samples sent; one counts again in every row that has it */
+    uint64_t cached[2];    /* pictures found in the cache, and pictures not found there */
+    uint64_t shipped;      /* bytes of files sent with leases */
+    uint64_t leases_ahead; /* leases sent to workers that were still at the one before */
+    uint64_t leases_lost, crashes, timeouts, outside, breaches;
+    int64_t stage_ns[N_STAGES]; /* of all workers */
+    int64_t longest_turn_ns;    /* the longest turn of the loop, during which no peer is answered */
+    uint64_t rows_at_tick;
+    double rows_per_s, samples_per_s;
+    uint64_t samples_at_tick;
+    int64_t tick_ns;
+} serve_counts;
+
+/* The process that makes this daemon's fingerprints (fingerprinting.c). */
+typedef struct print_maker {
+    pid_t pid; /* 0: there is none */
+    int64_t started_ns;
+    int64_t not_before_ns; /* when to start it again after a failure */
+    int deaths;            /* in a row, without a fingerprint */
+} print_maker;
+
+struct dispatch {
+    outside outside;
+    int64_t now_ns; /* when the event that is being handled came; never falls */
+    conf *options;
+    daemon_place place;
+    source train, eval;
+    lease_book book;
+    consumer_seat *consumer_seats;
+    worker_seat *seats;
+    supervisor_seat *supervisors;
+    int n_consumers, n_seats, n_supervisors;
+    uint64_t seats_seen; /* seats ever given; the number of the last one */
+    local_pool local;
+    uint32_t turn;       /* round robin over what produces leases */
+    int64_t pieces_left; /* of planning, in this turn of the loop */
+    bool plans_wait;     /* a plan has more to do, so the next turn comes at once */
+    int64_t retired_ns;  /* when a worker was last asked to start anew; 0: one has come since */
+    fingerprints fingerprints; /* this daemon's own */
+    print_maker maker;
+    bool videos; /* a section that has been opened has videos */
+    char *terms; /* heap; TERMS as JSON */
+    bool stopping, stop_now, draining;
+    bool signalled;      /* a signal has asked for the end; the next one sets stop_now */
+    int64_t drain_ns;    /* when draining ends whatever is in work; 0: only when all is done */
+    int64_t answered_ns; /* when a lease last came back or made progress, or the first went out */
+    status outcome;      /* of the run */
+    status_note cause;
+    arena scratch; /* for one message at a time */
+    serve_counts counts;
+    peer_limits peer_limits;
+    breaches breaches;
+    int64_t started_ns, ticked_ns;
+};
+
+/* state.c */
+/* Ends the run with this status and the thread's note. The first failure counts. */
+void dispatch_fail(dispatch *dispatch, status st);
+
+/* terms.c */
+/* Makes TERMS from the options as they are now. */
+WARN_UNUSED status dispatch_make_terms(dispatch *dispatch);
+/* The same, and sends them to all workers. A worker whose terms change starts anew. */
+WARN_UNUSED status dispatch_new_terms(dispatch *dispatch);
+WARN_UNUSED status seat_send_terms(dispatch *dispatch, const wire_peer *to);
+
+/* sections.c */
+/* Has a section opened. Nothing if that was done before. */
+WARN_UNUSED status section_want(dispatch *dispatch, source *source);
+/* Adds the weights of a mixture to the digest of its index. They are part of the stream's identity,
+ * but not of the index file. */
+WARN_UNUSED status section_mix(source *source);
+
+/* planning.c */
+void planning_turn(dispatch *dispatch); /* begins a new turn's share of planning */
+/* Spends what pieces are left on the consumer's plan, as far as `row`. *out_ready as that of
+ * plan_prepare. */
+WARN_UNUSED status planning_row(dispatch *dispatch, consumer_seat *consumer, uint64_t row,
+                                bool *out_ready);
+/* Sets consumer->plan; the first who wants the plan begins it. */
+WARN_UNUSED status planning_want(consumer_seat *consumer);
+/* Plans as far as the consumer's WELCOME needs. */
+WARN_UNUSED status planning_ready(dispatch *dispatch, consumer_seat *consumer, bool *out_ready);
+void planning_leave(consumer_seat *consumer);
+
+/* index_build.c */
+/* The most items of an index lease, which keeps one of texts near 64 KiB of JSON. */
+enum { INDEX_LEASE_ITEMS = 128 };
+WARN_UNUSED status index_build_start(source *source);
+/* The next lease of the index; *out is NULL if there is nothing to lease now. */
+WARN_UNUSED status index_build_produce(dispatch *dispatch, source *source, lease **out);
+/* Records that an item of the lease is refused, because it kills its workers. What was claimed of
+ * texts that are compared with it is forgotten: it is told again without that comparison, and no
+ * worker may be blamed for the difference. */
+WARN_UNUSED status index_build_poison(dispatch *dispatch, lease *lease, int64_t item,
+                                      const char *cause);
+/* Whether a text that is to be tried alone must wait. It is compared with its predecessor's text,
+ * which its worker encodes too; until that one is settled, a death could be either's. */
+bool index_build_waits(const lease *lease);
+/* Completes the index if no record is left to come. */
+WARN_UNUSED status index_build_finish(source *source);
+
+/* index_records.c */
+/* Takes the records that a worker sent for a lease, or for its one solo item, which is then done
+ * with. PROTOCOL is the worker's fault; any other failure is not. */
+WARN_UNUSED status index_build_take(dispatch *dispatch, lease *lease, const json_value *records,
+                                    const worker_seat *worker, const char *from);
+
+/* claims.c: what a remote worker tells of the index counts once another process says the same. */
+typedef struct claim_asker {
+    const dispatch *dispatch;
+    const worker_seat *worker; /* the one that would do the lease */
+} claim_asker;
+/* Whether the asking worker may do a lease that carries claims; a lease_filter. */
+bool claim_may_take(const void *asker, const lease *lease);
+/* Decides which records of item [count] count now: out_settled [count]. facts [count] are hashes of
+ * the records. The items of the others are leased again. PROTOCOL if the worker contradicts itself.
+ */
+WARN_UNUSED status claims_settle(dispatch *dispatch, const lease *lease, const int64_t *item,
+                                 const uint64_t *facts, int64_t count, const worker_seat *worker,
+                                 const char *from, bool *out_settled);
+/* Starts a local worker if two claims differ and no local worker is there to decide. */
+void claims_want_local(dispatch *dispatch);
+
+/* greet.c */
+WARN_UNUSED status consumer_hello(dispatch *dispatch, const wire_peer *from, wire_msg *message,
+                                  const json_value *said, const char *name);
+/* Sends WELCOME to the consumers whose index and plan have become ready. */
+void consumers_greet(dispatch *dispatch);
+/* Refuses the consumers that wait for a section that cannot be opened. */
+void consumers_refuse(dispatch *dispatch, const source *source, status st);
+
+/* consumers.c */
+/* Where in the stream a consumer is. */
+typedef struct stream_place {
+    int64_t epoch;       /* from 0, in rows of epoch 0; other epochs differ by a few rows */
+    double share;        /* of the epoch, 0 to 1 */
+    double seconds_left; /* in the epoch at the present pace; -1 if unknown */
+} stream_place;
+stream_place consumer_place(const consumer_seat *consumer); /* it must have been welcomed */
+/* About the most bytes that a row of a stream with these options can reserve. */
+int64_t consumer_row_bytes(const conf *options);
+consumer_seat *consumer_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
+void consumer_free(consumer_seat *consumer);
+/* The consumer's next row as a lease; *out is NULL if its credit or its plan allow none now. */
+WARN_UNUSED status consumer_produce(dispatch *dispatch, consumer_seat *consumer, lease **out);
+void consumers_still_here(dispatch *dispatch, int64_t now);
+void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could not take before */
+/* A worker has made the row of this lease. Takes the lease and moves the message. */
+void consumer_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *message);
+/* Removes a consumer, telling it `error` first unless that is NULL. */
+void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
+
+/* seats.c */
+worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
+worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid);           /* a local one; NULL */
+/* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
+ * it went; `what` is the cause in words. */
+void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
+void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
+/* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
+void seats_condemn(dispatch *dispatch, const lease *lease, int64_t item, const char *cause);
+/* The worker's process has ended after it sent what was just read, which is no breach. What it sent
+ * last may say why, or its parent will. The seat stays until then, or for as long as that may take.
+ */
+void seat_unreachable(const dispatch *dispatch, worker_seat *worker);
+/* Tells a worker that holds no lease to leave, to come back (`again`) or for good. */
+void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
+void seat_give_back(dispatch *dispatch, lease *lease); /* a lease that was not begun; may be NULL */
+source *lease_source(const lease *lease);
+
+/* joining.c */
+/* Handles JOIN, a first or a further one. */
+WARN_UNUSED status seat_join(dispatch *dispatch, const wire_peer *from, const char *name,
+                             const json_value *said);
+/* Compares the fingerprints that a worker told with this daemon's. Sends TERMS once those of
+ * pictures agree, and allows work once all do. MISMATCH: the seat is removed, and the caller tells
+ * the worker. */
+WARN_UNUSED status seat_prove(dispatch *dispatch, worker_seat *worker, const char *name);
+
+/* worker_answers.c */
+/* Each of these three ends what the worker has in work, unless the answer is late. PROTOCOL if it
+ * does not answer the lease. */
+WARN_UNUSED status answer_row(dispatch *dispatch, worker_seat *worker, const frame *head,
+                              wire_msg *message, const char *name);
+WARN_UNUSED status answer_records(dispatch *dispatch, worker_seat *worker, const frame *head,
+                                  const json_value *said, const char *name);
+WARN_UNUSED status answer_failed(dispatch *dispatch, worker_seat *worker, const frame *head,
+                                 const json_value *said, const char *name);
+/* Handles ON: the worker is at another item, or tells where its time went. */
+WARN_UNUSED status answer_on(dispatch *dispatch, worker_seat *worker, const frame *head,
+                             const json_value *said, const char *name);
+
+/* damage.c */
+/* Takes the "damaged" list that a worker told of the row it has made. */
+WARN_UNUSED status damage_heard(dispatch *dispatch, const lease *lease, const json_value *list,
+                                const char *name);
+/* Writes [{"file":F,"warning":W}...], at most `most` entries from number `from` on. Returns the
+ * number of the next one. */
+int64_t damage_put(const source *source, int64_t from, int64_t most, json_writer *out);
+
+/* fingerprinting.c */
+/* Starts the process, unless one is running or nothing is missing. */
+WARN_UNUSED status fingerprinting_start(dispatch *dispatch);
+void fingerprinting_tick(
+    dispatch *dispatch); /* kills one that hangs, and starts it again where needed */
+
+/* fingerprint_check.c */
+/* Whether this fingerprint is needed and not known yet. */
+bool prints_are_wanted(const dispatch *dispatch, print_kind kind);
+/* Whether all fingerprints that the opened sections need are known. */
+bool fingerprints_are_known(const dispatch *dispatch);
+void fingerprints_of_source(const dispatch *dispatch, source *source);
+/* The refusal of a worker whose fingerprint of `kind` differs: MISMATCH. */
+WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
+                                              print_kind kind, int64_t pid, const char *host,
+                                              const char *name);
+/* Checks that a stream that continues was made by what has this daemon's fingerprints, or that
+ * prepd.mixed_resume allows other ones. A cursor without fingerprints passes. */
+WARN_UNUSED status fingerprints_check_cursor(const dispatch *dispatch, const source *source,
+                                             const json_value *cursor, const char *name);
+
+/* supervisors.c */
+/* A supervisor has said that it is there. */
+WARN_UNUSED status supervisor_heard(dispatch *dispatch, const wire_peer *from, const char *name);
+void supervisors_tick(dispatch *dispatch, int64_t now);
+/* Forgets all supervisors; `tell`: tells them first to leave for good. */
+void supervisors_leave(dispatch *dispatch, bool tell);
+
+/* leasing.c */
+void seats_check_time(dispatch *dispatch, int64_t now); /* finds workers that hang or have gone */
+void seats_schedule(dispatch *dispatch);                /* gives work to idle workers */
+
+/* payload.c */
+/* Writes a lease as JSON: *out [*out_size], on the heap. `ship` receives the bytes of the lease's
+ * files; NULL if the worker finds them itself. */
+WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, bool press, wire_msg *ship,
+                                 char **out, size_t *out_size);
+/* Writes the cursor of a consumer that has consumed this row and continues with row `next`. */
+WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next,
+                                  char **out);
+
+/* local.c */
+void local_tick(dispatch *dispatch, int64_t now);
+void local_scale(dispatch *dispatch, int target);
+void local_follow_options(dispatch *dispatch); /* as many as prepd.workers says */
+void local_joined(dispatch *dispatch, pid_t pid);
+void local_begun(dispatch *dispatch, pid_t pid);
+/* The thread's note says why this child cannot begin. */
+void local_said_why(dispatch *dispatch, pid_t pid);
+bool local_is_child(const dispatch *dispatch, pid_t pid);
+void local_kill(dispatch *dispatch, pid_t pid); /* a child that does not keep its own time limit */
+bool local_is_leaving(const dispatch *dispatch, pid_t pid);
+int local_alive(const dispatch *dispatch);
+local_child *local_child_of(const dispatch *dispatch, pid_t pid); /* NULL: not one of ours */
+void local_end(dispatch *dispatch, const local_child *child, bool at_once); /* if it runs */
+/* A child ended before it began any work. The pool waits before it starts another, or gives up. */
+void local_failed_at_start(dispatch *dispatch, const char *what);
+
+/* reaping.c */
+/* Judges the children that have ended once their last messages were read. */
+void local_hear_last_words(dispatch *dispatch);
+void local_leave(dispatch *dispatch); /* tells all children to leave */
+/* Whether all have. Those that take too long are killed. */
+bool local_has_left(dispatch *dispatch);
+
+#endif

@@ -1,0 +1,69 @@
+/* fingerprint_check.c: finds workers and cursors whose fingerprints differ from this daemon's,
+ * which would make other rows (prepd/agreed/fingerprints.h). The daemon's own come from
+ * fingerprint_maker.c. */
+#include "prepd/serve/core/dispatch_state.h"
+
+bool prints_are_wanted(const dispatch *state, print_kind kind)
+{
+    return !state->fingerprints.of[kind][0] && (kind != PRINT_VIDEOS || state->videos);
+}
+
+bool fingerprints_are_known(const dispatch *state)
+{
+    for (int k = 0; k < N_PRINTS; k++)
+        if (prints_are_wanted(state, (print_kind)k))
+            return false;
+    return true;
+}
+
+static const struct {
+    const char *does, *remedy;
+} differs[N_PRINTS] = {
+    [PRINT_IMAGES] = {"decodes pictures", "libvips and libjpeg"},
+    [PRINT_VIDEOS] = {"decodes videos", "FFmpeg"},
+    [PRINT_TOKENS] = {"cuts texts into tokens", "prepd and utf8proc"},
+};
+
+status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
+                                  print_kind kind, int64_t pid, const char *host, const char *name)
+{
+    return FAIL_IN(ST_MISMATCH, name,
+                   "this worker (pid %lld on %s) %s differently from the daemon: fingerprint of %s "
+                   "%s there, %s here; install the same %s on both machines, or set "
+                   "prepd.mixed_workers to allow it",
+                   (long long)pid, host, differs[kind].does, print_names[kind], theirs->of[kind],
+                   ours->of[kind], differs[kind].remedy);
+}
+
+status fingerprints_check_cursor(const dispatch *state, const source *section,
+                                 const json_value *cursor, const char *name)
+{
+    fingerprints was;
+    TRY(fingerprints_read(cursor, name, &was));
+    const print_kind kind = fingerprints_other(&was, &section->fingerprints);
+    if (kind == N_PRINTS)
+        return ST_OK;
+    if (state->options->prepd_mixed_resume) {
+        outside_warn(
+            &state->outside,
+            "the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
+            "continues with different rows (prepd.mixed_resume)",
+            name, was.of[kind], print_names[kind], section->fingerprints.of[kind]);
+        return ST_OK;
+    }
+    return FAIL_IN(ST_CONFIG, name,
+                   "the rows before this cursor were made by a daemon that %s differently: "
+                   "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
+                   "prepd.mixed_resume to continue with different rows",
+                   differs[kind].does, print_names[kind], was.of[kind],
+                   section->fingerprints.of[kind], differs[kind].remedy);
+}
+
+void fingerprints_of_source(const dispatch *state, source *section)
+{
+    const bool videos =
+        section->data->adapter->videos && section->data->adapter->videos(section->data);
+    section->fingerprints = state->fingerprints;
+    if (!videos)
+        section->fingerprints.of[PRINT_VIDEOS][0] = 0;
+}

@@ -1,0 +1,448 @@
+/* greet.c: HELLO and WELCOME: which stream a consumer may have, and from which row on.
+ *
+ * A HELLO is checked and kept until its data section is open and indexed. Then its cursor is
+ * compared with the index, the plan is made as far as WELCOME needs it, and WELCOME is sent. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/core/hello.h"
+#include "prepd/serve/core/dispatch_state.h"
+
+enum {
+    TOLD_SHARE = 8,        /* HELLOs and lists may take this share of prepd.buffer_bytes */
+    SHORT_HELLO = 1 << 16, /* a HELLO up to this size, without a long list, is not counted */
+    CROWD = 256,           /* so many consumers are always let in */
+};
+/* How far into a stream without end a consumer may begin. All rows before that are planned first.
+ */
+enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
+
+/* Checks that the cursor's rows were packed by the rules of this consumer's plan. A cursor that
+ * does not say so, or not where its epoch begins, comes from an early prepd. */
+static status check_packing(const consumer_seat *consumer, const json_value *cursor,
+                            const char *name)
+{
+    const int ours = plan_version(&consumer->src->options, consumer->kind);
+    if (!json_find(cursor, "plan") || !json_find(cursor, "begin"))
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor comes from an early prepd: its rows were packed by version 1, or "
+            "it does not say where its epoch begins. Resume with the prepd that made "
+            "it, or start the epochs again (checkpoint.load_step 0)");
+    int64_t packing;
+    TRY(json_want_int(cursor, "plan", name, &packing));
+    if (packing == ours)
+        return ST_OK;
+    return FAIL_IN(
+        ST_CONFIG, name,
+        "the cursor belongs to rows packed by version %lld, but this prepd packs them by "
+        "version %d. Resume with the prepd that made it, or start the epochs "
+        "again (checkpoint.load_step 0)",
+        (long long)packing, ours);
+}
+
+/* Takes from the cursor where its epoch begins. */
+static status take_begin(consumer_seat *consumer, const json_value *begin, const char *name)
+{
+    int64_t epoch, row;
+    TRY(json_want_int(begin, "epoch", name, &epoch));
+    TRY(json_want_int(begin, "row", name, &row));
+    const int64_t batch = consumer->src->options.training_global_batch_size,
+                  next = (int64_t)consumer->next_row;
+    if (epoch < 0 || row < 0 || row > next - next % batch)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the cursor is impossible: it resumes at row %lld, and its epoch %lld "
+                       "begins at row %lld",
+                       (long long)next, (long long)epoch, (long long)row);
+    return plan_from(consumer->plan, (uint64_t)epoch, (uint64_t)row, &consumer->from);
+}
+
+enum { WEIGHT_TEXT = 32 };
+
+static void weight_words(double weight, char out[WEIGHT_TEXT])
+{
+    if (weight > 0)
+        snprintf(out, WEIGHT_TEXT, "%g", weight);
+    else
+        snprintf(out, WEIGHT_TEXT, "none");
+}
+
+/* Refuses a cursor of the same records mixed by other weights, and names the first source whose
+ * weight differs: such a stream has other samples in other places. OK if that is not what is wrong.
+ */
+static status check_weights(const source *section, const json_value *cursor, const char *name)
+{
+    const dataset_part *parts = NULL;
+    const int count =
+        section->data->adapter->parts ? section->data->adapter->parts(section->data, &parts) : 0;
+    const json_value *weights = json_find(cursor, "weights");
+    const char *contents = json_text(json_find(cursor, "contents"), "");
+    char ours[HASH_TEXT], was[WEIGHT_TEXT], is[WEIGHT_TEXT];
+    hash_print(index_contents(section->index), ours);
+    for (int k = 0; k < count && weights && strcmp(contents, ours) == 0; k++) {
+        const double weight = json_real(json_find(weights, parts[k].name), 0);
+        if (weight == parts[k].weight)
+            continue;
+        weight_words(weight, was);
+        weight_words(parts[k].weight, is);
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor belongs to a mixture in which source %s has weight %s, but in %s it has "
+            "%s: "
+            "further rows would repeat some samples and leave out others. Set the weight back, "
+            "or start the epochs again (checkpoint.load_step 0); the index stays as it is",
+            parts[k].name, was, section->options.data_path, is);
+    }
+    return ST_OK;
+}
+
+static status take_cursor(const dispatch *state, consumer_seat *consumer, const json_value *cursor,
+                          const char *name)
+{
+    char ours[HASH_TEXT];
+    const char *theirs;
+    int64_t row;
+    hash_print(index_digest(consumer->src->index), ours);
+    TRY(json_want_text(cursor, "index", name, &theirs));
+    TRY(json_want_int(cursor, "row", name, &row));
+    if (strcmp(ours, theirs) != 0) {
+        TRY(check_weights(consumer->src, cursor, name));
+        return FAIL_IN(
+            ST_CONFIG, name,
+            "the cursor belongs to index %s, but the data set here has index %s: files or "
+            "options have changed since the checkpoint. Restore them, or start the epochs "
+            "again (checkpoint.load_step 0)",
+            theirs, ours);
+    }
+    TRY(fingerprints_check_cursor(state, consumer->src, cursor, name));
+    if (row < 0)
+        return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
+    if (consumer->kind != PLAN_SAMPLES)
+        TRY(check_packing(consumer, cursor, name));
+    const json_value *bad = json_find(cursor, "quarantine");
+    if (bad)
+        TRY(quarantine_merge(&consumer->bad, bad, index_samples(consumer->src->index), name));
+    consumer->next_row = (uint64_t)row;
+    return consumer->kind == PLAN_SAMPLES ? ST_OK
+                                          : take_begin(consumer, json_find(cursor, "begin"), name);
+}
+
+/* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
+ * that their cursors brought, kept as long as they stay. */
+static status keep_told(const dispatch *state, consumer_seat *consumer, int64_t bytes,
+                        const char *name)
+{
+    const int64_t most = state->options->prepd_buffer_bytes / TOLD_SHARE;
+    int64_t others = 0;
+    for (const consumer_seat *other = state->consumer_seats; other; other = other->next)
+        others += other == consumer ? 0 : other->told_bytes;
+    consumer->told_bytes = bytes;
+    if (others && bytes && others + bytes > most)
+        return FAIL_IN(ST_UNAVAILABLE, name,
+                       "the HELLOs and quarantine lists of all consumers would take more than %lld "
+                       "bytes (1/%d of prepd.buffer_bytes)",
+                       (long long)most, TOLD_SHARE);
+    return ST_OK;
+}
+
+static int64_t list_bytes(const quarantine *list)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < list->n_entries; i++)
+        bytes += (int64_t)(sizeof(quarantined) + strlen(list->entry[i].cause));
+    return bytes;
+}
+
+/* Refuses a consumer for which the buffer has no room. Each may have one row under way whatever its
+ * share is, so many consumers need a buffer for many rows. */
+static status check_crowd(const dispatch *state, const consumer_seat *consumer, const char *name)
+{
+    const int64_t row = consumer_row_bytes(&consumer->src->options),
+                  most = state->options->prepd_buffer_bytes / row;
+    if (state->n_consumers < CROWD || state->n_consumers < most)
+        return ST_OK;
+    return FAIL_IN(
+        ST_UNAVAILABLE, name,
+        "%d consumers are here already, and prepd.buffer_bytes (%lld) holds a row of %lld bytes "
+        "for no more than %lld of them",
+        state->n_consumers, (long long)state->options->prepd_buffer_bytes, (long long)row,
+        (long long)most);
+}
+
+static status check_row(const consumer_seat *consumer, const char *name)
+{
+    const uint64_t epoch = plan_epoch_rows(consumer->plan);
+    const uint64_t ahead = consumer->next_row - plan_first_row(consumer->from);
+    if (!plan_endless(consumer->plan) || ahead <= MAX_ROWS_AHEAD ||
+        ahead / epoch <= MAX_EPOCHS_AHEAD)
+        return ST_OK;
+    return FAIL_IN(
+        ST_PROTOCOL, name,
+        "row %llu is more than %d epochs of %llu rows ahead; set training.epochs for a stream "
+        "that long",
+        (unsigned long long)consumer->next_row, MAX_EPOCHS_AHEAD, (unsigned long long)epoch);
+}
+
+static void put_buckets(json_writer *writer, const plan *planned)
+{
+    int count;
+    const shape_bucket *bound = plan_buckets(planned, &count);
+    json_begin_key_array(writer, "buckets");
+    for (int i = 0; i < count; i++) {
+        const struct {
+            const char *name;
+            int64_t value;
+        } member[] = {{"tokens", bound[i].tokens},   {"patches", bound[i].patches},
+                      {"targets", bound[i].targets}, {"documents", bound[i].documents},
+                      {"longest", bound[i].longest}, {"images", bound[i].images},
+                      {"frames", bound[i].frames},   {"frame", bound[i].frame},
+                      {"rows", bound[i].rows}};
+        json_begin_object(writer);
+        for (size_t k = 0; k < sizeof(member) / sizeof(*member); k++)
+            json_put_key_int(writer, member[k].name, member[k].value);
+        json_end_object(writer);
+    }
+    json_end_array(writer);
+}
+
+/* Adds the plan's report for people. It may take long, so only a command that waits for it gets it.
+ */
+static status put_report(const consumer_seat *consumer, json_writer *writer)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (!file)
+        return FAIL(ST_NO_MEMORY, "no memory for a report");
+    status st = plan_report(consumer->plan, file);
+    if (fclose(file) != 0 && st == ST_OK)
+        st = FAIL(ST_NO_MEMORY, "no memory for a report");
+    if (st == ST_OK) {
+        json_put_key_text(writer, "report", text, size);
+        json_put_key_int(writer, "planning_ns", consumer->src->plans[consumer->kind].spent_ns);
+    }
+    free(text);
+    return st;
+}
+
+/* Whether rows of the consumer's stream may have prefixes. In the sample stream every sample has a
+ * row of its own. */
+static bool has_prefixes(const consumer_seat *consumer)
+{
+    return consumer->kind != PLAN_SAMPLES &&
+           consumer->src->options.data_group == GROUP_SHARED_PREFIX;
+}
+
+static status send_welcome(dispatch *state, const consumer_seat *consumer)
+{
+    const source *src = consumer->src;
+    const uint64_t rows = plan_rows(consumer->plan, consumer->from);
+    char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
+    size_t size;
+    json_writer writer;
+    hash_print(index_digest(src->index), digest);
+    hash_print(src->index_key, key);
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "version", has_prefixes(consumer) ? SESSION_VERSION : SESSION_OLDEST);
+    json_put_key_cstr(&writer, "program", "prepd " TESSERA_VERSION);
+    json_put_key_cstr(&writer, "build", state->place.build);
+    fingerprints_put(&src->fingerprints, &writer);
+    json_put_key_cstr(&writer, "stream", consumer->stream);
+    if (has_prefixes(consumer))
+        json_put_key_bool(&writer, "prefixes", true);
+    json_put_key_raw(&writer, "options", src->stream_json, strlen(src->stream_json));
+    json_put_key_cstr(&writer, "index", digest);
+    json_put_key_cstr(&writer, "index_file", src->index_path);
+    json_put_key_cstr(&writer, "index_key", key);
+    json_put_key_int(&writer, "samples", index_samples(src->index));
+    json_put_key_int(&writer, "refused", plan_refused(consumer->plan));
+    json_put_key_int(&writer, "quarantined", consumer->bad.n_entries);
+    json_put_key_int(&writer, "seq_len", src->options.training_seq_len);
+    json_put_key_int(&writer, "token_budget", plan_token_budget(consumer->plan));
+    json_put_key_int(&writer, "patch_budget", plan_patch_budget(consumer->plan));
+    json_put_key_int(&writer, "global_batch_size", src->options.training_global_batch_size);
+    json_put_key_int(&writer, "epoch_rows", plan_epoch_rows(consumer->plan));
+    if (rows == UINT64_MAX && !plan_endless(consumer->plan)) /* not known yet; END will say it */
+        json_put_key_null(&writer, "rows");
+    else
+        json_put_key_int(&writer, "rows",
+                         rows == UINT64_MAX ? -1 : (int64_t)rows); /* -1: without end */
+    json_put_key_int(&writer, "row", consumer->next_row);
+    json_put_key_int(&writer, "rank", consumer->rank);
+    json_put_key_int(&writer, "ranks", consumer->ranks);
+    put_buckets(&writer, consumer->plan);
+    status st = consumer->report ? put_report(consumer, &writer) : ST_OK;
+    json_end_object(&writer);
+    if (st == ST_OK)
+        st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = outside_send_json(&state->outside, DOOR_CONSUMERS, &consumer->peer, KIND_WELCOME, 0,
+                               text, size);
+    free(text);
+    json_writer_done(&writer);
+    return st;
+}
+
+/* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
+static status find_place(const dispatch *state, consumer_seat *consumer, const char *name)
+{
+    json_value *said = NULL, *parsed = NULL;
+    const json_value *cursor;
+    status st = ST_OK;
+    TRY(json_parse(consumer->hello, strlen(consumer->hello), name, &said));
+    TRY_OR(done, hello_cursor(said, &parsed, &cursor));
+    if (cursor)
+        TRY_OR(done, take_cursor(state, consumer, cursor, name));
+    else
+        consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
+    TRY_OR(done, keep_told(state, consumer, list_bytes(&consumer->bad), name));
+    consumer->placed = true;
+    free(consumer->hello); /* up to 8 MiB that are not needed again */
+    consumer->hello = NULL;
+done:
+    json_free(&parsed);
+    json_free(&said);
+    return st;
+}
+
+/* Welcomes a consumer whose plan is ready. */
+static status welcome(dispatch *state, consumer_seat *consumer, const char *name)
+{
+    TRY(quarantine_copy(&consumer->bad, &consumer->src->bad));
+    TRY(check_row(consumer, name));
+    TRY(send_welcome(state, consumer));
+    consumer->welcomed = true;
+    consumer->ended = consumer->end_sent = consumer->report;
+    outside_info(&state->outside, "consumer joined stream=%s rank=%d of=%d row=%llu",
+                 consumer->stream, consumer->rank, consumer->ranks,
+                 (unsigned long long)consumer->next_row);
+    return ST_OK;
+}
+
+static void refuse_session(dispatch *state, consumer_seat *consumer, status st)
+{
+    if (!state->place.for_command)
+        peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_CONSUMERS, &consumer->peer,
+                           "consumer", st);
+    else if (outside_send_error(&state->outside, DOOR_CONSUMERS, &consumer->peer, 0, st) != ST_OK)
+        outside_debug(&state->outside, "the command could not be told: %s", status_text());
+    consumer_close(state, consumer, NULL);
+}
+
+void consumers_refuse(dispatch *state, const source *src, status st)
+{
+    const status_note why = *status_last();
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
+        next = consumer->next;
+        if (consumer->src != src || consumer->welcomed)
+            continue;
+        status_set(&why);
+        refuse_session(state, consumer, st);
+    }
+}
+
+void consumers_greet(dispatch *state)
+{
+    char name[WIRE_PEER_TEXT];
+    for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
+        bool ready = false;
+        next = consumer->next;
+        if (consumer->welcomed || !consumer->src->ready || !fingerprints_are_known(state))
+            continue;
+        fingerprints_of_source(state, consumer->src);
+        wire_peer_print(&consumer->peer, name);
+        status st = planning_want(consumer);
+        if (st == ST_OK && !consumer->placed)
+            st = find_place(state, consumer, name);
+        if (st == ST_OK)
+            st = planning_ready(state, consumer, &ready);
+        if (st == ST_OK && ready && consumer->report &&
+            consumer->src->plans[consumer->kind].worked) {
+            state->plans_wait = true; /* the report says how long planning took, this turn too */
+            continue;
+        }
+        if (st == ST_OK && ready)
+            st = welcome(state, consumer, name);
+        if (st != ST_OK)
+            refuse_session(state, consumer, st);
+    }
+}
+
+/* Which plan a HELLO asks for. A cursor of rows by earlier rules goes on with those. */
+static status take_kind(consumer_seat *consumer, const json_value *said)
+{
+    json_value *parsed;
+    const json_value *cursor;
+    if (strcmp(consumer->stream, "sample") == 0) {
+        consumer->kind = PLAN_SAMPLES;
+        return ST_OK;
+    }
+    if (consumer->src->options.data_group != GROUP_SHARED_IMAGE)
+        return ST_OK; /* these rows have one version */
+    TRY(hello_cursor(said, &parsed, &cursor));
+    if (cursor && json_int(json_find(cursor, "plan"), PLAN_VERSION) == PLAN_EARLIER_VERSION)
+        consumer->kind = PLAN_EARLIER;
+    json_free(&parsed);
+    return ST_OK;
+}
+
+static status take_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
+                         const char *name)
+{
+    hello greeting;
+    const int64_t batch = state->options->training_global_batch_size;
+    TRY(hello_read(said, batch, name, &greeting));
+    snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
+    consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
+    TRY(section_want(state, consumer->src)); /* its options are known from here on */
+    TRY(take_kind(consumer, said));
+    if (has_prefixes(consumer))
+        TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
+    consumer->report = state->place.for_command && json_bool(json_find(said, "report"), false);
+    consumer->rows_later = json_bool(json_find(said, "rows_later"), false);
+    consumer->credit = greeting.credit_bytes;
+    consumer->rank = greeting.rank;
+    consumer->ranks = greeting.ranks;
+    consumer->rank_of = calloc((size_t)batch, sizeof(*consumer->rank_of));
+    return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
+}
+
+status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
+                      const json_value *said, const char *name)
+{
+    consumer_seat *old = consumer_find(state, from);
+    if (old) {
+        /* To start again it should make a new connection. */
+        peer_limits_offence(&state->peer_limits, &state->outside);
+        consumer_close(state, old, NULL);
+    }
+    if (state->n_consumers >= MAX_SESSIONS)
+        return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MAX_SESSIONS);
+    consumer_seat *consumer = calloc(1, sizeof(*consumer));
+    if (!consumer)
+        return FAIL(ST_NO_MEMORY, "no memory for a consumer");
+    status st = ST_OK;
+    span text = wire_msg_part(message, 1);
+    consumer->peer = *from;
+    consumer->step = UINT64_MAX;
+    consumer->started_ns = consumer->said_ns = state->now_ns;
+    TRY_OR(failed, take_hello(state, consumer, said, name));
+    consumer->hello = strndup((const char *)text.data, text.size);
+    if (!consumer->hello) {
+        st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
+        goto failed;
+    }
+    TRY_OR(failed, check_crowd(state, consumer, name));
+    TRY_OR(failed,
+           keep_told(state, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
+    TRY_OR(failed, hello_options_agree(consumer->src->stream_json, said, name));
+    consumer->next = state->consumer_seats;
+    state->consumer_seats = consumer;
+    state->n_consumers++;
+    return ST_OK;
+failed:
+    consumer_free(consumer);
+    return st;
+}

@@ -1,0 +1,144 @@
+/* hello.c: reads and checks HELLO and CREDIT, for the dispatcher and for a recording. */
+#include "prepd/serve/core/hello.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/conf/conf.h"
+
+enum { MAX_RANKS = 65536 };
+static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB, so that no sum can overflow */
+
+const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
+                                     .unsent = 1024,
+                                     .unread_bytes = 10 << 20,
+                                     .all_unread_bytes = 12 << 20};
+const int64_t STILL_HERE_NS = 15000000000;
+
+status hello_read(const json_value *said, int64_t step_rows, const char *name, hello *out)
+{
+    int64_t version;
+    const int64_t ranks = json_int(json_find(said, "ranks"), 1);
+    const int64_t rank = json_int(json_find(said, "rank"), 0);
+    hello greeting = {.start_row = json_int(json_find(said, "start_row"), 0),
+                      .prefixes = json_bool(json_find(said, "prefixes"), false)};
+    TRY(json_want_int(said, "version", name, &version));
+    TRY(json_want_text(said, "stream", name, &greeting.stream));
+    if (version < SESSION_OLDEST || version > SESSION_VERSION)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer has protocol version %lld, and this daemon needs one of the "
+                       "versions %d to %d: run both programs of the same release",
+                       (long long)version, SESSION_OLDEST, SESSION_VERSION);
+    if (strcmp(greeting.stream, "train") != 0 && strcmp(greeting.stream, "eval") != 0 &&
+        strcmp(greeting.stream, "sample") != 0)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer asks for stream \"%s\"; expected train, eval or sample",
+                       greeting.stream);
+    TRY(json_want_int(said, "credit_bytes", name, &greeting.credit_bytes));
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
+        return FAIL_IN(ST_PROTOCOL, name, "there is no rank %lld of %lld", (long long)rank,
+                       (long long)ranks);
+    if (ranks > step_rows)
+        return FAIL_IN(ST_CONFIG, name,
+                       "%lld ranks are too many for training.global_batch_size %lld: every rank "
+                       "needs a row of each step",
+                       (long long)ranks, (long long)step_rows);
+    if (greeting.credit_bytes < 1 || greeting.credit_bytes > MAX_CREDIT || greeting.start_row < 0)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "HELLO has an impossible credit of %lld bytes or start row %lld",
+                       (long long)greeting.credit_bytes, (long long)greeting.start_row);
+    greeting.version = version;
+    greeting.rank = (int)rank;
+    greeting.ranks = (int)ranks;
+    *out = greeting;
+    return ST_OK;
+}
+
+status hello_knows_prefixes(int64_t version, bool prefixes, const char *name)
+{
+    if (version >= SESSION_VERSION && prefixes)
+        return ST_OK;
+    return FAIL_IN(
+        ST_CONFIG, name,
+        "samples of this stream share prefixes (data.group shared_prefix): a consumer "
+        "needs protocol version %d and must say \"prefixes\" in HELLO, which in client.py "
+        "is prefixes=True. This one has version %lld and %s it, and would see questions "
+        "without their pictures",
+        SESSION_VERSION, (long long)version, prefixes ? "says" : "does not say");
+}
+
+status hello_cursor(const json_value *said, json_value **out_parsed, const json_value **out)
+{
+    const json_value *cursor = json_find(said, "cursor");
+    json_value *parsed = NULL;
+    if (cursor && json_typeof(cursor) == JSON_TEXT) { /* as it stood in a row's metadata */
+        TRY(json_parse(json_text(cursor, ""), json_text_size(cursor), "cursor", &parsed));
+        cursor = parsed;
+    }
+    *out_parsed = parsed;
+    *out = cursor && json_typeof(cursor) != JSON_NULL ? cursor : NULL;
+    return ST_OK;
+}
+
+status hello_options_agree(const char *stream_json, const json_value *said, const char *name)
+{
+    const json_value *theirs = json_find(said, "options");
+    char *difference = NULL, *text = NULL;
+    size_t size;
+    json_writer writer;
+    if (!theirs || json_typeof(theirs) == JSON_NULL)
+        return ST_OK; /* the consumer takes the stream as it is */
+    json_writer_init(&writer);
+    json_put_value(&writer, theirs);
+    status st = json_writer_take(&writer, &text, &size);
+    json_writer_done(&writer);
+    if (st == ST_OK)
+        st = conf_stream_diff(stream_json, text, &difference);
+    free(text);
+    if (st == ST_OK && difference)
+        st = FAIL_IN(ST_CONFIG, name,
+                     "the consumer's options give another stream: %s. Start both programs with "
+                     "the same configuration",
+                     difference);
+    free(difference);
+    return st;
+}
+
+status hello_is_other(const char *name, frame_kind kind)
+{
+    return FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s%s", frame_kind_name(kind),
+                   kind == KIND_JOIN
+                       ? ". This is the endpoint of trainers; workers connect to the same with "
+                         ".workers appended (with tcp, to the next port)"
+                       : "");
+}
+
+status hello_is_missing(const char *name)
+{
+    return FAIL_IN(
+        ST_UNAVAILABLE, name,
+        "credit came on a connection that has not sent hello; a new connection must begin "
+        "with hello");
+}
+
+status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
+                   int64_t *inout_unreturned)
+{
+    int64_t bytes;
+    TRY(json_want_int(said, "bytes", name, &bytes));
+    if (bytes < 0 || bytes > *inout_unreturned)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the consumer gives back %lld bytes of credit, but %lld are under way",
+                       (long long)bytes, (long long)*inout_unreturned);
+    *inout_credit += bytes;
+    *inout_unreturned -= bytes;
+    return ST_OK;
+}
+
+bool consumer_is_there(const outside *world, const wire_peer *to)
+{
+    static const char json[] = "{\"bytes\":0}";
+    const status st =
+        outside_send_json(world, DOOR_CONSUMERS, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
+    return st == ST_OK || st == ST_TIMEOUT; /* TIMEOUT: it is connected but does not read */
+}

@@ -1,0 +1,63 @@
+/* hello.h: what is asked of a consumer, whether the dispatcher serves it (greet.c, consumers.c) or
+ * a recording (recorded.c): the fields of HELLO, and its credit. */
+#ifndef TESSERA_PREPD_SERVE_CORE_HELLO_H
+#define TESSERA_PREPD_SERVE_CORE_HELLO_H
+
+#include "common/json/json.h"
+#include "common/base/status.h"
+#include "prepd/serve/core/outside.h"
+
+/* The limits of a socket for consumers. Their largest message is a HELLO with a cursor's quarantine
+ * list. */
+extern const wire_limits consumer_limits;
+
+typedef struct hello {
+    const char *stream; /* "train", "eval" or "sample"; borrowed from the message */
+    int rank, ranks;
+    int64_t credit_bytes;
+    int64_t start_row;
+    int64_t version; /* SESSION_OLDEST to SESSION_VERSION */
+    bool prefixes;   /* the consumer knows what a prefix is (doc_prefix) */
+} hello;
+
+/* Reads the fields of HELLO that need no knowledge of the stream, and checks their ranges.
+ * step_rows: the rows of a step, of which every rank gets at least one. `name` is the consumer's,
+ * for errors. PROTOCOL, or CONFIG for more ranks than rows. */
+WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const char *name,
+                              hello *out);
+
+/* Refuses a consumer that does not know prefixes a stream that has them: reading cu_seqlens alone,
+ * it would train branches without what comes before them. CONFIG names the version that it needs.
+ */
+WARN_UNUSED status hello_knows_prefixes(int64_t version, bool prefixes, const char *name);
+
+/* Finds HELLO's cursor, which is an object or the text of one; *out is NULL if there is none. The
+ * caller frees *out_parsed after it has used *out. */
+WARN_UNUSED status hello_cursor(const json_value *said, json_value **out_parsed,
+                                const json_value **out);
+
+/* Whether the options in HELLO are those that the stream is made of (`stream_json`). A HELLO
+ * without options takes the stream as it is. CONFIG names the first key that differs. */
+WARN_UNUSED status hello_options_agree(const char *stream_json, const json_value *said,
+                                       const char *name);
+
+/* The refusal of CREDIT from a peer that has not said HELLO: UNAVAILABLE, as if the daemon had
+ * gone. ZeroMQ reconnects in silence and sends over the new connection what the lost one had not
+ * taken. */
+WARN_UNUSED status hello_is_missing(const char *name);
+/* The refusal of a message that no consumer sends. A worker at the wrong endpoint is told the right
+ * one. */
+WARN_UNUSED status hello_is_other(const char *name, frame_kind kind);
+
+/* Takes CREDIT: bytes that were sent and are given back move from *inout_unreturned to
+ * *inout_credit. PROTOCOL if that is more than is under way. */
+WARN_UNUSED status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
+                               int64_t *inout_unreturned);
+
+/* A consumer that has heard nothing for this long is told that the daemon is there. It is well
+ * under any consumer's time limit. */
+extern const int64_t STILL_HERE_NS;
+/* Sends CREDIT of 0 bytes. False if the consumer has gone, which without BYE shows only here. */
+bool consumer_is_there(const outside *world, const wire_peer *consumer);
+
+#endif

@@ -1,0 +1,290 @@
+/* lease.c: the book of lost leases, and the trial of a lease's items one by one (lease.h). */
+#include "prepd/serve/core/lease.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void lease_book_init(lease_book *book, int solo_limit)
+{
+    *book = (lease_book){.next_number = 1, .solo_limit = solo_limit};
+}
+
+status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row, const int64_t *item,
+                 int64_t n_items, lease **out)
+{
+    lease *leased = calloc(1, sizeof(*leased));
+    int64_t *items = calloc((size_t)n_items + 1, sizeof(*items));
+    if (!leased || !items) {
+        free(leased);
+        free(items);
+        return FAIL(ST_NO_MEMORY, "no memory for a lease of %lld items", (long long)n_items);
+    }
+    if (n_items > 0)
+        memcpy(items, item, (size_t)n_items * sizeof(*items));
+    *leased = (lease){.kind = kind,
+                      .number = book->next_number++,
+                      .owner = owner,
+                      .row = row,
+                      .n_items = n_items,
+                      .item = items,
+                      .suspect = LEASE_NO_ITEM};
+    *out = leased;
+    return ST_OK;
+}
+
+void lease_free(lease **leased)
+{
+    if (!*leased)
+        return;
+    free((*leased)->item);
+    free((*leased)->branches);
+    free((*leased)->untried);
+    lease_forget_claims(*leased);
+    free(*leased);
+    *leased = NULL;
+}
+
+static void push_front(lease_book *book, lease *leased)
+{
+    leased->next = book->lost;
+    book->lost = leased;
+}
+
+void lease_unbegun(lease_book *book, lease *leased)
+{
+    push_front(book, leased);
+}
+
+void lease_book_return(lease_book *book, lease *leased)
+{
+    lease **at = &book->lost;
+    while (*at)
+        at = &(*at)->next;
+    leased->next = NULL;
+    *at = leased;
+}
+
+static lease *take_first(lease_book *book, bool solo, lease_filter may, const void *user)
+{
+    for (lease **at = &book->lost; *at; at = &(*at)->next) {
+        lease *leased = *at;
+        if (leased->solo != solo || !may(user, leased))
+            continue;
+        *at = leased->next;
+        leased->next = NULL;
+        leased->reached = 0; /* the worker that gets it begins anew */
+        return leased;
+    }
+    return NULL;
+}
+
+lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user)
+{
+    lease *leased = fresh ? take_first(book, true, may, user) : NULL;
+    return leased ? leased : take_first(book, false, may, user);
+}
+
+static bool any_may(const void *user, const lease *leased)
+{
+    (void)user, (void)leased;
+    return true;
+}
+
+lease *lease_book_take(lease_book *book, bool fresh)
+{
+    return lease_book_take_if(book, fresh, any_may, NULL);
+}
+
+bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user)
+{
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        if ((fresh || !leased->solo) && may(user, leased))
+            return true;
+    return false;
+}
+
+bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user)
+{
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        if (leased->solo && may(user, leased))
+            return true;
+    return false;
+}
+
+void lease_book_forget(lease_book *book, const void *owner)
+{
+    lease **at = &book->lost;
+    while (*at) {
+        lease *leased = *at;
+        if (leased->owner != owner) {
+            at = &leased->next;
+            continue;
+        }
+        *at = leased->next;
+        lease_free(&leased);
+    }
+}
+
+int64_t lease_book_waiting(const lease_book *book)
+{
+    int64_t count = 0;
+    for (const lease *leased = book->lost; leased; leased = leased->next)
+        count++;
+    return count;
+}
+
+status lease_set_branches(lease *leased, int64_t at, int64_t branches)
+{
+    if (!leased->branches)
+        leased->branches = calloc((size_t)leased->n_items + 1, sizeof(*leased->branches));
+    if (!leased->branches)
+        return FAIL(ST_NO_MEMORY, "no memory for a lease of %lld items",
+                    (long long)leased->n_items);
+    leased->branches[at] = branches;
+    return ST_OK;
+}
+
+bool lease_next_hit(const lease *leased, int64_t item, int64_t *inout_place, int64_t *out_sample)
+{
+    int64_t at = 0;
+    const int64_t place = (*inout_place)++;
+    while (item < 0 && at < leased->n_items && leased->item[at] != item)
+        at++;
+    const bool is_prefix = item < 0 && at < leased->n_items && leased->branches;
+    if (place >= (is_prefix ? leased->branches[at] : 1))
+        return false;
+    *out_sample = is_prefix ? leased->item[at + 1 + place] : lease_sample(item);
+    return true;
+}
+
+int64_t lease_solo_item(const lease *leased)
+{
+    return leased->solo && leased->n_untried > 0 ? leased->untried[0] : LEASE_NO_ITEM;
+}
+
+bool lease_has(const lease *leased, int64_t item)
+{
+    for (int64_t k = 0; k < leased->n_items; k++)
+        if (leased->item[k] == item)
+            return true;
+    return false;
+}
+
+bool lease_on(lease *leased, int64_t item)
+{
+    leased->suspect = item;
+    for (int64_t k = leased->reached; k < leased->n_items; k++)
+        if (leased->item[k] == item) {
+            leased->reached = k + 1;
+            return true;
+        }
+    return false;
+}
+
+static void end_solo(lease *leased)
+{
+    free(leased->untried);
+    leased->untried = NULL;
+    leased->n_untried = 0;
+    leased->solo = false;
+    leased->solo_deaths = 0;
+    leased->losses = 0;
+    leased->suspect = LEASE_NO_ITEM;
+}
+
+/* Chooses the items to try alone: the suspect only; or every item once, the suspect first, if there
+ * is no suspect or an earlier round found it harmless. Without memory the lease simply stays whole.
+ */
+static void begin_solo(lease *leased)
+{
+    int64_t *order = calloc((size_t)leased->n_items + 1, sizeof(*order));
+    if (!order || leased->n_items == 0) {
+        free(order);
+        leased->losses = 0;
+        return;
+    }
+    int64_t count = 0;
+    if (lease_has(leased, leased->suspect))
+        order[count++] = leased->suspect;
+    const bool all = count == 0 || leased->rounds > 0;
+    for (int64_t i = 0; all && i < leased->n_items; i++) {
+        bool seen = false;
+        for (int64_t k = 0; k < count && !seen; k++)
+            seen = order[k] == leased->item[i];
+        if (!seen)
+            order[count++] = leased->item[i];
+    }
+    end_solo(leased);
+    leased->rounds++;
+    leased->solo = true;
+    leased->untried = order;
+    leased->n_untried = count;
+}
+
+static bool is_own_doing(loss how)
+{
+    return how == LOSS_CRASH || how == LOSS_TIMEOUT;
+}
+
+lease_verdict lease_lost(lease_book *book, lease *leased, loss how, int64_t *out_item)
+{
+    lease_verdict verdict = LEASE_AGAIN;
+    if (is_own_doing(how) && leased->solo) {
+        if (++leased->solo_deaths >= book->solo_limit) {
+            *out_item = leased->untried[0];
+            verdict = LEASE_POISON;
+            end_solo(leased);
+        }
+    } else if (is_own_doing(how)) {
+        if (++leased->losses >= LEASE_MAX_LOSSES)
+            begin_solo(leased);
+    }
+    push_front(book, leased);
+    return verdict;
+}
+
+void lease_solo_done(lease_book *book, lease *leased)
+{
+    if (leased->n_untried > 0) {
+        leased->n_untried--;
+        memmove(leased->untried, leased->untried + 1,
+                (size_t)leased->n_untried * sizeof(*leased->untried));
+        leased->solo_deaths = 0;
+    }
+    if (leased->n_untried == 0)
+        end_solo(leased); /* no item was to blame; a crash by itself never condemns a sample */
+    push_front(book, leased);
+}
+
+void lease_drop_item(lease *leased, int64_t item)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < leased->n_items; i++) {
+        if (leased->item[i] == item)
+            continue;
+        for (int claim = 0; claim < leased->n_claims; claim++)
+            leased->claim[claim].facts[count] = leased->claim[claim].facts[i];
+        leased->item[count++] = leased->item[i];
+    }
+    leased->n_items = count;
+}
+
+status lease_add_claim(lease *leased, uint64_t by, const uint64_t *facts)
+{
+    uint64_t *copy = NULL;
+    if (leased->n_claims < LEASE_MAX_CLAIMS)
+        copy = calloc((size_t)leased->n_items + 1, sizeof(*copy));
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records",
+                    (long long)leased->n_items);
+    memcpy(copy, facts, (size_t)leased->n_items * sizeof(*copy));
+    leased->claim[leased->n_claims++] = (lease_claim){by, copy};
+    return ST_OK;
+}
+
+void lease_forget_claims(lease *leased)
+{
+    for (int i = 0; i < leased->n_claims; i++)
+        free(leased->claim[i].facts);
+    leased->n_claims = 0;
+}

@@ -1,0 +1,162 @@
+/* lease.h: what happens to a piece of work when its worker goes. Pure state: no sockets, no
+ * clock.
+ *
+ * A lease is a list of items (the samples and prefixes of a row, or images or texts of the index)
+ * that one worker does at a time. When its worker goes, the lease is handed out again. The question
+ * is whether one of its items is to blame, and the answer must never cost a good sample:
+ *
+ *   - A death by a signal from outside blames nothing. Neither does a worker that is dismissed for
+ * a breach of the protocol: what such a worker says proves nothing, not even that it tried.
+ *   - A worker that crashes or exceeds its time limit by its own doing counts. After
+ *     LEASE_MAX_LOSSES of these the lease goes solo: its items are tried alone, each in a fresh
+ *     worker. The item that was last reported to be in work is tried first, and only that one, if
+ *     one is known. If it was harmless, the next time every item is tried.
+ *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
+ *     quarantine (or refuses it in the index), and the lease is handed out again without it.
+ *
+ * A prefix is an item of its own, before the samples that are its branches. It is ~s, the
+ * complement of its first branch's sample s, so that a prefix and a sample are never the same
+ * number. What is decided about a prefix holds for all its branches, since they all show its
+ * pictures (lease_next_hit). It is tried alone as its first branch's sample; a branch alone is
+ * tried as that sample, which then stands for itself only.
+ *
+ * A worker may be sent its next lease while it still does the last item of one. When it goes, the
+ * lease that it had not begun is simply queued again (lease_unbegun).
+ *
+ *   WAITING --lease_give--> OUT --lease_done--> (the owner frees it)
+ *      ^                     |
+ *      +----lease_lost-------+   at the front of the queue, since it is late
+ *
+ * (lease_give is lease_new or lease_book_take; lease_done is whatever the answer leads to.) */
+#ifndef TESSERA_PREPD_SERVE_CORE_LEASE_H
+#define TESSERA_PREPD_SERVE_CORE_LEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+typedef enum lease_kind { LEASE_ROW, LEASE_IMAGES, LEASE_TEXTS } lease_kind;
+
+/* How a worker went. */
+typedef enum loss {
+    LOSS_OUTSIDE, /* killed by a signal that another process sent, or it left in good order */
+    LOSS_CRASH,   /* a crash signal of its own doing, or an exit while at work */
+    LOSS_TIMEOUT, /* it took too long on one sample and was killed by its time limit */
+    LOSS_BREACH,  /* dismissed, because it sent what no worker sends */
+} loss;
+
+typedef enum lease_verdict {
+    LEASE_AGAIN,  /* the lease can be given again as it is */
+    LEASE_POISON, /* *out_item is poison: flag it; then the lease can be given again */
+} lease_verdict;
+
+/* How many workers a lease may cost by their own doing before its items are tried one by one. */
+enum { LEASE_MAX_LOSSES = 2 };
+
+/* What one remote worker told of the items of an index lease. It does not count until others say
+ * the same (claims.c). */
+typedef struct lease_claim {
+    uint64_t by;     /* worker_seat.number */
+    uint64_t *facts; /* [n_items] a hash of each record; owned */
+} lease_claim;
+enum { LEASE_MAX_CLAIMS = 2 };
+
+/* No item: neither a sample, nor a prefix, nor an image. */
+#define LEASE_NO_ITEM INT64_MIN
+
+/* The sample that an item of a row is, or as which it is tried alone. */
+static inline int64_t lease_sample(int64_t item)
+{
+    return item < 0 ? ~item : item;
+}
+
+typedef struct lease {
+    lease_kind kind;
+    uint64_t number; /* unique in the dispatcher's life */
+    void *owner;     /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
+    uint64_t row;    /* LEASE_ROW: the row of the stream */
+    uint64_t after;  /* LEASE_ROW: the row with which its consumer continues after this one */
+    int64_t n_items; /* samples or images; 0 for an empty row */
+    int64_t *item;   /* [n_items] owned */
+    int64_t *branches; /* [n_items] how many of the items after a prefix are its branches, 0 for any
+                        * other item; NULL if no item is a prefix; owned */
+    int64_t reached;   /* items up to the last one that its present worker has reported */
+    int losses;        /* by a worker's own doing, since the last verdict */
+    int64_t suspect;   /* the item last reported in work, or LEASE_NO_ITEM */
+    bool solo;         /* items are being tried one by one */
+    int64_t *untried;  /* [n_untried] items still to be tried, the next one first; owned */
+    int64_t n_untried;
+    int solo_deaths; /* workers that died of untried[0] alone */
+    int rounds;      /* how often the lease has gone solo */
+    lease_claim claim[LEASE_MAX_CLAIMS];
+    int n_claims; /* if there are two, they differ */
+    struct lease *next;
+} lease;
+
+/* All leases that wait to be given again, and the rule for poison. */
+typedef struct lease_book {
+    lease *lost; /* linked; the first is given again first */
+    uint64_t next_number;
+    int solo_limit; /* deaths alone that make an item poison (prepd.solo_deaths) */
+} lease_book;
+
+void lease_book_init(lease_book *book, int solo_limit);
+
+/* Makes a lease over a copy of `item` [n_items]. It is not in the book; the caller gives it out. */
+WARN_UNUSED status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row,
+                             const int64_t *item, int64_t n_items, lease **out);
+void lease_free(lease **lease);
+
+/* Takes the first lost lease that this worker may do off the queue; NULL if there is none. A fresh
+ * worker (one that has done nothing yet) gets a solo lease if there is any; other workers never do.
+ */
+lease *lease_book_take(lease_book *book, bool fresh);
+/* The same among the leases that `may` allows; `user` is passed on to it. */
+typedef bool (*lease_filter)(const void *user, const lease *lease);
+lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user);
+/* Whether lease_book_take_if would find one. */
+bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user);
+/* Whether a lost lease that `may` allows waits for a fresh worker. */
+bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user);
+/* Puts a lease at the end of the queue, after an item was flagged or its worker refused it. */
+void lease_book_return(lease_book *book, lease *lease);
+/* Puts a lease that its worker never began at the front of the queue. Nothing is blamed. */
+void lease_unbegun(lease_book *book, lease *lease);
+/* Frees the lost leases of an owner that goes. */
+void lease_book_forget(lease_book *book, const void *owner);
+int64_t lease_book_waiting(const lease_book *book);
+
+/* Says that item number `at`, a prefix, has the next `branches` items as its branches. */
+WARN_UNUSED status lease_set_branches(lease *lease, int64_t at, int64_t branches);
+
+/* The samples that a verdict about an item is about: the sample itself, or all branches of a
+ * prefix. *inout_place is 0 at first. False once there are no more. */
+bool lease_next_hit(const lease *lease, int64_t item, int64_t *inout_place, int64_t *out_sample);
+
+/* The one item to be done now, or LEASE_NO_ITEM if the whole lease is to be done. */
+int64_t lease_solo_item(const lease *lease);
+
+bool lease_has(const lease *lease, int64_t item);
+
+/* Records that the worker has reported to be on this item, which must be in the lease. True if that
+ * is further in the lease than before, which happens at most n_items times, whatever is reported.
+ */
+bool lease_on(lease *lease, int64_t item);
+
+/* The worker that had the lease has gone. Queues the lease at the front and says whether an item is
+ * poison now. */
+lease_verdict lease_lost(lease_book *book, lease *lease, loss how, int64_t *out_item);
+
+/* The solo item was done without harm. Queues the lease for its next item, or as a whole. */
+void lease_solo_done(lease_book *book, lease *lease);
+
+/* Removes an item (an image found to be poison, say) and what was claimed of it. */
+void lease_drop_item(lease *lease, int64_t item);
+
+/* Keeps a copy of what seat `by` told of the lease's items: facts [n_items], in their order. */
+WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const uint64_t *facts);
+/* Forgets what was told of all of them. */
+void lease_forget_claims(lease *lease);
+
+#endif

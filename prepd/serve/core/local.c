@@ -1,0 +1,192 @@
+/* local.c: how many local worker processes there are to be. They are replaced when they die, and
+ * counted when they cannot even start, so that the daemon gives up instead of trying for ever. */
+#include "prepd/serve/core/dispatch_state.h"
+
+enum {
+    /* Deaths in a row, before any work, after which the daemon gives up: */
+    GIVE_UP_SAID = 3,   /* where the workers say why, since that reason will not pass */
+    GIVE_UP_DEATHS = 8, /* where they do not say why: workers cannot start here */
+    GIVE_UP_LATE = 60, /* where some have worked before: about a minute, since the cause may pass */
+    FIRST_PAUSE_MS = 50,
+    MAX_PAUSE_MS = 1000,
+    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs and is killed */
+};
+
+static const int64_t MS = 1000000;
+
+local_child *local_child_of(const dispatch *state, pid_t pid)
+{
+    for (int i = 0; i < MAX_LOCAL; i++)
+        if (pid > 0 && state->local.child[i].pid == pid)
+            return (local_child *)&state->local.child[i];
+    return NULL;
+}
+
+void local_end(dispatch *state, const local_child *child, bool at_once)
+{
+    if (child && child->pid && !child->ended)
+        state->outside.end_process(state->outside.shell, child->pid, at_once);
+}
+
+/* How many local workers the options ask for. */
+static int wanted(const dispatch *state)
+{
+    const int64_t asked = state->options->prepd_workers;
+    if (asked < 0)
+        return 0;
+    const int64_t count = asked ? asked : state->place.cpus;
+    return count > MAX_LOCAL ? MAX_LOCAL : (int)count;
+}
+
+static status start_one(dispatch *state, local_child *child)
+{
+    pid_t pid;
+    TRY(state->outside.start_worker(state->outside.shell, &pid));
+    *child = (local_child){.pid = pid, .started_ns = state->now_ns};
+    return ST_OK;
+}
+
+int local_alive(const dispatch *state)
+{
+    int count = 0;
+    for (int i = 0; i < MAX_LOCAL; i++)
+        count += state->local.child[i].pid != 0;
+    return count;
+}
+
+static int staying(const local_pool *pool)
+{
+    int count = 0;
+    for (int i = 0; i < MAX_LOCAL; i++)
+        count += pool->child[i].pid != 0 && !pool->child[i].leaving;
+    return count;
+}
+
+bool local_is_child(const dispatch *state, pid_t pid)
+{
+    return local_child_of(state, pid) != NULL;
+}
+
+void local_joined(dispatch *state, pid_t pid)
+{
+    local_child *one = local_child_of(state, pid);
+    if (one)
+        one->joined = true;
+}
+
+void local_begun(dispatch *state, pid_t pid)
+{
+    local_child *one = local_child_of(state, pid);
+    if (one)
+        one->begun = true;
+    state->local.any_begun = true;
+    state->local.deaths_at_start = state->local.killed_at_start = 0;
+    state->local.why.code = ST_OK;
+}
+
+void local_said_why(dispatch *state, pid_t pid)
+{
+    if (local_child_of(state, pid))
+        state->local.why = *status_last();
+}
+
+void local_kill(dispatch *state, pid_t pid)
+{
+    local_end(state, local_child_of(state, pid), true);
+}
+
+/* A worker that ends before it began any work is replaced after a pause, but not for ever. All that
+ * end before the pause is over count as one, since they all die of the same cause. */
+void local_failed_at_start(dispatch *state, const char *what)
+{
+    local_pool *pool = &state->local;
+    if (state->now_ns < pool->not_before_ns)
+        return;
+    const bool said = pool->why.code != ST_OK;
+    const int limit = pool->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
+    pool->deaths_at_start++;
+    int64_t pause = (int64_t)FIRST_PAUSE_MS
+                    << (pool->deaths_at_start < 7 ? pool->deaths_at_start : 7);
+    pool->not_before_ns = state->now_ns + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
+    if (pool->deaths_at_start < limit)
+        return;
+    if (said) {
+        status_set(&pool->why);
+        dispatch_fail(state, pool->why.code);
+    } else {
+        dispatch_fail(state,
+                      FAIL(ST_UNAVAILABLE,
+                           "workers died %d times in a row before they began any work (last: %s); "
+                           "their own messages above say why",
+                           pool->deaths_at_start, what));
+    }
+}
+
+/* The system has no process or descriptor left for one more worker. Those that are there continue.
+ */
+static void not_spawned(dispatch *state)
+{
+    const status_note why = *status_last();
+    outside_warn(&state->outside, "worker not started: %s", status_text());
+    if (local_alive(state) == 0) {
+        state->local.why = why;
+        local_failed_at_start(state, why.message);
+        state->local.why.code = ST_OK; /* a worker that is started later dies of something else */
+    }
+    state->local.not_before_ns = state->now_ns + MAX_PAUSE_MS * MS;
+}
+
+void local_tick(dispatch *state, int64_t now)
+{
+    local_pool *pool = &state->local;
+    for (int i = 0; i < MAX_LOCAL; i++) {
+        local_child *one = &pool->child[i];
+        if (one->pid && !one->joined && !one->leaving && !one->ended &&
+            now - one->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
+            outside_warn(&state->outside, "worker did not join, killed pid=%d seconds=%d",
+                         (int)one->pid, JOIN_LIMIT_S);
+            local_end(state, one, true);
+        }
+    }
+    if (state->stopping || now < pool->not_before_ns)
+        return;
+    int missing = pool->target - staying(pool);
+    for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
+        if (pool->child[i].pid)
+            continue;
+        if (start_one(state, &pool->child[i]) != ST_OK) {
+            not_spawned(state);
+            return;
+        }
+        missing--;
+    }
+}
+
+void local_follow_options(dispatch *state)
+{
+    local_scale(state, wanted(state));
+}
+
+/* Sets how many workers are wanted. The youngest go first: a worker that has joined is told to
+ * leave when it has no work (seats_schedule), one that has not is sent SIGTERM. */
+void local_scale(dispatch *state, int target)
+{
+    local_pool *pool = &state->local;
+    pool->target = target > MAX_LOCAL ? MAX_LOCAL : target;
+    pool->not_before_ns = 0;
+    for (int i = MAX_LOCAL - 1, over = staying(pool) - pool->target; i >= 0 && over > 0; i--) {
+        local_child *one = &pool->child[i];
+        if (!one->pid || one->leaving)
+            continue;
+        one->leaving = true;
+        if (!one->joined)
+            local_end(state, one, false);
+        over--;
+    }
+}
+
+bool local_is_leaving(const dispatch *state, pid_t pid)
+{
+    const local_child *one = local_child_of(state, pid);
+    return one && one->leaving;
+}

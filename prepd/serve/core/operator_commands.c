@@ -1,0 +1,219 @@
+/* operator_commands.c: the commands of an operator to the running daemon, as JSON over the control
+ * endpoint.
+ *
+ *   {"command":"status"}
+ *   {"command":"scale","workers":N}
+ *   {"command":"drain"}
+ *   {"command":"damaged","from":K}   pictures of the train section that decoded with warnings
+ *
+ * An answer is an object with "ok":true; that of status has the daemon's figures. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/core/dispatch_state.h"
+
+/* An answer has a bounded size, so it shows only the first entries. The whole list is in every
+ * row's cursor. */
+enum { QUARANTINE_SHOWN = 1000 };
+
+static void put_workers(const dispatch *state, int64_t now, json_writer *writer)
+{
+    json_begin_key_array(writer, "workers");
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next) {
+        json_begin_object(writer);
+        json_put_key_int(writer, "pid", seat->pid);
+        json_put_key_cstr(writer, "host", seat->host);
+        json_put_key_bool(writer, "local", seat->local);
+        json_put_key_bool(writer, "busy", seat->work != NULL);
+        json_put_key_real(writer, "seconds", (double)(now - seat->since_ns) / 1e9);
+        json_put_key_bool(writer, "ship", seat->ship);
+        json_put_key_int(writer, "leases", seat->leases_done);
+        json_end_object(writer);
+    }
+    json_end_array(writer);
+}
+
+static void put_sessions(const dispatch *state, json_writer *writer)
+{
+    json_begin_key_array(writer, "consumers");
+    for (const consumer_seat *consumer = state->consumer_seats; consumer;
+         consumer = consumer->next) {
+        json_begin_object(writer);
+        json_put_key_cstr(writer, "stream", consumer->stream);
+        json_put_key_int(writer, "rank", consumer->rank);
+        json_put_key_int(writer, "ranks", consumer->ranks);
+        json_put_key_int(writer, "next_row", consumer->next_row);
+        json_put_key_int(writer, "rows_sent", consumer->rows_sent);
+        json_put_key_int(writer, "in_work", consumer->n_slots);
+        json_put_key_int(writer, "credit_bytes", consumer->credit);
+        json_put_key_int(writer, "unreturned_bytes", consumer->unreturned);
+        json_put_key_int(writer, "reserved_bytes", consumer->reserved);
+        json_put_key_int(writer, "quarantined", consumer->bad.n_entries);
+        if (consumer->welcomed) {
+            const stream_place place = consumer_place(consumer);
+            json_put_key_int(writer, "epoch", place.epoch);
+            json_put_key_real(writer, "epoch_share", place.share);
+            json_put_key_real(writer, "epoch_seconds_left", place.seconds_left);
+        }
+        json_end_object(writer);
+    }
+    json_end_array(writer);
+}
+
+static void put_source(const source *section, json_writer *writer)
+{
+    json_begin_key_object(writer, section->name);
+    json_put_key_cstr(writer, "state",
+                      section->ready       ? "ready"
+                      : section->opened    ? "building the index"
+                      : section->waits_for ? "waiting for an index that another prepd builds"
+                      : section->opening   ? "being opened"
+                                           : "not opened");
+    json_put_key_cstr(writer, "waits_for", section->waits_for ? section->waits_for : "");
+    if (section->opened) {
+        json_put_key_int(writer, "samples", section->data->adapter->samples(section->data));
+        json_put_key_int(writer, "records_left", section->build.active ? section->build.left : 0);
+    }
+    json_put_key_int(writer, "quarantined_count", section->bad.n_entries);
+    json_begin_key_array(writer, "quarantined");
+    for (int64_t i = 0; i < section->bad.n_entries && i < QUARANTINE_SHOWN; i++) {
+        json_begin_object(writer);
+        json_put_key_int(writer, "id", section->bad.entry[i].sample);
+        json_put_key_cstr(writer, "cause", section->bad.entry[i].cause);
+        json_end_object(writer);
+    }
+    json_end_array(writer);
+    json_put_key_int(writer, "damaged_count", section->damaged.n_entries);
+    json_put_key(writer, "damaged");
+    damage_put(section, 0, QUARANTINE_SHOWN, writer);
+    json_end_object(writer);
+}
+
+/* Answers with one piece of the list of damaged pictures. "next" is where the next piece begins. */
+static status put_damaged(const dispatch *state, const json_value *said, const char *name,
+                          json_writer *writer)
+{
+    int64_t from;
+    TRY(json_want_int(said, "from", name, &from));
+    json_put_key(writer, "damaged");
+    const int64_t next = damage_put(&state->train, from, QUARANTINE_SHOWN, writer);
+    json_put_key_int(writer, "next", next);
+    json_put_key_int(writer, "count", state->train.damaged.n_entries);
+    return ST_OK;
+}
+
+static void put_status(const dispatch *state, json_writer *writer)
+{
+    const serve_counts *counts = &state->counts;
+    int64_t now = state->now_ns;
+    json_put_key_cstr(writer, "version", TESSERA_VERSION);
+    json_put_key_int(writer, "pid", state->place.pid);
+    json_put_key_cstr(writer, "endpoint", state->options->prepd_endpoint);
+    json_put_key_cstr(writer, "build", state->place.build);
+    fingerprints_put(&state->fingerprints, writer);
+    json_put_key_real(writer, "seconds", (double)(now - state->started_ns) / 1e9);
+    json_put_key_int(writer, "rss_bytes", state->outside.memory_bytes(state->outside.shell));
+    json_put_key_bool(writer, "draining", state->draining);
+    json_put_key_int(writer, "rows", counts->rows);
+    json_put_key_int(writer, "samples", counts->samples);
+    json_put_key_int(writer, "bytes", counts->bytes);
+    json_put_key_int(writer, "leases_pressed", counts->pressed);
+    json_put_key_real(writer, "rows_per_s", counts->rows_per_s);
+    json_put_key_real(writer, "samples_per_s", counts->samples_per_s);
+    json_put_key_real(writer, "longest_turn_seconds", (double)counts->longest_turn_ns / 1e9);
+    json_put_key_int(writer, "shipped_bytes", counts->shipped);
+    json_put_key_int(writer, "leases_ahead", counts->leases_ahead);
+    json_put_key_int(writer, "leases_lost", counts->leases_lost);
+    json_put_key_int(writer, "lost_by_crash", counts->crashes);
+    json_put_key_int(writer, "lost_by_timeout", counts->timeouts);
+    json_put_key_int(writer, "lost_from_outside", counts->outside);
+    json_put_key_int(writer, "lost_by_breach", counts->breaches);
+    json_put_key_int(writer, "leases_waiting", lease_book_waiting(&state->book));
+    json_put_key_int(writer, "refused_messages", state->peer_limits.refused);
+    json_put_key_int(writer, "refused_keys", state->peer_limits.refused_keys);
+    json_put_key_int(writer, "supervisors", state->n_supervisors);
+    json_put_key_int(writer, "workers_target", state->local.target);
+    json_put_key_int(writer, "workers_alive", local_alive(state));
+    json_put_key_int(writer, "workers_replaced", state->local.respawned);
+    json_begin_key_object(writer, "cache");
+    json_put_key_int(writer, "hits", counts->cached[0]);
+    json_put_key_int(writer, "misses", counts->cached[1]);
+    json_end_object(writer);
+    json_begin_key_object(writer, "stage_seconds");
+    for (int i = 0; i < N_STAGES; i++)
+        json_put_key_real(writer, stage_names[i], (double)counts->stage_ns[i] / 1e9);
+    json_end_object(writer);
+    put_workers(state, now, writer);
+    put_sessions(state, writer);
+    put_source(&state->train, writer);
+    put_source(&state->eval, writer);
+}
+
+static status command(dispatch *state, const json_value *said, const char *name,
+                      json_writer *writer)
+{
+    const char *what;
+    TRY(json_want_text(said, "command", name, &what));
+    if (strcmp(what, "status") == 0) {
+        put_status(state, writer);
+    } else if (strcmp(what, "scale") == 0) {
+        int64_t count;
+        TRY(json_want_int(said, "workers", name, &count));
+        if (count < 0 || count > MAX_LOCAL)
+            return FAIL(ST_USAGE, "cannot run %lld workers; expected 0 to %d", (long long)count,
+                        MAX_LOCAL);
+        outside_info(&state->outside, "scaled workers=%lld were=%d", (long long)count,
+                     state->local.target);
+        local_scale(state, (int)count);
+        json_put_key_int(writer, "workers_target", count);
+    } else if (strcmp(what, "drain") == 0) {
+        outside_info(&state->outside, "draining");
+        state->draining = true;
+    } else if (strcmp(what, "damaged") == 0) {
+        TRY(put_damaged(state, said, name, writer));
+    } else {
+        return FAIL(ST_USAGE, "unknown command \"%s\"; expected status, scale, drain or damaged",
+                    what);
+    }
+    return ST_OK;
+}
+
+static status answer_command(dispatch *state, const wire_peer *from, wire_msg *message,
+                             const char *name)
+{
+    frame head;
+    json_value *said = NULL;
+    char *text = NULL;
+    size_t size;
+    json_writer writer;
+    TRY(wire_read_json(message, name, &head, &said));
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_bool(&writer, "ok", true);
+    status st =
+        head.kind == KIND_COMMAND
+            ? command(state, said, name, &writer)
+            : FAIL_IN(ST_PROTOCOL, name, "the control endpoint received %s; it takes command only",
+                      frame_kind_name(head.kind));
+    json_end_object(&writer);
+    if (st == ST_OK)
+        st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = outside_send_json(&state->outside, DOOR_CONTROL, from, KIND_ANSWER, head.row, text,
+                               size);
+    free(text);
+    json_writer_done(&writer);
+    json_free(&said);
+    return st;
+}
+
+void control_message(dispatch *state, const wire_peer *from, wire_msg *message)
+{
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(from, name);
+    state->peer_limits.reading = from;
+    const status st = answer_command(state, from, message, name);
+    if (st != ST_OK)
+        peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_CONTROL, from, "command", st);
+    state->peer_limits.reading = NULL;
+}

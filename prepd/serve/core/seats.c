@@ -1,0 +1,138 @@
+/* seats.c: the workers that are here: how they are found, how they go, and whether the samples that
+ * they had in work are blamed. How they come is in joining.c; what they say is in
+ * worker_messages.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/core/dispatch_state.h"
+
+worker_seat *seat_find(dispatch *state, const wire_peer *peer)
+{
+    for (worker_seat *worker = state->seats; worker; worker = worker->next)
+        if (worker->peer.size == peer->size && memcmp(worker->peer.id, peer->id, peer->size) == 0)
+            return worker;
+    return NULL;
+}
+
+worker_seat *seat_of_pid(dispatch *state, pid_t pid)
+{
+    for (worker_seat *worker = state->seats; worker; worker = worker->next)
+        if (worker->local && worker->pid == pid)
+            return worker;
+    return NULL;
+}
+
+static void remove_seat(dispatch *state, worker_seat *worker)
+{
+    worker_seat **at = &state->seats;
+    while (*at && *at != worker)
+        at = &(*at)->next;
+    if (*at) {
+        *at = worker->next;
+        state->n_seats--;
+    }
+    free(worker);
+}
+
+source *lease_source(const lease *leased)
+{
+    return leased->kind == LEASE_ROW ? ((consumer_seat *)leased->owner)->src : leased->owner;
+}
+
+void seats_quarantine(dispatch *state, source *section, int64_t id, const char *cause)
+{
+    bool fresh = false;
+    if (quarantine_add(&section->bad, id, cause, &fresh) != ST_OK) {
+        dispatch_fail(state, ST_NO_MEMORY);
+        return;
+    }
+    if (!fresh)
+        return;
+    for (consumer_seat *to = state->consumer_seats; to; to = to->next)
+        if (to->src == section && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
+            dispatch_fail(state, ST_NO_MEMORY);
+            return;
+        }
+    outside_warn(&state->outside, "sample quarantined section=%s id=%lld cause=\"%s\"",
+                 section->name, (long long)id, cause);
+    state->counts.quarantined++;
+}
+
+void seats_condemn(dispatch *state, const lease *leased, int64_t item, const char *cause)
+{
+    int64_t id;
+    for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
+        seats_quarantine(state, lease_source(leased), id, cause);
+}
+
+/* Counts a lease whose worker went, and quarantines or refuses the item that is found to be poison.
+ */
+static void lose_lease(dispatch *state, lease *leased, loss how, const char *what)
+{
+    int64_t item = LEASE_NO_ITEM;
+    char cause[160];
+    if (!leased->owner) { /* its consumer has left */
+        lease_free(&leased);
+        return;
+    }
+    state->counts.leases_lost++;
+    if (how == LOSS_CRASH)
+        state->counts.crashes++;
+    else if (how == LOSS_TIMEOUT)
+        state->counts.timeouts++;
+    else if (how == LOSS_BREACH)
+        state->counts.breaches++;
+    else
+        state->counts.outside++;
+    if (lease_lost(&state->book, leased, how, &item) != LEASE_POISON)
+        return;
+    if (how == LOSS_TIMEOUT)
+        snprintf(cause, sizeof(cause), "takes a worker longer than %.3g s (prepd.sample_timeout)",
+                 state->options->prepd_sample_timeout);
+    else
+        snprintf(cause, sizeof(cause), "ends its worker: %s", what);
+    if (leased->kind == LEASE_ROW) {
+        seats_condemn(state, leased, item, cause);
+        return;
+    }
+    outside_warn(&state->outside, "index: item %lld refused cause=\"%s\"", (long long)item, cause);
+    if (index_build_poison(state, leased, item, cause) != ST_OK)
+        dispatch_fail(state, status_last()->code);
+}
+
+void seat_give_back(dispatch *state, lease *leased)
+{
+    if (leased && leased->owner)
+        lease_unbegun(&state->book, leased);
+    else if (leased)
+        lease_free(&leased); /* its consumer has left */
+}
+
+void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
+{
+    lease *leased = worker->work;
+    seat_give_back(state, worker->ahead);
+    if (leased || how != LOSS_OUTSIDE)
+        outside_info(&state->outside, "worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
+                     leased ? ", its lease is given again" : "", (int)worker->pid, worker->host,
+                     what);
+    remove_seat(state, worker);
+    if (leased)
+        lose_lease(state, leased, how, what);
+}
+
+void seat_unreachable(const dispatch *state, worker_seat *worker)
+{
+    if (!worker->local && !worker->lost_ns)
+        worker->lost_ns = state->now_ns;
+}
+
+void seat_retire(dispatch *state, worker_seat *worker, bool again)
+{
+    const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
+    if (outside_send_json(&state->outside, DOOR_WORKERS, &worker->peer, KIND_BYE, 0, json,
+                          strlen(json)) != ST_OK)
+        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    remove_seat(state, worker);
+}

@@ -1,0 +1,125 @@
+/* worker_messages.c: gives each message from the workers' endpoint to the file that handles it.
+ *
+ * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
+ * message from a worker without a seat or without a lease is late and is dropped, since the lease
+ * has been given again by then. */
+
+#include "prepd/serve/core/dispatch_state.h"
+
+/* The worker has begun its work, so what it dies of from now on may be a sample's doing. */
+static void begun(dispatch *state, worker_seat *worker)
+{
+    worker->begun = true;
+    local_begun(state, worker->local ? worker->pid : 0);
+}
+
+/* The worker left between two leases. A lease that was on its way to it was not begun, so it does
+ * not count as lost. */
+static void left(dispatch *state, worker_seat *worker)
+{
+    if (worker->unbegun) {
+        seat_give_back(state, worker->work);
+        worker->work = NULL;
+    }
+    seat_gone(state, worker, LOSS_OUTSIDE, "left");
+}
+
+/* The worker cannot continue and says why. If it has not begun any work, no sample is to blame: the
+ * reason is its model folder, say, or its memory. */
+static void give_up(dispatch *state, worker_seat *worker, const json_value *said, const char *name)
+{
+    const status code = wire_error(said, name);
+    const char *why = json_text(json_find(said, "message"), "no reason given");
+    if (!worker->begun && worker->local && FAIL(code, "workers cannot begin: %s", why) == code)
+        local_said_why(state, worker->pid);
+    seat_gone(state, worker, worker->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
+}
+
+/* The message is late, or from a peer without a seat. Its lease has been given again; it may join
+ * anew. */
+static status send_away(dispatch *state, const wire_peer *from)
+{
+    static const char json[] = "{\"again\":true}";
+    if (outside_send_json(&state->outside, DOOR_WORKERS, from, KIND_BYE, 0, json,
+                          sizeof(json) - 1) != ST_OK)
+        outside_debug(&state->outside, "late worker could not be told: %s", status_text());
+    return ST_OK;
+}
+
+static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *message,
+                          const char *name)
+{
+    frame head;
+    json_value *said = NULL;
+    worker_seat *worker = seat_find(state, from);
+    TRY(frame_decode(wire_msg_part(message, 0), name, &head));
+    if (worker)
+        worker->heard_ns = state->now_ns;
+    if (worker && !worker->begun &&
+        (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
+        begun(state, worker);
+    if (head.kind == KIND_ROW)
+        return worker ? answer_row(state, worker, &head, message, name) : send_away(state, from);
+    TRY(wire_read_json(message, name, &head, &said));
+    status st = ST_OK;
+    if (head.kind == KIND_JOIN && json_find(said, "keeps"))
+        st = supervisor_heard(state, from, name);
+    else if (head.kind == KIND_JOIN)
+        st = seat_join(state, from, name, said);
+    else if (head.kind == KIND_HELLO)
+        st = FAIL_IN(ST_PROTOCOL, name,
+                     "a worker does not send hello. This is the endpoint of workers; trainers "
+                     "connect to prepd.endpoint itself");
+    else if (!worker)
+        st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(state, from) : ST_OK;
+    else if (head.kind == KIND_ON)
+        st = answer_on(state, worker, &head, said, name);
+    else if (head.kind == KIND_RECORDS)
+        st = answer_records(state, worker, &head, said, name);
+    else if (head.kind == KIND_FAILED)
+        st = answer_failed(state, worker, &head, said, name);
+    else if (head.kind == KIND_BYE)
+        left(state, worker);
+    else if (head.kind == KIND_ERROR)
+        give_up(state, worker, said, name);
+    else
+        st = FAIL_IN(ST_PROTOCOL, name, "a worker does not send %s", frame_kind_name(head.kind));
+    json_free(&said);
+    return st;
+}
+
+/* Dismisses a worker that broke the protocol. Its lease is given again and no sample is blamed,
+ * however often this happens, since such a worker proves nothing. A local worker is killed as well.
+ */
+static void dismiss(dispatch *state, worker_seat *worker)
+{
+    if (worker->local)
+        local_kill(state, worker->pid);
+    else
+        breach_note(&state->breaches, worker->from, state->now_ns);
+    seat_gone(state, worker, LOSS_BREACH, "broke the protocol");
+}
+
+/* Acts on the failure of a worker's message, which is the worker's fault, or its end. */
+static void refuse_worker(dispatch *state, const wire_peer *from, status st)
+{
+    worker_seat *worker = seat_find(state, from);
+    if (worker && st == ST_UNAVAILABLE) {
+        seat_unreachable(state, worker);
+        return;
+    }
+    peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_WORKERS, from, "worker", st);
+    if (worker)
+        dismiss(state, worker);
+}
+
+void seat_message(dispatch *state, const wire_peer *from, wire_msg *message)
+{
+    char name[WIRE_PEER_TEXT];
+    wire_peer_print(from, name);
+    state->peer_limits.reading = from;
+    const status st = seat_handle(state, from, message, name);
+    if (st != ST_OK && !state->stopping)
+        refuse_worker(state, from, st);
+    state->peer_limits.reading = NULL;
+}

@@ -1,0 +1,194 @@
+/* daemon.c: the daemon's start, its loop and its end.
+ *
+ * A turn of the loop waits for sockets, signals and the metrics port, hands what has come to the
+ * core (workers first, since they bring what consumers wait for), and lets the core act. Nothing in
+ * a turn waits for a peer. */
+#include "prepd/serve/daemon.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/proc.h"
+#include "common/program/bar.h"
+#include "common/program/log.h"
+#include "prepd/serve/notify.h"
+#include "prepd/serve/shell.h"
+
+enum {
+    TICK_MS = 100,
+    OPENING_MS = 5,
+    LEAVING_MS = 5,
+};
+
+/* Raises the limit of open descriptors to what the system allows, since every connection is one. */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        log_debug("descriptor limit stays: %s", strerror(errno));
+}
+
+static bool is_ending(const dispatch *state)
+{
+    return state->stopping || state->draining;
+}
+
+/* Opens the training data and waits for it. Reading a large data set takes time and its file system
+ * may hang, so signals are handled meanwhile. If another prepd builds the index, the wait for that
+ * happens in the loop instead. */
+static status open_train(shell *around)
+{
+    dispatch *state = around->core;
+    TRY(dispatch_open(state));
+    while (!state->train.opened && !state->train.waits_for && !is_ending(state)) {
+        wire_wait signals = {.fd = around->signal_fd};
+        TRY(wire_poll(&signals, 1, OPENING_MS));
+        signals_read(around);
+        source_advance(around, &state->train);
+    }
+    state->stopping |= state->draining;
+    return ST_OK;
+}
+
+static status open_metrics(shell *around)
+{
+    const char *at = around->options->metrics_listen;
+    return at[0] ? http_open(at, metrics_answer, around->core, &around->metrics) : ST_OK;
+}
+
+static status new_core(shell *around, bool for_command)
+{
+    if (gethostname(around->host, sizeof(around->host) - 1) != 0)
+        snprintf(around->host, sizeof(around->host), "localhost");
+    const daemon_place place = {.pid = getpid(),
+                                .host = around->host,
+                                .cpus = proc_cpus(),
+                                .build = prepd_build,
+                                .for_command = for_command,
+                                .on_one_machine = wire_is_ipc(around->options->prepd_endpoint)};
+    const outside world = shell_outside(around);
+    TRY(dispatch_new(around->options, &place, &world, clock_ns(), &around->core));
+    around->told_ns = around->core->counts.tick_ns;
+    return ST_OK;
+}
+
+static status start(shell *around)
+{
+    raise_descriptors();
+    TRY(proc_self_path(around->self, sizeof(around->self)));
+    TRY(proc_signal_fd(&around->signal_fd));
+    /* An address that cannot be used is told before data is read for minutes. */
+    TRY(doors_may_open(around));
+    TRY(open_metrics(around));
+    http_close(&around->metrics);
+    /* The data is opened before there is a socket: a consumer that sees a socket waits for the
+     * daemon, and would wait in vain if the data cannot be opened. */
+    TRY(open_train(around));
+    if (around->core->stopping)
+        return ST_OK;
+    TRY(open_metrics(around));
+    TRY(doors_open(around));
+    return dispatch_begin(around->core);
+}
+
+static void tick_shell(shell *around)
+{
+    const int64_t now = clock_ns();
+    if (now - around->ticked_ns < (int64_t)TICK_MS * 1000000)
+        return;
+    around->ticked_ns = now;
+    progress_watchdog(around, now);
+    progress_tell(around, now);
+}
+
+/* Hands what has come to the core. */
+static status read_all(shell *around)
+{
+    signals_read(around);
+    TRY(doors_read(around, DOOR_WORKERS));
+    processes_reap(around);
+    fingerprint_pipe_read(around);
+    TRY(doors_read(around, DOOR_CONSUMERS));
+    TRY(doors_read(around, DOOR_CONTROL));
+    source_advance(around, &around->core->train);
+    source_advance(around, &around->core->eval);
+    return ST_OK;
+}
+
+static status serve(shell *around)
+{
+    dispatch *state = around->core;
+    while (!state->stopping) {
+        wire_wait wait[] = {{.socket = around->socket[DOOR_WORKERS]},
+                            {.socket = around->socket[DOOR_CONSUMERS]},
+                            {.socket = around->socket[DOOR_CONTROL]},
+                            {.fd = around->signal_fd},
+                            {.fd = around->pipe.pid ? around->pipe.fd : -1},
+                            {.fd = http_fd(around->metrics)}};
+        TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), state->plans_wait ? 0 : TICK_MS));
+        const int64_t began_ns = clock_ns();
+        TRY(read_all(around));
+        dispatch_at(state, clock_ns());
+        dispatch_turn(state);
+        tick_shell(around);
+        if (around->reload) {
+            around->reload = false;
+            reload_options(around);
+        }
+        http_run(around->metrics);
+        dispatch_took(state, clock_ns() - began_ns);
+    }
+    return ST_OK;
+}
+
+/* Stops the core and waits for the children. A second signal ends the wait. */
+static void stop(shell *around)
+{
+    dispatch *state = around->core;
+    notify_send("STOPPING=1\n");
+    dispatch_at(state, clock_ns());
+    dispatch_stop(state);
+    fingerprint_pipe_forget(around);
+    for (;;) {
+        processes_reap(around);
+        signals_read(around);
+        dispatch_at(state, clock_ns());
+        if (dispatch_stopped(state))
+            break;
+        usleep(LEAVING_MS * 1000);
+    }
+    http_close(&around->metrics);
+    doors_close(around);
+    dispatch_free(&around->core);
+    if (around->signal_fd >= 0)
+        close(around->signal_fd);
+}
+
+status daemon_run(conf *options, char *const *args, int n_args, bool for_command)
+{
+    shell around = {.options = options, .args = args, .n_args = n_args, .signal_fd = -1};
+    TRY(new_core(&around, for_command));
+    status st = start(&around);
+    if (st == ST_OK && !around.core->stopping) {
+        log_info("serving endpoint=%s workers=%d", options->prepd_endpoint,
+                 around.core->local.target);
+        notify_send("READY=1\n");
+        st = serve(&around);
+    }
+    if (st != ST_OK)
+        dispatch_fail(around.core, st);
+    st = around.core->outcome;
+    const status_note cause = around.core->cause;
+    stop(&around);
+    if (st != ST_OK)
+        status_set(&cause);
+    return st;
+}

@@ -1,0 +1,20 @@
+/* doors.h: reads messages at an endpoint, as many as a turn of the loop has room for, so that no
+ * peer keeps the others waiting. */
+#ifndef TESSERA_PREPD_SERVE_DOORS_H
+#define TESSERA_PREPD_SERVE_DOORS_H
+
+#include "prepd/serve/core/peer_limits.h"
+
+/* Who takes the messages: those that can be read, and those that break the limits. */
+typedef struct door_handler {
+    void (*take)(void *user, door at, const wire_peer *from, wire_msg *message);
+    void (*refuse)(void *user, door at, const wire_peer *from, status st);
+    void *user;
+} door_handler;
+
+WARN_UNUSED status door_read(wire_socket *socket, door at, const peer_limits *limits,
+                             const door_handler *to);
+/* Logs and counts the peers that ZeroMQ's side refused on these sockets since the last call. */
+void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits);
+
+#endif

@@ -1,0 +1,96 @@
+/* shell.h: the world around the dispatcher's core (core/outside.h): sockets, processes, files,
+ * signals, the clock. No other folder includes it.
+ *
+ * The shell turns what happens into events of the core, and what the core wants into system calls.
+ * It decides nothing about rows, leases or peers. */
+#ifndef TESSERA_PREPD_SERVE_SHELL_H
+#define TESSERA_PREPD_SERVE_SHELL_H
+
+#include "prepd/serve/core/dispatch.h"
+#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/http.h"
+#include "prepd/serve/io_threads.h"
+
+/* What has come of a line that the process that makes fingerprints is writing. */
+typedef struct fingerprint_pipe {
+    pid_t pid; /* 0: there is none */
+    int fd;
+    char text[4096];
+    size_t text_bytes;
+} fingerprint_pipe;
+
+typedef struct shell {
+    dispatch *core;
+    conf *options;     /* the caller's; the core reads them as well */
+    char *const *args; /* [n_args] the command line of the options, which SIGHUP reads again */
+    int n_args;
+    int reloaded; /* options that the last reload changed */
+    bool reload;  /* SIGHUP has come */
+    wire *net;
+    io_threads io;
+    wire_socket *socket[N_DOORS];
+    char *endpoint[N_DOORS]; /* that of consumers is the options' own; the others are on the heap */
+    char *local_endpoint;    /* heap; where local workers find that of workers */
+    char self[STATUS_PATH_MAX];
+    char host[64];
+    int signal_fd;
+    http *metrics; /* NULL if metrics.listen is empty */
+    fingerprint_pipe pipe;
+    int64_t ticked_ns, watchdog_ns;
+    int64_t told_ns;          /* when the rates were measured that were told last */
+    int64_t index_told_ns[2]; /* of each section */
+} shell;
+
+/* system_calls.c */
+outside shell_outside(shell *shell); /* the table of this shell; it borrows the shell */
+
+/* endpoints.c */
+WARN_UNUSED status doors_may_open(shell *shell); /* before data is read: fails as binding would */
+WARN_UNUSED status doors_open(shell *shell);
+/* Hands the messages that have come at one door to the core, as many as a turn has room for. */
+WARN_UNUSED status doors_read(shell *shell, door at);
+void doors_tell(shell *shell); /* logs which peers ZeroMQ's side refused */
+void doors_close(shell *shell);
+
+/* processes.c */
+WARN_UNUSED status start_worker(shell *shell, pid_t *out_pid);
+WARN_UNUSED status start_fingerprinting(shell *shell, const char *only, pid_t *out_pid);
+void end_process(shell *shell, pid_t pid, bool at_once);
+void processes_reap(shell *shell);          /* tells the core which children have ended */
+void fingerprint_pipe_read(shell *shell);   /* tells the core what the prints process has written */
+void fingerprint_pipe_forget(shell *shell); /* the daemon ends */
+
+/* source.c */
+WARN_UNUSED status source_want(shell *shell, source *section);
+/* Takes over what the thread has opened, once it is done, and tells the core. */
+void source_advance(shell *shell, source *section);
+/* Writes the sealed index to its file, if it has one, and gives the lock back. */
+void source_keep_index(source *section);
+void source_done(source *section);
+
+/* source_index.c */
+/* A hash of what index records depend on: the data set, the tokenizer and some options. A change of
+ * any of them builds the index anew. */
+WARN_UNUSED status source_index_key(const source *source, hash128 *out);
+/* Loads source->index from its file. NO_INPUT if there is no file or it does not fit the data. */
+WARN_UNUSED status source_load_index(source *source);
+
+/* signals.c */
+void signals_read(shell *shell); /* reads the signalfd */
+
+/* reload.c */
+void reload_options(shell *shell);
+
+/* daemon_progress.c */
+void progress_tell(shell *shell, int64_t now); /* to a terminal, the log and the service manager */
+/* Tells the service manager, as often as it wants to hear it, that the loop turns and that work
+ * comes back. */
+void progress_watchdog(shell *shell, int64_t now);
+
+/* metrics.c */
+const char *metrics_unhealthy(const dispatch *dispatch, int64_t now); /* why; NULL if healthy */
+const char *metrics_unready(const dispatch *dispatch);                /* why; NULL if ready */
+/* An http_handler; `user` is the dispatch. */
+int metrics_answer(void *user, const char *path, FILE *out, const char **out_type);
+
+#endif

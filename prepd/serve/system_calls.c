@@ -1,0 +1,132 @@
+/* system_calls.c: fills the core's table of what it may ask of the world (core/outside.h). */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/proc.h"
+#include "common/program/log.h"
+#include "prepd/dataset/file_error.h"
+#include "prepd/serve/ship.h"
+#include "prepd/serve/shell.h"
+
+static status send_message(void *user, door at, const wire_peer *to, wire_msg *message)
+{
+    const shell *around = (const shell *)user;
+    return wire_send(around->socket[at], to, message);
+}
+
+static void know_worker(void *user, const wire_peer *worker)
+{
+    const shell *around = (const shell *)user;
+    wire_know(around->socket[DOOR_WORKERS], worker);
+}
+
+static void peer_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT])
+{
+    (void)user;
+    wire_peer_host(peer, out);
+}
+
+static status call_start_worker(void *user, pid_t *out_pid)
+{
+    return start_worker((shell *)user, out_pid);
+}
+
+static status call_start_prints(void *user, const char *only, pid_t *out_pid)
+{
+    return start_fingerprinting((shell *)user, only, out_pid);
+}
+
+static void call_end_process(void *user, pid_t pid, bool at_once)
+{
+    end_process((shell *)user, pid, at_once);
+}
+
+static status want_section(void *user, source *section)
+{
+    return source_want((shell *)user, section);
+}
+
+static void close_section(void *user, source *section)
+{
+    (void)user;
+    source_done(section);
+}
+
+static void keep_index(void *user, source *section)
+{
+    (void)user;
+    source_keep_index(section);
+}
+
+static void stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
+                       int64_t *out_mtime_ns)
+{
+    (void)user;
+    dataset_image_stat(section->data, image, out_bytes, out_mtime_ns);
+}
+
+static sight look_at(void *user, const source *section, const char *file, int64_t *out_size)
+{
+    char path[PATH_MAX];
+    struct stat info;
+    (void)user;
+    snprintf(path, sizeof(path), "%s/%s", section->data->adapter->root(section->data), file);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return file_error_is_its_own(errno) ? SIGHT_GONE : SIGHT_TROUBLE;
+    *out_size = fstat(fd, &info) == 0 ? (int64_t)info.st_size : 0;
+    close(fd);
+    return SIGHT_THERE;
+}
+
+static status call_ship_file(void *user, const source *section, int64_t image,
+                             const image_place *place, const int64_t *index, int64_t count,
+                             wire_msg *parts, json_writer *out)
+{
+    (void)user;
+    return ship_file(section->data, image, place, index, count, &section->options, parts, out);
+}
+
+static int64_t memory_bytes(void *user)
+{
+    (void)user;
+    return proc_rss_bytes();
+}
+
+static bool is_logged(void *user, int level)
+{
+    (void)user;
+    return log_on(level);
+}
+
+static void write_log(void *user, int level, const char *line)
+{
+    (void)user;
+    log_event(level, "%s", line);
+}
+
+outside shell_outside(shell *around)
+{
+    return (outside){
+        .shell = around,
+        .send = send_message,
+        .know_worker = know_worker,
+        .peer_host = peer_host,
+        .start_worker = call_start_worker,
+        .start_fingerprinting = call_start_prints,
+        .end_process = call_end_process,
+        .want_section = want_section,
+        .close_section = close_section,
+        .keep_index = keep_index,
+        .stat_image = stat_image,
+        .look_at = look_at,
+        .ship_file = call_ship_file,
+        .memory_bytes = memory_bytes,
+        .logs = is_logged,
+        .log = write_log,
+    };
+}
