@@ -88,6 +88,20 @@ static status find_before(index_build *build, int64_t number, arena *memory)
     return st;
 }
 
+/* How many bytes of text a sample adds to a lease whose first sample is `first`: its own, and those
+ * of the text that it is compared with, unless the lease has that one anyway (put_after). */
+static status count_text(index_build *build, const sample *smp, int64_t number, int64_t first,
+                         arena *memory, int64_t *out)
+{
+    const int64_t back = build->before ? predecessors_back(build->before, number) : 0;
+    const dataset *data = build->src->data;
+    sample other = {0};
+    if (back > 0 && number - back < first)
+        TRY(data->adapter->outline(data, number - back, memory, &other));
+    *out = smp->text_bytes + other.text_bytes;
+    return ST_OK;
+}
+
 /* Makes a lease of texts. Samples that the adapter refuses are recorded at once; the others go to a
  * worker. */
 static status produce_texts(dispatch *state, source *section, lease **out)
@@ -107,9 +121,11 @@ static status produce_texts(dispatch *state, source *section, lease **out)
             TRY(index_put_sample(section->index, build->next_sample, &refused));
             build->left--;
         } else {
+            int64_t more;
             TRY(find_before(build, build->next_sample, memory));
             item[count++] = build->next_sample;
-            bytes += smp.text_bytes;
+            TRY(count_text(build, &smp, build->next_sample, item[0], memory, &more));
+            bytes += more;
         }
     }
     if (count == 0)

@@ -346,6 +346,44 @@ static void test_index_build_waits__for_the_predecessor(void **state)
     arena_done(&all.state.scratch);
 }
 
+/* The first text is longer than a lease of texts may be. */
+static status outline_long_first(const dataset *set, int64_t index, arena *memory, sample *out)
+{
+    TRY(make_sample(set, index, memory, out));
+    out->text_bytes = index == 0 ? 4 << 20 : 10;
+    return ST_OK;
+}
+
+/* A lease of texts is as long as the texts that are in it, those before them included: the second
+ * text, which goes with the first one beside it, leaves no room for the third. */
+static void test_index_build_produce__counts_the_predecessors(void **state)
+{
+    (void)state;
+    const index_image picture = {1000, 1, 320, 256, NULL, 0, 0};
+    scene all = {.adapter = vtable};
+    source *train = &all.state.train;
+    all.adapter.outline = outline_long_first;
+    all.data.adapter = &all.adapter;
+    arena_init(&all.state.scratch, 1 << 20);
+    lease_book_init(&all.state.book, 1);
+    train->data = &all.data;
+    train->build = (index_build){.src = train, .active = true, .left = SAMPLES, .next_image = 1};
+    assert_ok(index_new(SAMPLES, 1, &train->index));
+    assert_ok(index_put_image(train->index, 0, &picture));
+    assert_ok(predecessors_new(&all.data, &train->build.before));
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        lease *leased;
+        assert_ok(index_build_produce(&all.state, train, &leased));
+        assert_int_equal(leased->n_items, 1);
+        assert_int_equal(leased->item[0], i);
+        assert_int_equal(predecessors_back(train->build.before, i), i > 0);
+        lease_free(&leased);
+    }
+    predecessors_free(&train->build.before);
+    index_free(&train->index);
+    arena_done(&all.state.scratch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -355,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
         cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),
         cmocka_unit_test(test_index_build_waits__for_the_predecessor),
+        cmocka_unit_test(test_index_build_produce__counts_the_predecessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
