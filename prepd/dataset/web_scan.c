@@ -1,17 +1,11 @@
-/* web_scan.c: finds the tars and reads the headers of their members, once. Members that follow each
- * other and have the same key (the name up to the first dot of its last part) are one sample. */
-#include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
+/* web_scan.c: reads the headers of the members of all tars, once. Members that follow each other
+ * and have the same key (the name up to the first dot of its last part) are one sample, or one for
+ * each record of an array in their .json. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
-#include "common/base/compare.h"
-#include "common/base/utf8.h"
-#include "prepd/dataset/braces.h"
 #include "prepd/dataset/webdataset.h"
 
 enum { MAX_WORDS = 64 << 20 }; /* the most bytes that a .json, .txt or .cls may have */
@@ -65,41 +59,93 @@ static words_kind choose_words(const scanning *scan)
     return txt ? WORDS_TXT : scan->words[WORDS_CLS] ? WORDS_CLS : WORDS_NONE;
 }
 
+/* Adds a sample whose texts were read with this status: one that is bad gets its cause. */
+static status add_sample(webdataset *set, const web_sample *from, status st)
+{
+    web_sample read = *from;
+    if (st == ST_BAD_INPUT)
+        st = blame(set, &read, status_text(), true);
+    TRY(st);
+    TRY(array_room((void **)&set->samples, set->count, &set->capacity, sizeof *set->samples));
+    set->samples[set->count++] = read;
+    return ST_OK;
+}
+
+/* Adds a sample for every record of an array. They all show the images of their key. */
+static status add_records(webdataset *set, const web_sample *key, const json_value *array,
+                          const char *name)
+{
+    const size_t count = json_count(array);
+    set->any_array = true;
+    if (count == 0)
+        return add_sample(set, key,
+                          FAIL_IN(ST_BAD_INPUT, name, "the array in its .json holds no record"));
+    for (size_t k = 0; k < count && !(set->limit && set->count >= set->limit); k++) {
+        web_sample from = *key;
+        char source[2 * TAR_NAME_MAX + 40];
+        chat_record record;
+        arena memory;
+        from.record = (int32_t)k;
+        from.n_records = (int32_t)count;
+        snprintf(source, sizeof source, "%s, record %zu", name, k + 1);
+        TRY(text_pool_format(&set->texts, &from.name, "%s", source));
+        arena_init(&memory, 0);
+        const status st =
+            web_read_record(set, &from, json_item(array, k), source, &memory, &record);
+        arena_done(&memory);
+        TRY(add_sample(set, &from, st));
+    }
+    return ST_OK;
+}
+
+/* Reads the texts of a key that has no cause yet, and adds its sample, or its samples. */
+static status add_read(scanning *scan, const char *name)
+{
+    webdataset *set = scan->set;
+    const web_sample *from = &scan->sample;
+    const char *words = scan->words[from->kind];
+    const size_t length = (size_t)from->words.bytes;
+    json_value *value = NULL;
+    chat_record record;
+    arena memory;
+    status st = from->kind == WORDS_NONE
+                    ? FAIL_IN(ST_BAD_INPUT, name, "the sample has no .json, .txt or .cls")
+                    : ST_OK;
+    if (from->kind == WORDS_JSON)
+        st = web_parse_words(words, length, name, &value);
+    if (st == ST_OK && value && json_typeof(value) == JSON_ARRAY) {
+        st = add_records(set, from, value, name);
+        json_free(&value);
+        return st;
+    }
+    arena_init(&memory, 0);
+    if (st == ST_OK)
+        st = value ? web_read_record(set, from, value, name, &memory, &record)
+                   : web_read_words(set, from, words, length, name, &memory, &record);
+    arena_done(&memory);
+    json_free(&value);
+    return add_sample(set, from, st);
+}
+
 static status finish_sample(scanning *scan)
 {
     webdataset *set = scan->set;
     web_sample *from = &scan->sample;
-    chat_record record;
-    arena memory;
     if (!scan->open)
         return ST_OK;
     scan->open = false;
-    const char *source = text_pool_at(&set->texts, from->name);
-    char copy[2 * TAR_NAME_MAX];
-    snprintf(copy, sizeof copy, "%s", source); /* because the pool moves */
+    char name[2 * TAR_NAME_MAX];
+    snprintf(name, sizeof name, "%s", text_pool_at(&set->texts, from->name)); /* the pool moves */
     from->kind = choose_words(scan);
     from->words = scan->found[from->kind];
-    status st = ST_OK;
-    if (from->kind == WORDS_NONE) {
-        st = FAIL_IN(ST_BAD_INPUT, copy, "the sample has no .json, .txt or .cls");
-    } else if (!from->cause) {
-        arena_init(&memory, 0);
-        st = web_read_words(set, from, scan->words[from->kind], (size_t)from->words.bytes, copy,
-                            &memory, &record);
-        arena_done(&memory);
-    }
-    if (st == ST_BAD_INPUT)
-        st = blame(set, from, status_text(), true);
+    const status st = from->cause ? add_sample(set, from, ST_OK) : add_read(scan, name);
     for (int i = 0; i < WORDS_KINDS; i++) {
         if (scan->words[i])
             hasher_add(scan->hash, scan->words[i], (size_t)scan->found[i].bytes);
         free(scan->words[i]);
         scan->words[i] = NULL;
     }
-    TRY(st);
-    TRY(array_room((void **)&set->samples, set->count, &set->capacity, sizeof *set->samples));
-    set->samples[set->count++] = *from;
-    return ST_OK;
+    return st;
 }
 
 static status begin_sample(scanning *scan, const char *key)
@@ -194,85 +240,6 @@ static status on_member(void *user, const tar_member *member, int fd)
         return add_image(scan, member, is_video(last));
     const words_kind kind = kind_of(last);
     return kind ? add_words(scan, kind, member, fd) : ST_OK;
-}
-
-/* --- shards --- */
-
-static status note_shard(webdataset *set, const char *name)
-{
-    int64_t ignored;
-    if (!utf8_valid(name, strlen(name)))
-        return FAIL_IN(
-            ST_BAD_INPUT, name,
-            "the name of the tar is not UTF-8, but the messages to workers are: rename it");
-    return name_list_append(&set->shards, name, strlen(name), &ignored);
-}
-
-static status add_shard(void *user, const char *path)
-{
-    webdataset *set = (webdataset *)user;
-    const char *under = path + strlen(set->root);
-    return note_shard(set, under + (*under == '/'));
-}
-
-static status shards_of_folder(webdataset *set, const conf *options)
-{
-    struct dirent *entry;
-    char **names = NULL;
-    int64_t count = 0, capacity = 0, others = 0;
-    status st = ST_OK;
-    DIR *dir = opendir(set->root);
-    if (!dir)
-        return FAIL_IN(ST_NO_INPUT, set->root, "data.path cannot be read as a folder: %s",
-                       strerror(errno));
-    while ((entry = readdir(dir))) {
-        const size_t size = strlen(entry->d_name);
-        if (size < 5 || strcmp(entry->d_name + size - 4, ".tar") != 0)
-            continue;
-        if (!name_has_split(entry->d_name, size - 4, options->data_split)) {
-            others++;
-            continue;
-        }
-        TRY_OR(done, array_room((void **)&names, count, &capacity, sizeof *names));
-        names[count] = strdup(entry->d_name);
-        if (!names[count++]) {
-            st = FAIL(ST_NO_MEMORY, "no memory for a name");
-            goto done;
-        }
-    }
-    if (count == 0)
-        st = FAIL_IN(
-            ST_NO_INPUT, set->root,
-            "the folder holds no tar file whose name has data.split \"%s\" as a word (%" PRId64
-            " others); data.path may also be one file, or a name with braces: "
-            "shards/{00000..00127}.tar",
-            options->data_split, others);
-    else
-        qsort(names, (size_t)count, sizeof *names, compare_texts);
-    for (int64_t k = 0; k < count && st == ST_OK; k++)
-        st = note_shard(set, names[k]);
-done:
-    for (int64_t k = 0; k < count; k++)
-        free(names[k]);
-    free(names);
-    closedir(dir);
-    return st;
-}
-
-status web_find_shards(webdataset *set, const conf *options)
-{
-    struct stat info;
-    if (snprintf(set->root, sizeof set->root, "%s", options->data_path) >= (int)sizeof set->root)
-        return FAIL_IN(ST_CONFIG, options->data_path, "data.path is too long");
-    if (stat(set->root, &info) == 0 && S_ISDIR(info.st_mode))
-        return shards_of_folder(set, options);
-    char *brace = strchr(set->root, '{');
-    if (brace)
-        *brace = 0;
-    char *slash = strrchr(set->root, '/');
-    if (slash)
-        *slash = 0;
-    return braces_expand(options->data_path, add_shard, set);
 }
 
 status web_scan(webdataset *set, hasher *hash)

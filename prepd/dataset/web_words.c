@@ -42,31 +42,43 @@ static status answer_alone(const webdataset *set, const char *text, size_t lengt
     return ST_OK;
 }
 
+status web_parse_words(const char *bytes, size_t length, const char *source, json_value **out)
+{
+    char what[STATUS_MESSAGE_MAX];
+    if (json_parse(bytes, length, source, out) == ST_OK)
+        return ST_OK;
+    const long long line = (long long)status_last()->line;
+    snprintf(what, sizeof what, "%s", status_last()->message);
+    return FAIL_IN(ST_BAD_INPUT, source, ".json, line %lld: %s", line, what);
+}
+
+status web_read_record(const webdataset *set, const web_sample *from, const json_value *record,
+                       const char *source, arena *memory, chat_record *out)
+{
+    const json_value *caption = json_find(record, "caption");
+    chat_rules rules = set->rules;
+    bool *video;
+    TRY(arena_calloc(memory, (size_t)from->n_images + 1, sizeof *video, (void **)&video));
+    for (int32_t k = 0; k < from->n_images; k++)
+        video[k] = set->images[from->first_image + k].video;
+    rules.outside = true;
+    rules.n_outside = from->n_images;
+    rules.outside_video = video;
+    return !chat_record_is(record) && caption && json_typeof(caption) == JSON_TEXT
+               ? answer_alone(set, json_text(caption, ""), json_text_size(caption), from, source,
+                              memory, out)
+               : chat_record_read(record, &rules, source, memory, out);
+}
+
 status web_read_words(const webdataset *set, const web_sample *from, const char *bytes,
                       size_t length, const char *source, arena *memory, chat_record *out)
 {
     json_value *value = NULL;
-    chat_rules rules = set->rules;
-    bool *video;
     if (from->kind != WORDS_JSON)
         return answer_alone(set, bytes, length, from, source, memory, out);
-    TRY(arena_calloc(memory, (size_t)from->n_images + 1, sizeof *video, (void **)&video));
-    for (int32_t k = 0; k < from->n_images; k++)
-        video[k] = set->images[from->first_image + k].video;
-    if (json_parse(bytes, length, source, &value) != ST_OK) {
-        char what[STATUS_MESSAGE_MAX];
-        const long long line = (long long)status_last()->line;
-        snprintf(what, sizeof what, "%s", status_last()->message);
-        return FAIL_IN(ST_BAD_INPUT, source, ".json, line %lld: %s", line, what);
-    }
-    const json_value *caption = json_find(value, "caption");
-    rules.outside = true;
-    rules.n_outside = from->n_images;
-    rules.outside_video = video;
-    status st = !chat_record_is(value) && caption && json_typeof(caption) == JSON_TEXT
-                    ? answer_alone(set, json_text(caption, ""), json_text_size(caption), from,
-                                   source, memory, out)
-                    : chat_record_read(value, &rules, source, memory, out);
+    TRY(web_parse_words(bytes, length, source, &value));
+    const json_value *record = from->n_records ? json_item(value, (size_t)from->record) : value;
+    const status st = web_read_record(set, from, record, source, memory, out);
     json_free(&value);
     return st;
 }

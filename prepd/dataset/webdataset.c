@@ -1,7 +1,8 @@
 /* webdataset.c: the adapter of WebDataset tars. Consecutive members of the same key (the name up to
  * the first dot of its last part) are a sample: its images (.jpg, .jpeg, .png, .webp), its videos
  * (.mp4, .m4v, .mov, .mkv, .webm, .avi, .ts), and its texts from a .json (a record as in
- * conversations, or "caption"), a .txt or a .cls.
+ * conversations, or "caption"), a .txt or a .cls. A .json that is an array of such records makes as
+ * many samples, which show the same images.
  *
  * Opening reads the headers once (web_scan.c). Workers read images from their places in the tar,
  * and texts are read again when they are wanted (web_words.c). */
@@ -66,6 +67,8 @@ static status web_open(const conf *options, dataset **out)
     if (set->any_video)
         hasher_add(hash, "videos",
                    6); /* so that data without videos keep the identity they always had */
+    if (set->any_array)
+        hasher_add(hash, "arrays", 6); /* for the same reason */
     set->identity = hasher_value(hash);
     set->numbers = (int32_t *)malloc(((size_t)set->n_images + 1) * sizeof *set->numbers);
     if (!set->numbers) {
@@ -140,7 +143,7 @@ static status web_outline(const dataset *base, int64_t index, arena *memory, sam
         .cause = from->cause ? text_pool_at(&set->texts, from->cause) : NULL,
         .images = set->numbers + from->first_image,
         .n_images = from->cause ? 0 : from->n_images,
-        .text_bytes = from->words.bytes,
+        .text_bytes = from->words.bytes / (from->n_records ? from->n_records : 1),
     };
     return ST_OK;
 }

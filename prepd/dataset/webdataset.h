@@ -1,5 +1,5 @@
 /* webdataset.h: what the adapter of WebDataset tars keeps in memory after it has read the headers
- * of all members. Internal to webdataset.c, web_scan.c and web_words.c. */
+ * of all members. Internal to webdataset.c and the web_*.c. */
 #ifndef TESSERA_PREPD_DATASET_WEBDATASET_H
 #define TESSERA_PREPD_DATASET_WEBDATASET_H
 
@@ -28,6 +28,7 @@ typedef struct web_sample {
     int64_t name, cause; /* offsets in webdataset.texts; a usable sample has the cause 0 */
     int64_t first_image; /* position in webdataset.images */
     int32_t n_images, shard;
+    int32_t record, n_records; /* which of how many in the array of a .json; 0 of 0: no array */
     words_kind kind;
 } web_sample;
 
@@ -44,15 +45,16 @@ typedef struct webdataset {
     int32_t *numbers; /* [n_images] 0, 1, 2, ...: sample.images points into it, because the images
                        * of a sample are consecutive */
     int64_t n_images, image_capacity;
-    bool any_video;
+    bool any_video, any_array; /* of records in a .json */
     text_pool texts;
     hash128 identity;
 } webdataset;
 
-/* web_scan.c: finds the tars of data.path. */
+/* web_shards.c: finds the tars of data.path. */
 WARN_UNUSED status web_find_shards(webdataset *set, const conf *options);
-/* Reads the headers of all members into samples and images, and the words of each sample to check
- * them. Adds to `hash` everything that a sample can show, except for the bytes of images. */
+/* web_scan.c: reads the headers of all members into samples and images, and the words of each
+ * sample to check them. Adds to `hash` everything that a sample can show, except for the bytes of
+ * images. */
 WARN_UNUSED status web_scan(webdataset *set, hasher *hash);
 
 /* web_words.c: turns bytes[length] of the member that from->kind names into turns. The sample's
@@ -60,6 +62,13 @@ WARN_UNUSED status web_scan(webdataset *set, hasher *hash);
 WARN_UNUSED status web_read_words(const webdataset *set, const web_sample *from, const char *bytes,
                                   size_t length, const char *source, arena *memory,
                                   chat_record *out);
+/* The same in two steps, for a .json that may be an array: parses it, and reads one of its records.
+ * The caller frees the value. */
+WARN_UNUSED status web_parse_words(const char *bytes, size_t length, const char *source,
+                                   json_value **out);
+WARN_UNUSED status web_read_record(const webdataset *set, const web_sample *from,
+                                   const json_value *record, const char *source, arena *memory,
+                                   chat_record *out);
 /* Reads the bytes of a member of the open tar `fd`, terminated; the caller frees them. */
 WARN_UNUSED status web_read_place(int fd, const char *path, member_place at, char **out);
 

@@ -97,6 +97,42 @@ def videos_in_tars():
             check(words in said, f"{words!r} is not in\n{said}")
 
 
+def questions_of_one_picture_stand_in_an_array():
+    """They are the samples, and share the pictures, that records in a file are and share."""
+    with Folder(images=16) as f:
+        asked, members, records = {}, [], []
+        for image, question, answer in load(f):
+            asked.setdefault(image, []).append({"question": question, "answer": answer})
+        first, second, *_ = asked
+        for k, (image, several) in enumerate(asked.items()):
+            members += [(f"{k:03}.jpg", picture(f, image)), (f"{k:03}.json", several if len(several) > 1 else several[0])]
+            records += [{"image": image, **r} for r in several]
+        talk = {"messages": [{"role": "user", "content": "<image> and <image>?"}, {"role": "assistant", "content": "two"}]}
+        same = {"question": "Same?", "answer": "no"}
+        members += [("pair.0.jpg", picture(f, first)), ("pair.1.jpg", picture(f, second)),
+                    ("pair.json", [talk, same, {"caption": "both"}])]
+        records += [{"images": [first, second], **r} for r in (talk, same, {"question": "<image><image>Describe it.", "answer": "both"})]
+        path, file = write_tar(in_data(f, "q.tar"), members), write_lines(in_data(f, "q.jsonl"), records)
+        for group in ("shared_image", "shared_prefix"):
+            more = {"training__epochs": 1, "data__prompt": "Describe it.", "data__group": group}
+            want = stream_of(f, options(data__format="conversations", data__path=file, **more))
+            check([fingerprint(r) for r in stream_of(f, form(path, **more))] == [fingerprint(r) for r in want],
+                  f"{group}: other rows than of a file")
+            items = sum(len(r["grid_thw"]) for r in want)
+            check(items < len(records) and any("doc_prefix" in r for r in want) == (group == "shared_prefix"),
+                  f"{group}: {items} pictures of {len(records)} samples")
+        check(len({digest(f.config, "--steps", "2", *form(path, **more), "--prepd.workers", str(w)) for w in (1, 3)}) == 1, "workers")
+        a, good = picture(f, first), asked[first][0]
+        bad = write_tar(in_data(f, "bad.tar"), [
+            ("a.jpg", a), ("a.json", [good, {"question": "and?"}, 7]), ("b.jpg", a), ("b.json", []),
+            ("c.jpg", a), ("c.json", [good]), ("c.txt", "a text comes first"), ("d.jpg", a), ("d.json", [good] * 5)])
+        said = run("check", "-c", f.config, *form(bad), code=65)
+        for words in ("bad.tar:a, record 2: expected ", "bad.tar:a, record 3: expected ",
+                      "bad.tar:b: the array in its .json holds no record", "checked 10 samples, 3 bad"):
+            check(words in said, f"{words!r} is not in\n{said}")
+        check("checked 6 samples" in run("check", "-c", f.config, *form(bad, data__limit=6), code=65), "data.limit")
+
+
 def bad_ones_are_named():
     with Folder(images=16) as f:
         a = picture(f, load(f)[0][0])
@@ -133,4 +169,4 @@ def bad_ones_are_named():
         check("none-00.tar" in said, said)
 
 
-main(same_rows_as_vqav2, every_kind_of_words, videos_in_tars, bad_ones_are_named)
+main(same_rows_as_vqav2, every_kind_of_words, videos_in_tars, questions_of_one_picture_stand_in_an_array, bad_ones_are_named)
