@@ -308,84 +308,11 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     price.pairs_per_s = pairs / price.step;
     price.pair_flops = (double)price.flops.training / pairs;
     price.saving = row_kind_saving(&price.row, dims);
+    price.epoch_pairs = row_kind_epoch(options, &price.row);
+    price.epoch = (double)price.epoch_pairs / price.pairs_per_s;
     price.unknown_shares = row_kind_unknown(options, &price.row);
     price.mfu =
         (double)price.flops.training / (double)degrees->world / price.step / speeds->of[RATE_PEAK];
     *out = price;
     return ST_OK;
-}
-
-/* Prints the line of a part. A time too short for one decimal is "<0.1", not 0. */
-static void print_part(FILE *to, const char *name, double seconds, double step)
-{
-    char ms[32] = "<0.1";
-    if (seconds <= 0 || seconds * 1e3 >= 0.05)
-        snprintf(ms, sizeof ms, "%.1f", seconds * 1e3);
-    fprintf(to, "  %-26s %10s ms %5.1f %%\n", name, ms, 100.0 * seconds / step);
-}
-
-/* Prints how fast questions are trained on, and what sharing saves. */
-static void print_pairs(FILE *to, const cost *price)
-{
-    fprintf(to, "  %-26s %10.1f pairs/s of all ranks, %.3g TFLOP each", "questions with answers",
-            price->pairs_per_s, price->pair_flops * 1e-12);
-    if (price->row.questions > 1)
-        fprintf(to, ", %.2f times fewer than with data.group none", price->saving);
-    fputs("\n", to);
-    if (price->unknown_shares)
-        fprintf(to, "  how many samples share a picture is not known here, so none is counted as "
-                    "shared; prepd plan prints it\n");
-}
-
-void cost_print(const cost *price, const layout *degrees, FILE *to)
-{
-    static const double GIB = 1073741824.0;
-    fprintf(to, "rows of %s of %" PRId64 " tokens",
-            price->row.seq_len < 2 * price->row.document ? "one document" : "documents",
-            price->row.document);
-    if (price->row.prefix > 0)
-        fprintf(to, ", of which %" PRId64 " stand once for every %.2f documents,",
-                price->row.prefix, price->row.questions);
-    if (price->row.grid[0] > 0)
-        fprintf(to, " with a picture of %dx%dx%d patches%s", price->row.grid[0], price->row.grid[1],
-                price->row.grid[2],
-                price->row.questions > 1                       ? ", shared"
-                : price->row.seq_len < 2 * price->row.document ? ""
-                                                               : " each");
-    fprintf(to, "; FLOPs of a step, forward:\n");
-    const struct {
-        const char *name;
-        int64_t count;
-    } work[] = {
-        {"text linear", price->flops.text_linear - price->flops.text_experts},
-        {"experts", price->flops.text_experts},
-        {"text attention", price->flops.text_attention},
-        {"head", price->flops.head},
-        {"vision", price->flops.patch_embed + price->flops.vision_blocks + price->flops.mergers},
-        {"vision attention", price->flops.vision_attention},
-        {"training, useful", price->flops.training},
-        {"computed again, not useful", price->recomputed}};
-    for (size_t i = 0; i < sizeof work / sizeof *work; i++)
-        fprintf(to, "  %-26s %24" PRId64 "\n", work[i].name, work[i].count);
-    if (degrees->world > 1)
-        fprintf(to, "bytes that a rank receives in a step:\n");
-    for (int i = 0; i < TRAFFIC_KEYS && degrees->world > 1; i++)
-        if (price->traffic[i].bytes > 0)
-            fprintf(to, "  %-26s %16" PRId64 " bytes %8.2f GiB over %s%s\n", price->traffic[i].name,
-                    price->traffic[i].bytes, (double)price->traffic[i].bytes / GIB,
-                    mesh_group_name(price->traffic[i].group),
-                    price->traffic[i].between_nodes ? ", between nodes" : "");
-    fprintf(to, "predicted step of a rank, not measured:\n");
-    print_part(to, "dense products", price->dense, price->step);
-    print_part(to, "experts", price->experts, price->step);
-    print_part(to, "text attention", price->attention, price->step);
-    print_part(to, "vision attention", price->vision_attention, price->step);
-    print_part(to, "element-wise", price->memory, price->step);
-    print_part(to, "of these computed again", price->recompute, price->step);
-    print_part(to, "optimiser", price->update, price->step);
-    print_part(to, "between ranks, not hidden", price->exposed, price->step);
-    print_part(to, "pipeline bubble", price->bubble, price->step);
-    fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step",
-            price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);
-    print_pairs(to, price);
 }

@@ -52,6 +52,8 @@ typedef struct cost {
     double pairs_per_s;  /* questions with their answers, of all ranks */
     double pair_flops;   /* useful FLOPs of such a pair */
     double saving;       /* how many times more they would be without sharing */
+    int64_t epoch_pairs; /* such pairs in an epoch; 0 where only the daemon knows */
+    double epoch;        /* seconds of these */
     bool unknown_shares; /* samples share pictures, and how many do is not known */
     double mfu;          /* useful FLOP/s as a share of RATE_PEAK */
 } cost;
@@ -62,6 +64,7 @@ typedef struct cost {
 WARN_UNUSED status cost_of(const conf *part, const layout *layout, const model_dims *dims,
                            const params *params, const rates *rates, const recomputes *recomputed,
                            cost *out);
+/* cost_print.c: what `trainer plan` says of it. */
 void cost_print(const cost *cost, const layout *layout, FILE *to);
 
 #endif

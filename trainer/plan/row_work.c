@@ -12,7 +12,9 @@ enum {
     VQA_BRANCH = 14,
 };
 static const int32_t VQA_GRID[3] = {1, 30, 40};
-static const double VQA_QUESTIONS = 443757.0 / 82783.0; /* VQAv2's training set: per picture */
+/* VQAv2's training set. */
+enum { VQA_EPOCH = 443757, VQA_PICTURES = 82783 };
+static const double VQA_QUESTIONS = (double)VQA_EPOCH / VQA_PICTURES;
 
 /* The tokens of the documents that show one image. */
 static double unit_tokens(const row_kind *row)
@@ -80,6 +82,13 @@ double row_kind_pairs(const row_kind *row)
 {
     return row->questions > 1 ? row_units(row) * row->questions
                               : (double)(row->seq_len / row->document);
+}
+
+int64_t row_kind_epoch(const conf *options, const row_kind *row)
+{
+    const bool asked = options->data_format == DATA_VQAV2 && row->grid[0] > 0 &&
+                       options->data_group != GROUP_CONVERSATION;
+    return asked && row->document == VQA_DOCUMENT ? VQA_EPOCH : 0;
 }
 
 /* The FLOPs of a row whose documents share their images, on average. */

@@ -30,6 +30,8 @@ void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out);
 /* Images of a row, and questions with their answers; on average, where they are shared. */
 double row_kind_images(const row_kind *row);
 double row_kind_pairs(const row_kind *row);
+/* Questions of VQAv2's training set, where the row is made of them and each is a sample; else 0. */
+int64_t row_kind_epoch(const conf *options, const row_kind *row);
 /* How many times as many FLOPs a question with its answer would take if nothing were shared. */
 double row_kind_saving(const row_kind *row, const model_dims *dims);
 /* Bytes that element-wise work moves in the forward and the backward pass, for one token in a

@@ -203,6 +203,22 @@ static void test_cost__work_is_divided_by_rates(void **state)
     close_setting(&setup);
 }
 
+/* Whether the text that is printed has these words. */
+static bool prints(const setting *setup, const cost *price, const char *words)
+{
+    char *text = NULL;
+    size_t size;
+    layout degrees;
+    assert_ok(layout_of(&setup->options, NULL, &degrees));
+    FILE *to = open_memstream(&text, &size);
+    assert_non_null(to);
+    cost_print(price, &degrees, to);
+    assert_int_equal(fclose(to), 0);
+    const bool found = strstr(text, words) != NULL;
+    free(text);
+    return found;
+}
+
 /* VQAv2's questions share a picture, and with shared_prefix all that comes before the question. */
 static void test_cost__questions_that_share_a_picture(void **state)
 {
@@ -230,11 +246,21 @@ static void test_cost__questions_that_share_a_picture(void **state)
     expect_share(apart.pair_flops / prefix.pair_flops, prefix.saving, 0.01);
     assert_true(image.saving > 1.2 && prefix.saving > 3 * image.saving);
     assert_false(prefix.unknown_shares);
+    assert_int_equal(prefix.epoch_pairs, 443757);
+    expect_share(prefix.epoch / prefix.step, 443757 / (prefix.pairs_per_s * prefix.step), 1e-9);
+    assert_true(
+        prints(&setup, &prefix, " steps for the 443757 questions of VQAv2's training set\n"));
+    assert_true(prints(&setup, &prefix, " 2.00 TFLOP each, 4.80 times fewer than with data.group"));
+    setup.options.data_group = GROUP_CONVERSATION; /* a sample is all questions on a picture */
+    assert_int_equal(predict(&setup, AC_NONE).epoch_pairs, 0);
+    setup.options.data_group = GROUP_SHARED_PREFIX;
     setup.options.data_format =
         DATA_CONVERSATIONS; /* how many share a picture, only the daemon knows */
     const cost other = predict(&setup, AC_NONE);
     expect_share(other.pairs_per_s, apart.pairs_per_s, 1e-9);
     assert_true(other.unknown_shares);
+    assert_int_equal(other.epoch_pairs, 0);
+    assert_false(prints(&setup, &other, "  epoch "));
     close_setting(&setup);
 }
 
