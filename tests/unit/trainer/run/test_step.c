@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tests/emulated/emulated.h"
+#include "tests/unit/proto/seeded_rows.h"
 #include "tests/unit/trainer/run/step_bench.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/report/profile.h"
@@ -143,13 +144,13 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void check_in(const bucket_list *list, const outcome *want, const files *paths, int ahead,
+static void check_in(const bucket_list *list, const outcome *want, const char *recording, int ahead,
                      const char *scope, int64_t captures)
 {
     bench setup;
     outcome got;
     device_counts all, steady;
-    bench_open(&setup, paths->recording, ahead, scope, list);
+    bench_open(&setup, recording, ahead, scope, list);
     run_training(&setup, &got, 1, &all);
     assert_int_equal(all.captures, captures);
     expect_same(want, &got);
@@ -157,7 +158,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
     free(got.values);
     /* Again, counting only after every kind of batch has come twice. */
     enum { STEADY = STEPS - 1 };
-    bench_open(&setup, paths->recording, ahead, scope, list);
+    bench_open(&setup, recording, ahead, scope, list);
     run_training(&setup, &got, STEADY, &steady);
     assert_int_equal(steady.allocations, 0);
     assert_int_equal(steady.waits, 0);
@@ -172,7 +173,7 @@ static void check_in(const bucket_list *list, const outcome *want, const files *
 
 static void check_unbucketed(const files *paths, int ahead, const char *scope, int64_t captures)
 {
-    check_in(&bench_no_buckets, &paths->want, paths, ahead, scope, captures);
+    check_in(&bench_no_buckets, &paths->want, paths->recording, ahead, scope, captures);
 }
 
 static void test_step__late_device(void **state)
@@ -200,8 +201,8 @@ static void test_step__captured_and_under_way(void **state)
 static void test_step__buckets_captured(void **state)
 {
     const files *paths = *state;
-    check_in(&bench_buckets, &paths->bucketed, paths, 0, "step", 4);
-    check_in(&bench_buckets, &paths->bucketed, paths, 1, "step", 7);
+    check_in(&bench_buckets, &paths->bucketed, paths->recording, 0, "step", 4);
+    check_in(&bench_buckets, &paths->bucketed, paths->recording, 1, "step", 7);
 }
 
 /* Forward and backward of each piece, for batches with and without video, with one buffer. The
@@ -218,6 +219,47 @@ static void test_step__pieces_captured(void **state)
     check_unbucketed(*state, 0, "attn", 2 * 2 * layers);
     check_unbucketed(*state, 0, "router,experts", 2 * 2 * 2 * moe);
     check_unbucketed(*state, 1, "attn, vision", 2 * 2 * 2 * (layers + tower));
+}
+
+/* The row's first document becomes the prefix of the others. */
+static row tree_of(fixture *setup, const document *docs)
+{
+    row packed = fixture_row(setup, docs, 3, false);
+    row_make_prefix(&packed, &setup->rows);
+    assert_ok(row_check(&packed, "tree"));
+    return packed;
+}
+
+/* Rows whose documents share a prefix, in batches with and without such rows and with a video.
+ * Captures: each of the three kinds, for each buffer, and the update; or their attention, forward
+ * and backward. */
+static void test_step__prefixes_captured(void **state)
+{
+    files *paths = *state;
+    fixture *setup = &paths->setup;
+    static const document trees[][3] = {{{"4 1x4x6 3", 7}, {"5", 8}, {"8", 9}},
+                                        {{"30", 17}, {"9", 18}, {"11", 19}},
+                                        {{"3 v2x4x4 2 + 2", 27}, {"6", 28}, {"5", 29}}};
+    static const document plain_rows[][2] = {
+        {{"20", 41}, {"12", 42}}, {{"4 1x4x4 9", 51}, {"7", 52}}, {{"12", 61}, {"5 1x6x6 5", 62}}};
+    const row rows[ROWS] = {tree_of(setup, trees[0]),
+                            tree_of(setup, trees[1]),
+                            fixture_row(setup, plain_rows[0], 2, false),
+                            fixture_row(setup, plain_rows[1], 2, false),
+                            fixture_row(setup, plain_rows[2], 2, false),
+                            tree_of(setup, trees[2])};
+    static const bucket_list *const lists[] = {&bench_no_buckets, &bench_buckets};
+    char *folder = harness_temp(), *recording = bench_record_rows(rows, ROWS, folder);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        outcome want;
+        plain(recording, lists[i], &want);
+        check_in(lists[i], &want, recording, 0, "step", 4);
+        check_in(lists[i], &want, recording, 1, "step", 7);
+        check_in(lists[i], &want, recording, 1, "attn", 3 * 2 * 2 * setup->dims.text.layers);
+        free(want.values);
+    }
+    free(recording);
+    harness_remove(&folder);
 }
 
 /* Padding does not change the result: with other capacities the training is the same up to
@@ -404,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_step__captured),
         cmocka_unit_test(test_step__captured_and_under_way),
         cmocka_unit_test(test_step__buckets_captured),
+        cmocka_unit_test(test_step__prefixes_captured),
         cmocka_unit_test(test_step__buckets_change_nothing),
         cmocka_unit_test(test_step__refuses_what_a_graph_cannot_hold),
         cmocka_unit_test(test_step__pieces_captured),
