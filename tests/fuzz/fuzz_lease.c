@@ -1,14 +1,17 @@
 /* fuzz_lease.c: any JSON as the work that a worker is given, followed by a part of bytes. Samples,
- * clips and files must be refused, or lie within their limits and below the data root.
+ * clips and files must be refused, or lie within their limits and below the data root. Work without
+ * files is done: texts and what they begin with, and rows of texts, of which several may go on from
+ * one prefix. A row that is made must be one that receivers accept.
  *
- * An input is a u16 size, that many bytes of JSON {"docs":[..],"files":[..]}, and then the bytes of
- * the part. */
+ * An input is a u16 size, that many bytes of JSON {"docs":[..],"files":[..]} or {"samples":[..]},
+ * and then the bytes of the part. */
 #include <limits.h>
 #include <string.h>
 
 #include "prepd/worker/clips.h"
 #include "prepd/worker/lease_read.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/unit/prepd/conf_defaults.h"
 
 enum { MAX_BYTES = 1 << 16, PARTS_BEFORE = 2 };
 static const char ROOT[] = "/nowhere";
@@ -74,6 +77,97 @@ static void read_lease(const json_value *value, const wire_msg *message)
     arena_done(&memory);
 }
 
+/* --- work that needs no files --- */
+
+static workshop *open_shop(void)
+{
+    static const worker_options options = {.data_root = ROOT};
+    static workshop shop;
+    const char *source = getenv("TESSERA_SOURCE");
+    char folder[PATH_MAX];
+    if (shop.options)
+        return &shop; /* made once, and reachable until the end */
+    shop = (workshop){.options = &options, .train = conf_defaults(), .eval = conf_defaults()};
+    snprintf(folder, sizeof folder, "%s/tests/golden/tokenizer/pairs", source ? source : ".");
+    FUZZ_HOLDS(tokenizer_load(folder, &shop.tokens) == ST_OK);
+    FUZZ_HOLDS(tokenizer_scratch_new(shop.tokens, &shop.token_scratch) == ST_OK);
+    FUZZ_HOLDS(chat_ids_find(shop.tokens, &shop.chat) == ST_OK);
+    FUZZ_HOLDS(codec_new(&shop.packer) == ST_OK && wire_msg_new(&shop.items_made) == ST_OK);
+    arena_init(&shop.row, 1 << 26);
+    arena_init(&shop.sample, 1 << 26);
+    return &shop;
+}
+
+static status pass_item(void *user, int64_t item)
+{
+    (void)user, (void)item;
+    return ST_OK;
+}
+
+static bool shows_pictures(const json_value *docs)
+{
+    for (size_t i = 0; i < json_count(docs); i++)
+        if (json_count(json_find(json_item(docs, i), "grids")))
+            return true;
+    return false;
+}
+
+/* A text has something in common with another one at most as far as it goes. */
+static void check_record(const json_value *record, bool begins)
+{
+    const int64_t tokens = json_int(json_find(record, "tokens"), -1),
+                  agrees = json_int(json_find(record, "agrees"), -1),
+                  head = json_int(json_find(record, "head"), -1);
+    if (json_find(record, "cause"))
+        return;
+    FUZZ_HOLDS(tokens > 0 && json_int(json_find(record, "targets"), -1) <= tokens);
+    FUZZ_HOLDS(begins == (agrees >= 0) && begins == (head >= 0) && agrees <= tokens &&
+               head <= tokens);
+}
+
+static void make_texts(workshop *shop, const json_value *lease)
+{
+    const json_value *samples = json_find(lease, "samples"), *records;
+    const bool begins = json_bool(json_find(lease, "begins"), false);
+    json_value *value = NULL;
+    char *text = NULL;
+    if (make_records(shop, lease, pass_item, NULL, &text) != ST_OK)
+        return;
+    FUZZ_HOLDS(json_parse(text, strlen(text), "records", &value) == ST_OK);
+    records = json_find(value, "records");
+    FUZZ_HOLDS(json_count(records) == json_count(samples));
+    for (size_t i = 0; i < json_count(records); i++)
+        check_record(json_item(records, i), begins);
+    json_free(&value);
+    free(text);
+}
+
+static void make_texts_row(workshop *shop, const json_value *lease)
+{
+    wire_msg *made = NULL;
+    char *failed = NULL;
+    arena memory;
+    row packed;
+    arena_init(&memory, 1 << 26);
+    FUZZ_HOLDS(wire_msg_new(&made) == ST_OK);
+    if (make_row(shop, lease, pass_item, NULL, made, &failed) == ST_OK) {
+        FUZZ_HOLDS(!failed); /* only a picture can fail a sample */
+        FUZZ_HOLDS(codec_decode(shop->packer, made, "fuzz", &memory, &packed, NULL) == ST_OK);
+    }
+    wire_msg_free(&made);
+    arena_done(&memory);
+}
+
+static void do_lease(const json_value *value)
+{
+    const char *kind = json_text(json_find(value, "kind"), "");
+    const json_value *files = json_find(value, "files"), *docs = json_find(value, "docs");
+    if (strcmp(kind, "texts") == 0)
+        make_texts(open_shop(), value);
+    else if (strcmp(kind, "row") == 0 && json_count(files) == 0 && !shows_pictures(docs))
+        make_texts_row(open_shop(), value);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_value *value = NULL;
@@ -90,6 +184,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_HOLDS(wire_msg_add(message, "", 0) == ST_OK);
     FUZZ_HOLDS(wire_msg_add(message, data + 2 + text, size - 2 - text) == ST_OK);
     read_lease(value, message);
+    do_lease(value);
     wire_msg_free(&message);
     json_free(&value);
     return 0;

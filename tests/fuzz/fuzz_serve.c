@@ -2,7 +2,7 @@
  * It must neither crash nor lose track of the work that it gave out.
  *
  * An input is a byte, then messages. With bit 0 of that byte the held-out section exists too, and
- * its index is being built. A message is:
+ * its index is being built; with bit 1 samples share prefixes. A message is:
  *
  *   u8   flags: bits 0 and 1 choose the socket (3: none, time passes), bit 2 one of its two peers
  *   u8   kind
@@ -11,85 +11,26 @@
  *   ...  the text, which is JSON; with bit 3 of the flags its first 64 bytes are the header
  *
  * The dispatcher has two peers at each of its three endpoints, in a world in which nothing else
- * happens. Index and plan of its train section
- * are kept from one input to the next; everything else is thrown away. */
+ * happens. Index and plan of its train section are kept from one input to the next, one of either
+ * kind (serve_data.h); everything else is thrown away. */
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
 
 #include "common/program/log.h"
 #include "prepd/serve/core/dispatch_state.h"
+#include "tests/fuzz/serve_data.h"
+#include "tests/fuzz/serve_leases.h"
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/serve/still_world.h"
 
-enum { SAMPLES = 60, PEERS = 2, MOST_MESSAGES = 64, TURN_NS = 1000000 };
+enum { PEERS = 2, MOST_MESSAGES = 64, TURN_NS = 1000000 };
 /* The process id of the one local worker. No process has such an id, so nothing happens when it is
  * killed. */
 enum { NO_PROCESS = INT32_MAX };
+enum { HELD_OUT = 1, SHARED = 2 }; /* bits of an input's first byte */
 
 #define MUST(call) FUZZ_HOLDS((call) == ST_OK)
-
-/* --- a data set --- */
-
-static int64_t count_samples(const dataset *set)
-{
-    (void)set;
-    return SAMPLES;
-}
-
-static status make_sample(const dataset *set, int64_t index, arena *memory, sample *out)
-{
-    void *turns, *parts, *images;
-    (void)set;
-    TRY(arena_calloc(memory, 2, sizeof(turn), &turns));
-    TRY(arena_calloc(memory, 2, sizeof(part), &parts));
-    TRY(arena_calloc(memory, 1, sizeof(int32_t), &images));
-    part *piece = (part *)parts;
-    turn *said = (turn *)turns;
-    piece[0] = (part){.image = 0};
-    piece[1] = (part){"a text", 6, -1};
-    said[0] = (turn){.role = ROLE_USER, .parts = piece, .n_parts = 1};
-    said[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = piece + 1, .n_parts = 1};
-    *(int32_t *)images = (int32_t)index;
-    *out = (sample){.id = (uint64_t)index,
-                    .name = "a sample",
-                    .turns = said,
-                    .n_turns = 2,
-                    .images = (int32_t *)images,
-                    .n_images = 1};
-    return ST_OK;
-}
-
-static const char *path(const dataset *set, int64_t number)
-{
-    (void)set, (void)number;
-    return "nowhere/picture.jpg";
-}
-
-static const char *root(const dataset *set)
-{
-    (void)set;
-    return "/"; /* a peer must not learn what is there */
-}
-
-static hash128 identity(const dataset *set)
-{
-    (void)set;
-    return hash_bytes("fuzz", 4);
-}
-
-static const dataset_vtable vtable = {.name = "fuzz",
-                                      .samples = count_samples,
-                                      .sample = make_sample,
-                                      .outline = make_sample,
-                                      .images = count_samples,
-                                      .image_path = path,
-                                      .root = root,
-                                      .identity = identity};
-static dataset data = {&vtable};
-
-static const char INDEX[] =
-    "fef314d8f0ad0269a90921c955003302"; /* serve_seeds writes cursors with it */
 
 /* What a worker must give in its JOIN; serve_seeds writes JOINs with it. */
 static const char BUILD[] = "99999999999999999999999999999999";
@@ -97,47 +38,39 @@ static const char PRINTS[N_PRINTS][HASH_TEXT] = {"000000000000000000000000000000
                                                  "11111111111111111111111111111111",
                                                  "22222222222222222222222222222222"};
 
-static void make_index(data_index **out)
-{
-    MUST(index_new(SAMPLES, SAMPLES, out));
-    for (int64_t i = 0; i < SAMPLES; i++) {
-        const index_sample record = {20 + (int32_t)i % 7, 5, NULL};
-        const index_image im = {1000, 1, 320, 240 + (int32_t)i % 5 * 32, NULL};
-        MUST(index_put_image(*out, i, &im));
-        MUST(index_put_sample(*out, i, &record));
-    }
-    MUST(index_seal(*out));
-    char print[HASH_TEXT];
-    hash_print(index_digest(*out), print);
-    FUZZ_HOLDS(strcmp(print, INDEX) == 0);
-}
-
 /* --- the dispatcher and its peers --- */
 
-static conf options;
+static conf options[2]; /* of the plain kind, and of the one in which samples share prefixes */
+static source train[2]; /* likewise; the one of the present input is state.train */
+static bool shared;     /* the kind of the present input */
 static dispatch state;
 static wire_peer peer[N_DOORS][PEERS];
 
 static void close_all(void)
 {
-    conf own = state.train.options;
-    data_index *index = state.train.index;
-    char *const texts[] = {state.train.index_path, state.train.stream_json};
-    section_clear(&state.train);
-    index_free(&index);
-    conf_done(&own);
-    free(texts[0]);
-    free(texts[1]);
+    for (int kind = 0; kind < 2; kind++) {
+        state.train = train[kind];
+        conf own = state.train.options;
+        data_index *index = state.train.index;
+        char *const texts[] = {state.train.index_path, state.train.stream_json};
+        section_clear(&state.train);
+        index_free(&index);
+        conf_done(&own);
+        free(texts[0]);
+        free(texts[1]);
+    }
     free(state.terms);
     arena_done(&state.scratch);
 }
 
-/* Whatever is sent must have a header that can be read. */
+/* Whatever is sent must have a header that can be read, and a lease must hold together. */
 static status check_sent(void *shell, door at, const wire_peer *to, wire_msg *message)
 {
     frame head;
     (void)shell, (void)at, (void)to;
     FUZZ_HOLDS(frame_decode(wire_msg_part(message, 0), "sent", &head) == ST_OK);
+    if (head.kind == KIND_LEASE)
+        check_lease_text(wire_msg_part(message, 1));
     wire_msg_clear(message);
     return ST_OK;
 }
@@ -149,34 +82,50 @@ static void name_peers(void)
             peer[at][k] = (wire_peer){.id = {(uint8_t)at, (uint8_t)k}, .size = 2};
 }
 
+static void choose_kind(bool share)
+{
+    shared = share;
+    serve_data_choose(share);
+    state.options = &options[share];
+    state.train = train[share];
+}
+
+static void make_section(bool share)
+{
+    options[share] = conf_defaults();
+    options[share].training_seq_len = 512;
+    options[share].training_global_batch_size = 4;
+    options[share].training_epochs = 2;
+    options[share].image_max_pixels = 1 << 16;
+    options[share].data_ship = true;
+    options[share].data_quarantine_limit = 100;
+    options[share].data_group = share ? GROUP_SHARED_PREFIX : GROUP_NONE;
+    train[share] = (source){.of = &state,
+                            .name = "train",
+                            .data = serve_data(),
+                            .wanted = true,
+                            .opened = true,
+                            .ready = true};
+    choose_kind(share);
+    MUST(conf_copy(&options[share], &state.train.options));
+    state.train.index = serve_index();
+    MUST(clip_limits_load(&options[share], &state.train.clips));
+    MUST(conf_stream_json(&options[share], state.train.model_digest, &state.train.stream_json));
+    FUZZ_HOLDS((state.train.index_path = strdup("index")) != NULL);
+    train[share] = state.train;
+}
+
 static void make_dispatcher(void)
 {
     log_init("fuzz", LOG_ERROR, false);
-    options = conf_defaults();
-    options.training_seq_len = 512;
-    options.training_global_batch_size = 4;
-    options.training_epochs = 2;
-    options.image_max_pixels = 1 << 16;
-    options.data_ship = true;
-    options.data_quarantine_limit = 100;
-    state = (dispatch){.outside = still_world(),
-                       .options = &options,
-                       .now_ns = 1,
-                       .place = {.host = "here", .build = BUILD}};
+    state = (dispatch){
+        .outside = still_world(), .now_ns = 1, .place = {.host = "here", .build = BUILD}};
     state.outside.send = check_sent;
     memcpy(state.fingerprints.of, PRINTS, sizeof PRINTS);
-    state.train = (source){.of = &state,
-                           .name = "train",
-                           .data = &data,
-                           .wanted = true,
-                           .opened = true,
-                           .ready = true};
-    MUST(conf_copy(&options, &state.train.options));
+    make_section(true);
+    make_section(false);
     state.eval = (source){.of = &state, .name = "eval"};
-    make_index(&state.train.index);
-    MUST(clip_limits_load(&options, &state.train.clips));
-    MUST(conf_stream_json(&options, state.train.model_digest, &state.train.stream_json));
-    FUZZ_HOLDS((state.train.index_path = strdup("index")) && (state.terms = strdup("{}")));
+    FUZZ_HOLDS((state.terms = strdup("{}")) != NULL);
     state.local.child[0].pid = NO_PROCESS;
     lease_book_init(&state.book, 2);
     arena_init(&state.scratch, 1 << 26);
@@ -196,8 +145,11 @@ static void check_session(const consumer_seat *consumer)
     FUZZ_HOLDS(reserved == consumer->reserved);
 }
 
-static bool is_row(const lease *leased)
+/* Checks the items of a lease. Returns whether it is a row that a consumer waits for. */
+static bool check_row(const lease *leased)
 {
+    if (leased)
+        check_lease_items(leased);
     return leased && leased->owner && leased->kind == LEASE_ROW;
 }
 
@@ -213,11 +165,11 @@ static void check_leases(void)
             missing += !consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg;
     }
     for (const worker_seat *worker = state.seats; worker; worker = worker->next, seats++)
-        held += is_row(worker->work) + is_row(worker->ahead);
+        held += check_row(worker->work) + check_row(worker->ahead);
     for (const worker_seat *worker = state.seats; worker; worker = worker->next)
         FUZZ_HOLDS(worker->missing_files == 0); /* no file of the data set exists */
     for (const lease *leased = state.book.lost; leased; leased = leased->next)
-        held += leased->kind == LEASE_ROW;
+        held += check_row(leased) || leased->kind == LEASE_ROW;
     FUZZ_HOLDS(missing == held || state.stopping);
     FUZZ_HOLDS(seats == state.n_seats && consumer_seats == state.n_consumers);
 }
@@ -232,9 +184,9 @@ static int64_t items_reached(void)
 
 static void open_held_out(void)
 {
-    state.eval =
-        (source){.of = &state, .name = "eval", .data = &data, .wanted = true, .opened = true};
-    MUST(conf_copy(&options, &state.eval.options));
+    state.eval = (source){
+        .of = &state, .name = "eval", .data = serve_data(), .wanted = true, .opened = true};
+    MUST(conf_copy(state.options, &state.eval.options));
     state.eval.clips = state.train.clips;
     FUZZ_HOLDS((state.eval.stream_json = strdup(state.train.stream_json)) &&
                (state.eval.index_path = strdup("/nowhere/index")));
@@ -293,6 +245,7 @@ static void throw_away(void)
     state.outcome = ST_OK;
     state.turn = 0;
     state.local.child[0] = (local_child){.pid = NO_PROCESS};
+    train[shared] = state.train;
 }
 
 static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
@@ -328,7 +281,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     enum { HEAD = 6 };
     if (!state.options)
         make_dispatcher();
-    if (size > 0 && bytes[0] & 1)
+    choose_kind(size > 0 && bytes[0] & SHARED);
+    if (size > 0 && bytes[0] & HELD_OUT)
         open_held_out();
     bytes += size > 0;
     size -= size > 0;

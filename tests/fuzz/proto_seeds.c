@@ -33,6 +33,10 @@ static const struct {
      {.seed = 6, .n_docs = 1, .videos = 1, .one_frame_videos = 1},
      IMAGE_FILTER_NONE,
      IMAGE_CODEC_ZSTD},
+    {"prefix",
+     {.seed = 7, .n_docs = 4, .images = 1, .prefix = 1},
+     IMAGE_FILTER_PLANE,
+     IMAGE_CODEC_ZSTD},
 };
 
 static FILE *open_seed(const char *folder, const char *target, const char *name)
