@@ -55,8 +55,8 @@ status doors_open(shell *around)
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(around->net, around->endpoint[DOOR_WORKERS], &from_worker,
                   &around->socket[DOOR_WORKERS]));
-    TRY(wire_bind(around->net, around->endpoint[DOOR_CONTROL], &control_limits,
-                  &around->socket[DOOR_CONTROL]));
+    TRY(wire_bind_private(around->net, around->endpoint[DOOR_CONTROL], &control_limits,
+                          &around->socket[DOOR_CONTROL]));
     return wire_reachable(around->endpoint[DOOR_WORKERS], &around->local_endpoint);
 }
 

@@ -215,6 +215,7 @@ static status admit_consumer(server *serving, const wire_peer *from, const json_
         peer_limits_offence(&serving->peer_limits, &serving->world);
         remove_consumer(serving, old);
     }
+    TRY(wire_may(from, WIRE_ROWS, name));
     if (serving->count == MOST_CONSUMERS)
         return FAIL(ST_UNAVAILABLE, "%d consumers are here already", MOST_CONSUMERS);
     receiver = calloc(1, sizeof *receiver);

@@ -148,6 +148,16 @@ def may_not_write_to_the_socket(f, end):
             p = subprocess.run([*words, f"ipc://{end}"], capture_output=True, text=True, timeout=LIMIT_S)
             check(p.returncode == 78 and "may not write to the socket" in p.stderr, f"{words}: {p.stderr}")
     os.remove(end)
+    os.remove(end + ".control")
+    mask = os.umask(0)  # with which others are admitted, but not to the control socket
+    with Daemon(f.config):
+        os.umask(mask)
+        wait_for(lambda: os.path.exists(end + ".control"), "the daemon listens")
+        check(os.stat(end + ".control").st_mode & 0o777 == 0o600 and os.stat(end).st_mode & 0o777 == 0o777, "modes")
+        if root:
+            p = subprocess.run([*by, BIN, "status", "--connect", f"ipc://{end}"], capture_output=True, text=True, timeout=LIMIT_S)
+            check(p.returncode == 78 and "or as root, since control belongs to no one else" in p.stderr, p.stderr)
+        run("drain", "--connect", f"ipc://{end}")
 
 
 def no_folder_can_hold_the_index():

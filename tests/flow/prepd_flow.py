@@ -31,10 +31,15 @@ class Folder:
         lines = {"model.path": self.file("data/model"), "data.path": self.file("data"),
                  "training.seq_len": 512, "training.global_batch_size": 4, "prepd.workers": 2,
                  "prepd.endpoint": "ipc://" + self.file("d.sock")}
-        lines.update(options)
+        self.options = {**lines, **options}
+        self.write_options()
+
+    def write_options(self, **more):
+        """The configuration again, with these options changed (prepd__workers=3)."""
+        self.options.update({key.replace("__", "."): value for key, value in more.items()})
         with open(self.config, "w") as f:
             sections = {}
-            for key, value in lines.items():
+            for key, value in self.options.items():
                 section, name = key.split(".", 1)
                 sections.setdefault(section, []).append((name, value))
             for section, rows in sections.items():
@@ -237,6 +242,15 @@ class Daemon:
         if self.p.poll() is None:
             self.stop()
         self.log.close()
+
+
+def scale(f, d, workers):
+    """Changes the number of local workers in the file of a daemon that takes no command for that: on loopback, without
+    keys."""
+    f.write_options(prepd__workers=workers or -1)
+    times = d.said().count("reloaded options=")
+    d.p.send_signal(signal.SIGHUP)
+    wait_for(lambda: d.said().count("reloaded options=") > times, f"{workers} workers wanted: {d.said()}")
 
 
 class Proxy:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for, workers_below
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, scale, wait_for, workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 BUILD = os.path.abspath(os.path.dirname(os.path.dirname(BIN)))
@@ -76,10 +76,10 @@ def everything_is_in_its_place():
 
 
 def a_worker_from_there_serves_a_daemon():
-    with Prefix() as p, Folder(**{"training.epochs": 1}) as f:
+    with Prefix() as p, Folder(**{"training.epochs": 1, "prepd.workers": 1}) as f:
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
-        with Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1"):
+        with Daemon(f.config, "--prepd.endpoint", end) as d:
             clean = {"PATH": "/usr/bin:/bin"}
             if "ASAN_OPTIONS" in os.environ:
                 clean["ASAN_OPTIONS"] = os.environ["ASAN_OPTIONS"]
@@ -93,7 +93,7 @@ def a_worker_from_there_serves_a_daemon():
                 wait_for(lambda: subprocess.run([BIN, "status", "--connect", end],
                                                 capture_output=True).returncode == 0, "answers")
                 wait_for(lambda: len(status()["workers"]) == 2, "the worker")
-                run("scale", "0", "--connect", end)
+                scale(f, d, 0)
                 wait_for(lambda: len(status()["workers"]) == 1, "it is alone")
                 pid = workers_below(worker.pid)[0]
                 with open(f"/proc/{pid}/maps") as m:

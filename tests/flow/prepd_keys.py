@@ -69,6 +69,13 @@ def keygen_overwrites_nothing_and_hides_secrets():
         for name in ("daemon.key", "client.key"):
             check(os.stat(f"{keys}/{name}").st_mode & 0o077 == 0, f"others may read {name}")
         check(command("keygen", "--out", keys, "--client", "../x")[0] == 64, "a name with a path")
+        for words, remedy in ((["--client", "control"], "not a role's"), (["--client", "x", "--roles", "row"], "rows, work, control"),
+                              (["--roles", "work"], "belongs to --client")):
+            code, said = command("keygen", "--out", keys, *words)
+            check(code == 64 and remedy in said and not os.path.exists(keys + "/x"), f"{code}: {said}")
+        check(run("keygen", "--out", keys, "--client", "x", "--roles", "work,rows").endswith("roles: rows,work\n"), "what x may do")
+        with open(keys + "/allowed") as x:
+            check([line.split()[1:] for line in x] == [["client", "rows,work,control"], ["x", "rows,work"]], "the roles written")
         os.chmod(keys + "/daemon.key", 0o644)
         code, said = command("serve", "-c", f.config, "--prepd.keys", keys, "--prepd.endpoint",
                              f"tcp://127.0.0.1:{free_ports()}")
@@ -79,7 +86,7 @@ def known_keys_are_served_and_others_refused():
     with Folder() as f:
         keys, other = f.file("keys"), f.file("other")
         run("keygen", "--out", keys)
-        run("keygen", "--out", keys, "--client", "site")
+        run("keygen", "--out", keys, "--client", "site", "--roles", "rows,work")
         run("keygen", "--out", other)
         with open(keys + "/daemon.pub") as x, open(other + "/daemon.pub", "w") as y:
             y.write(x.read())  # the key of this daemon, with a client key that it does not know
@@ -134,7 +141,7 @@ def allowed_keys_are_read_again():
                 d.p.send_signal(signal.SIGHUP)
                 wait_for(lambda: d.said().count(word) == times, f"the reload {d.said()}")
             wait_for(lambda: command("status", "--connect", end, "--keys", keys)[0] == 0, "the daemon answers")
-            run("keygen", "--out", keys, "--client", "late")
+            run("keygen", "--out", keys, "--client", "late", "--roles", "rows,control")
             check(refused(late), "a key is let in that was not read")
             hup("reloaded options=0", 1)
             check(not refused(late), "a key that was added is not let in")
@@ -155,5 +162,82 @@ def allowed_keys_are_read_again():
             rows.close()
 
 
+class Asking:
+    """What each key may ask of a daemon: whether it did, or else the line that would let it."""
+
+    def __init__(self, folder, keys, port):
+        self.folder, self.keys, self.end, self.port = folder, keys, f"tcp://127.0.0.1:{port}", port
+
+    def line(self, code, said):
+        check(code == 78 and "this key does not have the role" in said, f"{code}: {said}")
+        return said.split("(SIGHUP): ")[1].split("\n")[0]
+
+    def rows(self, name):
+        try:
+            return numbers(self.end, 1, keys=f"{self.keys}/{name}") == [0]
+        except client.Refused as refused:
+            check(refused.code == "ST_CONFIG", refused.code)
+            return self.line(78, str(refused))
+
+    def control(self, name, *words):
+        code, said = command(*(words or ("status",)), "--connect", self.end, "--keys", f"{self.keys}/{name}")
+        return code == 0 or self.line(code, said)
+
+    def work(self, name):
+        p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--data-root", self.folder.file("data"),
+                              "--keys", f"{self.keys}/{name}"], stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: p.poll() is not None or any(not w["local"] for w in json.loads(
+            run("status", "--connect", self.end, "--keys", self.keys, "--json"))["workers"]), "it joins or is refused")
+        if p.poll() is None:
+            p.terminate()
+        said = p.communicate(timeout=60)[1]
+        return p.returncode == 0 or self.line(p.returncode, said)
+
+
+def a_key_has_its_roles_alone():
+    """A key is refused what its line does not give, with the line to add; once that is there it may. A line from before
+    there were roles gives rows alone. The daemon's own key has all."""
+    with Folder(images=48) as f:
+        keys, port = f.file("keys"), free_ports()
+        run("keygen", "--out", keys)
+        for name, roles in (("reader", "rows"), ("maker", "work"), ("boss", "control"), ("old", "rows")):
+            run("keygen", "--out", keys, "--client", name, "--roles", roles)
+        with open(keys + "/allowed") as x:
+            lines = x.read()
+        with open(keys + "/allowed", "w") as x:
+            x.write(lines.replace(" old rows\n", " old\n"))
+        of = {line.split()[1]: line.split()[0] for line in lines.splitlines()}
+        ask = Asking(f, keys, port)
+        with Daemon(f.config, "--prepd.endpoint", ask.end, "--prepd.keys", keys) as d:
+            wait_for(lambda: command("status", "--connect", ask.end, "--keys", keys)[0] == 0, "the daemon answers")
+            for name, has in (("reader", "rows"), ("maker", "work"), ("boss", "control"), ("old", "rows")):
+                for role, asks in (("rows", ask.rows), ("work", ask.work), ("control", ask.control)):
+                    both = ",".join(r for r in ("rows", "work", "control") if r in (has, role))
+                    got = asks(name)
+                    check(got == (True if role == has else f"{of[name]} {name} {both}"), f"{name} asks for {role}: {got}")
+            check(ask.control("reader", "drain") and "draining" not in d.said(), "a reader drained the daemon")
+            check(ask.control("boss", "scale", "1") is True, "scale")
+            with open(keys + "/allowed", "a") as x:
+                x.write(ask.work("old") + "\n")
+            d.p.send_signal(signal.SIGHUP)
+            wait_for(lambda: "reloaded options=0" in d.said(), "the reload")
+            check(ask.work("old") is True and ask.rows("old") is True, "the line was added")
+            check("does not have the role work" in d.said(), d.said())
+            check(ask.control("boss", "drain") is True and d.p.wait(60) == 0, "drained")
+
+
+def on_loopback_without_keys_no_one_commands():
+    """Every user of the machine may connect, so status is answered, and scale and drain are not."""
+    with Folder(images=48) as f:
+        end = f"tcp://127.0.0.1:{free_ports()}"
+        with Daemon(f.config, "--prepd.endpoint", end) as d:
+            wait_for(lambda: command("status", "--connect", end)[0] == 0, "the daemon answers")
+            for words in (("scale", "0"), ("drain",)):
+                code, said = command(*words, "--connect", end)
+                check(code == 78 and "only status is answered" in said and "keygen --out FOLDER" in said, f"{code}: {said}")
+            check(json.loads(run("status", "--connect", end, "--json"))["workers_target"] == 2 and d.p.poll() is None, d.said())
+
+
 main(beyond_loopback_needs_keys, keys_of_the_wrong_side_are_told, keygen_overwrites_nothing_and_hides_secrets,
-     known_keys_are_served_and_others_refused, allowed_keys_are_read_again)
+     known_keys_are_served_and_others_refused, allowed_keys_are_read_again, a_key_has_its_roles_alone,
+     on_loopback_without_keys_no_one_commands)

@@ -81,7 +81,7 @@ class Network:
         self.sites = [f"{tag}s{k}" for k in range(n)]
         self.workers = []
         run("keygen", "--out", self.keys)
-        run("keygen", "--out", self.keys, "--client", "site")
+        run("keygen", "--out", self.keys, "--client", "site", "--roles", "work")
         for name in (self.home, *self.sites):
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")

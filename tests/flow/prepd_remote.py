@@ -15,8 +15,8 @@ import time
 
 from faults import ALWAYS, OTHER_JPEG, sanitized, trouble
 from prepd_video import data_set, form, mapped
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, run, seed, wait_for, \
-    workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, run, scale, seed, \
+    wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -29,13 +29,15 @@ POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.s
 
 
 class Site:
-    """A daemon on tcp without local workers, and workers with a copy of the images."""
+    """A daemon on tcp, with keys and without local workers, and workers with a copy of the images."""
 
     def __init__(self, folder):
         self.folder, self.workers = folder, []
         self.port = free_ports()
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
-        self.root = folder.file("copy")
+        self.keys, self.root = folder.file("keys"), folder.file("copy")
+        run("keygen", "--out", self.keys)
+        folder.write_options(prepd__keys=self.keys)
         shutil.copytree(folder.file("data"), self.root, ignore=shutil.ignore_patterns(".tessera"))
         self.start()
 
@@ -43,22 +45,25 @@ class Site:
         self.daemon = Daemon(self.folder.config, "--prepd.endpoint", self.endpoint)
         wait_for(self.answers, "the daemon answers")
         wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built")
-        run("scale", "0", "--connect", self.endpoint)
+        self.command("scale", "0")
         wait_for(lambda: not self.status()["workers"], "local workers have left")
 
     def again(self):
         self.daemon.__exit__()
         self.start()
 
+    def command(self, *words):
+        return run(*words, "--connect", self.endpoint, "--keys", self.keys)
+
     def status(self):
-        return json.loads(run("status", "--connect", self.endpoint, "--json"))
+        return json.loads(self.command("status", "--json"))
 
     def answers(self):
-        p = subprocess.run([BIN, "status", "--connect", self.endpoint], capture_output=True)
+        p = subprocess.run([BIN, "status", "--connect", self.endpoint, "--keys", self.keys], capture_output=True)
         return p.returncode == 0
 
     def worker(self, *args, root=None, **environment):
-        p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}",
+        p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.keys,
                               "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
                              env={**os.environ, "ASAN_OPTIONS": OWN_SEGV, **environment})
         self.workers.append(p)
@@ -70,7 +75,7 @@ class Site:
     def stream(self, rows=48, stream="train"):
         """Numbers and bytes of the first rows."""
         out = []
-        rows_in = client.connect(self.endpoint, stream=stream, timeout=60.0)
+        rows_in = client.connect(self.endpoint, stream=stream, timeout=60.0, keys=self.keys)
         for row in rows_in:
             out.append((row["number"], row["pixels"].tobytes(), row["input_ids"].tobytes()))
             if len(out) == rows:
@@ -98,7 +103,7 @@ def mixed_and_killed():
         quiet = site.stream()
         site.worker()
         site.worker()
-        run("scale", "1", "--connect", site.endpoint)
+        site.command("scale", "1")
         site.joined(4)
         check(site.stream() == quiet, "local and remote workers give different rows")
 
@@ -118,7 +123,7 @@ def a_proxy_outlives_its_daemon():
     """It accepts and closes at once while the daemon behind it is gone, which is no reason for a supervisor to
     leave. A supervisor that has never heard a daemon there is told so at once."""
     with Folder() as f, Site(f) as site, Proxy(site.port + 1) as proxy:
-        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{proxy.port}", "--data-root", site.root]
+        words = [BIN, "worker", "--connect", f"tcp://127.0.0.1:{proxy.port}", "--data-root", site.root, "--keys", site.keys]
         p = subprocess.Popen(words, stderr=subprocess.PIPE)
         site.workers.append(p)
         site.joined(1)
@@ -130,7 +135,7 @@ def a_proxy_outlives_its_daemon():
         check(never.returncode == 78, f"exit code {never.returncode}: {never.stderr}")
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
         wait_for(site.answers, "the daemon is back")
-        run("scale", "0", "--connect", site.endpoint)
+        site.command("scale", "0")
         site.joined(1)
         check(site.stream(16) == quiet, "another stream")
 
@@ -329,7 +334,7 @@ def another_decoder_is_refused():
             wait_for(lambda: d.p.poll() is not None or
                      subprocess.run([BIN, "status", "--connect", end], capture_output=True).returncode == 0, "the daemon answers")
             if n:
-                run("scale", str(n), "--connect", end)
+                scale(f, d, n)
 
         with Daemon(f.config, "--prepd.endpoint", end) as d:
             up(d, 0)
@@ -347,7 +352,7 @@ def another_decoder_is_refused():
         with open(f.file("r"), "rb") as x:
             welcome = x.read(1 << 16)
         check(ours["images"].encode() in welcome[:welcome.index(b"buckets")], "WELCOME carries no fingerprint")
-        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1") as d:
+        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end) as d:
             up(d, 0)
             why = refusal(end, cursor=cursor)
             check(why.startswith("ST_CONFIG") and ours["images"] in why and theirs["images"] in why and "prepd.mixed_resume" in why,
@@ -358,7 +363,7 @@ def another_decoder_is_refused():
             check(row["number"] == 4 and row["pixels"].tobytes() != first[4]["pixels"].tobytes(), "the other decoder gives the same row")
             rows.close()
             # Without its local worker the daemon accepts the one that it refused, once that is started again.
-            run("scale", "0", "--connect", end)
+            scale(f, d, 0)
             again = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={**os.environ, **OTHER_JPEG})
             wait_for(lambda: [w["local"] for w in json.loads(run("status", "--connect", end, "--json"))["workers"]] == [False],
                      "the worker is accepted")
@@ -515,7 +520,7 @@ def drained_for_good_all_leave():
 
         def consume():
             try:
-                for _ in client.connect(site.endpoint, timeout=60):
+                for _ in client.connect(site.endpoint, timeout=60, keys=site.keys):
                     pass
             except RuntimeError as e:
                 check("the daemon stops" in str(e), str(e))
@@ -524,7 +529,7 @@ def drained_for_good_all_leave():
         rows.daemon = True
         rows.start()
         wait_for(lambda: site.status()["rows"] > 4, "rows")
-        run("drain", "--connect", site.endpoint)
+        site.command("drain")
         check(site.daemon.p.wait(60) == 0, site.daemon.said())
         for k in supervisors:
             check(k.wait(60) == 0, f"a supervisor left with {k.returncode}")
@@ -546,7 +551,7 @@ def drained_for_good_a_supervisor_without_workers_leaves():
         wait_for(site.answers, "the daemon is back")
         wait_for(lambda: site.status()["supervisors"] == 1, "the supervisor is known again")
         check(supervisor.poll() is None, "a supervisor left a daemon that may come back")
-        run("drain", "--connect", site.endpoint)
+        site.command("drain")
         check(site.daemon.p.wait(60) == 0, site.daemon.said())
         check(supervisor.wait(60) == 0, f"the supervisor left with {supervisor.returncode}")
 
@@ -560,7 +565,7 @@ def a_supervisor_waits_for_the_daemon_to_come_back():
             site.daemon.stop(sig, 30)
             site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
             wait_for(site.answers, "the daemon is back")
-            run("scale", "0", "--connect", site.endpoint)
+            site.command("scale", "0")
             site.joined(1)
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 

@@ -12,7 +12,7 @@ import tarfile
 from faults import sanitized, trouble
 from formats import fingerprint, in_data, llava, load, options, write_lines
 from middle import Middle
-from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, scale, wait_for
 from prepd_video import clip, data_set, write_video
 from prepd_zip import official
 
@@ -29,12 +29,13 @@ def stream(f, endpoint, args, workers, hidden=(), more=()):
     os.mkdir(f.file("cache"))
     port = int(endpoint.rsplit(":", 1)[1])
     made = []
+    f.write_options(prepd__workers=2)
     with Daemon(f.config, "--prepd.endpoint", endpoint, "--prepd.cache_dir", f.file("cache"), *args, *more) as d:
         def status():
             return json.loads(run("status", "--connect", endpoint, "--json"))
         wait_for(status, "the daemon answers")
         if workers:
-            run("scale", "0", "--connect", endpoint)
+            scale(f, d, 0)
             wait_for(lambda: not any(w["local"] for w in status()["workers"]), "local workers have left")
             made = [subprocess.Popen([*HIDE, BIN, "worker", "--connect", f"tcp://127.0.0.1:{port + 1}", "--workers",
                                       str(workers)], stderr=subprocess.PIPE,
@@ -231,7 +232,7 @@ def nothing_outside_is_sent():
                 return json.loads(run("status", "--connect", end, "--json"))
             wait_for(lambda: status()["train"]["state"] == "ready", "the index is built")
             quiet = [fingerprint(r) for r in client.connect(end, timeout=60.0)]
-            run("scale", "0", "--connect", end)
+            scale(f, d, 0)
             wait_for(lambda: not status()["workers"], "local workers have left")
             os.remove(image)
             os.symlink(f.file("secret"), image)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from formats import fingerprint
-from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, scale, wait_for
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -61,7 +61,7 @@ def a_whole_epoch_by_any_workers_for_any_consumers():
             equal.append(name)
 
         def workers(local, elsewhere):
-            run("scale", str(local), "--connect", end)
+            scale(f, d, local)
             for k in supervisors[elsewhere:]:
                 k.terminate()
                 k.wait(60)
@@ -81,7 +81,7 @@ def a_whole_epoch_by_any_workers_for_any_consumers():
             def change(row):
                 if sizes and row % (n_rows // 8) == 0:
                     now = sizes.pop(0)
-                    run("scale", str(now), "--connect", end)
+                    scale(f, d, now)
                     wait_for(lambda: here() == now, f"{now} workers at row {row}")
                 if supervisors and row > n_rows // 3 and sum(w["leases"] for w in status()["workers"] if not w["local"]) > 0:
                     left[row] = supervisors.pop()

@@ -244,7 +244,7 @@ def workers_as_units_with_keys():
         for user in ("prepd", "prepd-worker"):
             m.do("useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", user)
         m.do("/opt/tessera/bin/prepd", "keygen", "--out", "/etc/tessera/keys")
-        m.do("/opt/tessera/bin/prepd", "keygen", "--out", "/etc/tessera/keys", "--client", "site")
+        m.do("/opt/tessera/bin/prepd", "keygen", "--out", "/etc/tessera/keys", "--client", "site", "--roles", "work")
         m.do("sh", "-c", "chown -R prepd: /etc/tessera/keys; chmod 755 /etc/tessera/keys; "
              "chown -R prepd-worker: /etc/tessera/keys/site; "
              "echo PREPD_CONNECT=tcp://127.0.0.1:5556 > /etc/tessera/worker.env; "

@@ -2,7 +2,8 @@
  * It must neither crash nor lose track of the work that it gave out.
  *
  * An input is a byte, then messages. With bit 0 of that byte the held-out section exists too, and
- * its index is being built; with bit 1 samples share prefixes. A message is:
+ * its index is being built; with bit 1 samples share prefixes; with bit 2 the second peer of each
+ * endpoint has a key that may receive rows, and nothing else. A message is:
  *
  *   u8   flags: bits 0 and 1 choose the socket (3: none, time passes), bit 2 one of its two peers
  *   u8   kind
@@ -28,7 +29,7 @@ enum { PEERS = 2, MOST_MESSAGES = 64, TURN_NS = 1000000 };
 /* The process id of the one local worker. No process has such an id, so nothing happens when it is
  * killed. */
 enum { NO_PROCESS = INT32_MAX };
-enum { HELD_OUT = 1, SHARED = 2 }; /* bits of an input's first byte */
+enum { HELD_OUT = 1, SHARED = 2, RESTRICTED = 4 }; /* bits of an input's first byte */
 
 #define MUST(call) FUZZ_HOLDS((call) == ST_OK)
 
@@ -75,11 +76,16 @@ static status check_sent(void *shell, door at, const wire_peer *to, wire_msg *me
     return ST_OK;
 }
 
-static void name_peers(void)
+static void name_peers(bool restricted)
 {
     for (int at = 0; at < N_DOORS; at++)
         for (int k = 0; k < PEERS; k++)
-            peer[at][k] = (wire_peer){.id = {(uint8_t)at, (uint8_t)k}, .size = 2};
+            peer[at][k] =
+                (wire_peer){.id = {(uint8_t)at, (uint8_t)k},
+                            .size = 2,
+                            .roles = k && restricted ? WIRE_ROWS : WIRE_GIVEN | WIRE_STATUS,
+                            .key = "a key",
+                            .key_name = "name"};
 }
 
 static void choose_kind(bool share)
@@ -129,7 +135,6 @@ static void make_dispatcher(void)
     state.local.child[0].pid = NO_PROCESS;
     lease_book_init(&state.book, 2);
     arena_init(&state.scratch, 1 << 26);
-    name_peers();
     atexit(close_all);
 }
 
@@ -270,7 +275,10 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
         MUST(wire_msg_add(message, text, size));
     }
     const int64_t reached = items_reached(), before_ns = state.now_ns;
+    const bool draining = state.draining;
     handle[at_socket](&state, &peer[at_socket][k], message);
+    if (!(peer[at_socket][k].roles & WIRE_WORK))
+        FUZZ_HOLDS(!seat_find(&state, &peer[at_socket][k]) && state.draining == draining);
     FUZZ_HOLDS(items_reached() <= reached ||
                state.answered_ns >= before_ns); /* progress counts as a sign of life */
     wire_msg_free(&message);
@@ -281,6 +289,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     enum { HEAD = 6 };
     if (!state.options)
         make_dispatcher();
+    name_peers(size > 0 && bytes[0] & RESTRICTED);
     choose_kind(size > 0 && bytes[0] & SHARED);
     if (size > 0 && bytes[0] & HELD_OUT)
         open_held_out();

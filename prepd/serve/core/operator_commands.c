@@ -6,7 +6,8 @@
  *   {"command":"drain"}
  *   {"command":"damaged","from":K}   pictures of the train section that decoded with warnings
  *
- * An answer is an object with "ok":true; that of status has the daemon's figures. */
+ * An answer is an object with "ok":true; that of status has the daemon's figures. Who may send
+ * which is said by the roles of the peer (wire_role). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,11 +150,13 @@ static void put_status(const dispatch *state, json_writer *writer)
     put_source(&state->eval, writer);
 }
 
-static status command(dispatch *state, const json_value *said, const char *name,
-                      json_writer *writer)
+static status command(dispatch *state, const wire_peer *from, const json_value *said,
+                      const char *name, json_writer *writer)
 {
     const char *what;
     TRY(json_want_text(said, "command", name, &what));
+    const bool asks = strcmp(what, "status") == 0 || strcmp(what, "damaged") == 0;
+    TRY(wire_may(from, asks ? WIRE_STATUS : WIRE_CONTROL, name));
     if (strcmp(what, "status") == 0) {
         put_status(state, writer);
     } else if (strcmp(what, "scale") == 0) {
@@ -192,7 +195,7 @@ static status answer_command(dispatch *state, const wire_peer *from, wire_msg *m
     json_put_key_bool(&writer, "ok", true);
     status st =
         head.kind == KIND_COMMAND
-            ? command(state, said, name, &writer)
+            ? command(state, from, said, name, &writer)
             : FAIL_IN(ST_PROTOCOL, name, "the control endpoint received %s; it takes command only",
                       frame_kind_name(head.kind));
     json_end_object(&writer);

@@ -46,6 +46,15 @@ static status send_away(dispatch *state, const wire_peer *from)
     return ST_OK;
 }
 
+/* JOIN, of a worker or of a supervisor that says what it keeps. */
+static status let_join(dispatch *state, const wire_peer *from, const char *name,
+                       const json_value *said)
+{
+    TRY(wire_may(from, WIRE_WORK, name));
+    return json_find(said, "keeps") ? supervisor_heard(state, from, name)
+                                    : seat_join(state, from, name, said);
+}
+
 static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *message,
                           const char *name)
 {
@@ -62,10 +71,8 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
         return worker ? answer_row(state, worker, &head, message, name) : send_away(state, from);
     TRY(wire_read_json(message, name, &head, &said));
     status st = ST_OK;
-    if (head.kind == KIND_JOIN && json_find(said, "keeps"))
-        st = supervisor_heard(state, from, name);
-    else if (head.kind == KIND_JOIN)
-        st = seat_join(state, from, name, said);
+    if (head.kind == KIND_JOIN)
+        st = let_join(state, from, name, said);
     else if (head.kind == KIND_HELLO)
         st = FAIL_IN(ST_PROTOCOL, name,
                      "a worker does not send hello. This is the endpoint of workers; trainers "
