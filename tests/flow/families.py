@@ -14,8 +14,9 @@ def turns(parts, *said):
     return {"messages": talk}
 
 
-def write_families(f, seed=1):
-    """Writes them below the folder's data; returns the options with which they are read, and how many there are."""
+def write_families(f, seed=1, long_words=0):
+    """Writes them below the folder's data; returns the options with which they are read, and how many there are. With
+    long_words there are also two questions about a text of so many words, for which one row may be too short."""
     rng = random.Random(seed)
     pictures = sorted({name for name, _, _ in load(f)})
     words = sorted({word for _, question, _ in load(f) for word in question.split()})
@@ -39,5 +40,8 @@ def write_families(f, seed=1):
         family(4, passage=text(n) + " ")
     family(1, shown[6])
     family(2, passage="")
+    if long_words:
+        passage = text(long_words) + " "
+        records.extend(turns([], passage + text(9), text(5)) for _ in range(2))
     path = write_lines(in_data(f, "families.jsonl"), records)
     return options(data__format="video", data__path=path, data__prefix_min_tokens=16, data__stage_weights="0.5,2"), len(records)

@@ -4,6 +4,9 @@ packed image rows for a small Qwen3-VL MoE, with text rows and empty rows among 
 ranks have no images. Each layout runs in float, and in double, where a difference cannot be put down to
 rounding, and again with all tokens on the same experts.
 
+Each layout also runs one step of samples that share prefixes (data.group shared_prefix), and its loss and gradients
+are compared with those of one rank that has the same samples apart (none).
+
     tests/parallel/layouts.py          the layouts of QUICK (tests/run; ctest parallel_layouts)
     tests/parallel/layouts.py --all    all of LAYOUTS
     tests/parallel/layouts.py NAME ..  some of them
@@ -20,8 +23,12 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from ranks import BIN, MPIRUN, TESTS, run  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../flow")]
+os.environ.setdefault("TESSERA_SOURCE", os.path.join(HERE, "../.."))
+import prepd_flow  # noqa: E402
+from families import write_families  # noqa: E402
+from ranks import BIN, MPIRUN, TESTS, check, run  # noqa: E402
 
 STEP = 8       # rows of a step, as in mixed_rows.c
 
@@ -125,6 +132,8 @@ QUICK = ["replicate 2 x shard 2", "shard 2 x context 2, expert 4",
          "shard 2 x tensor 2, expert 2, expert-tensor 2", "pipeline 2 x shard 2"]
 # Also run, but only in float and for two steps: backward ends early, or in the middle of the model.
 BRIEFLY = ["shard 4, mergers alone", "expert 2, upper layers alone"]
+# Also run, but only on samples that share prefixes.
+SHARED = ["shard 2 x tensor 2, adapters"]
 # How a flavour differs from the model of prepd synth. small and deep have a key-value head for each of four
 # tensor ranks; tile has the sizes of the preset of that name, at which fast kernels work.
 FLAVOURS = {
@@ -149,12 +158,15 @@ WAYS = (("ranks_parity", {}, 20), ("ranks_parity_f64", {}, 3), ("ranks_parity", 
         ("ranks_parity_f64", {"RANKS_PARITY_TIES": "1"}, 1))
 # The largest error of a gradient, and of a later loss (README.md).
 LIMITS = {"ranks_parity": (1e-5, 1e-4), "ranks_parity_f64": (1e-13, 1e-12)}
+# The same where one rank has the samples apart that share prefixes in the layout.
+SHARED_LIMITS = {"ranks_parity": (1e-5, 1e-5), "ranks_parity_f64": (1e-12, 1e-12)}
+LONG_TEXT = 180  # words of a text that fits into a row of 256 tokens with one question but not with two
 
 
 def alone_options(options):
     """The options for one rank; its micro-batch is one row, whatever the layout has."""
     return {k: v for k, v in options.items()
-            if k.startswith(("flavour", "freeze.", "lora.", "loss.", "training.global", "training.steps"))}
+            if k.startswith(("flavour", "feed.", "freeze.", "lora.", "loss.", "training.global", "training.steps"))}
 
 
 class Bench:
@@ -164,6 +176,7 @@ class Bench:
         self.path = path or tempfile.mkdtemp(prefix="parity")
         self.known = {}
         self.flavours = set()
+        self.families = None  # the options with which they are read
         run(os.path.join(BIN, "prepd"), "synth", "--out", self.file("data"), "--images", 60, "--seed", 1)
 
     def flavour(self, name):
@@ -195,6 +208,23 @@ class Bench:
     def file(self, name):
         return os.path.join(self.path, name)
 
+    train_images = prepd_flow.Folder.train_images  # for write_families
+
+    def epoch(self, group, rows):
+        """Returns a recording of samples that begin alike, all of them in one step of so many rows."""
+        path = self.file(f"families-{group}-{rows}.rec")
+        if not self.families:
+            self.families, _ = write_families(self, long_words=LONG_TEXT)
+        if not os.path.exists(path):
+            options = ["-c", self.flavour("small"), *self.families, "--data.group", group, "--training.epochs", 1,
+                       "--training.global_batch_size", rows]
+            said = run(os.path.join(BIN, "prepd"), "plan", *options)
+            # A lone picture, two texts that begin alike for too few tokens, and the two with a long beginning.
+            alone = "" if group == "none" else "documents without a prefix: 5"
+            check("refused: 0" in said and alone in said, said)
+            run(os.path.join(BIN, "prepd"), "record", *options, "--steps", 1, "--out", path)
+        return path
+
     def options(self, more):
         words = ["-c", self.flavour(more.get("flavour", "small"))]
         for key, value in more.items():
@@ -213,17 +243,29 @@ class Bench:
         return self.known[key]
 
     def layout(self, program, name, env, steps):
-        degrees, options = LAYOUTS[name]
+        options = LAYOUTS[name][1]
         if options.get("flavour") == "tile":
             steps = min(steps, TILE_STEPS)
         options = dict(options, **{"training.steps": steps})
+        return self.compare(program, name, options, self.alone(program, options, env), LIMITS[program], env)
+
+    def shared(self, program, name):
+        """The layout on rows whose samples share prefixes, against one rank that has these samples apart."""
+        options = LAYOUTS[name][1]
+        rows = 3 * STEP if "training.global_batch_size" in options else STEP  # three consumers do not share 8
+        options = dict(options, **{"training.steps": 1, "training.global_batch_size": rows})
+        apart = {"feed.replay": self.epoch("none", 2 * rows), "training.global_batch_size": 2 * rows}
+        want = self.alone(program, dict(options, **apart), {})
+        options["feed.replay"] = self.epoch("shared_prefix", rows)
+        return self.compare(program, name, options, want, SHARED_LIMITS[program], {})
+
+    def compare(self, program, name, options, want, limits, env):
+        degrees = LAYOUTS[name][0]
         ranks = 1
         for d in degrees[:5]:
             ranks *= d
-        want = self.alone(program, options, env)
-        options.update({"parallelism." + k: v for k, v in zip(DEGREES, degrees) if v > 1})
-        said = run(MPIRUN, "-np", ranks, os.path.join(TESTS, program), "compare", want,
-                   *LIMITS[program], *self.options(options), **env)
+        options = dict(options, **{"parallelism." + k: v for k, v in zip(DEGREES, degrees) if v > 1})
+        said = run(MPIRUN, "-np", ranks, os.path.join(TESTS, program), "compare", want, *limits, *self.options(options), **env)
         return "; ".join(line for line in said.splitlines() if line.startswith(("grad", "loss")))
 
 
@@ -257,13 +299,14 @@ def main():
     bench = Bench()
     failed = []
     try:
-        for name in names or QUICK + BRIEFLY:
-            for program, env, steps in WAYS if names or name in QUICK else (("ranks_parity", {}, 2),):
+        for name in names or QUICK + BRIEFLY + SHARED:
+            ways = WAYS if names or name in QUICK else (("ranks_parity", {}, 2),) if name in BRIEFLY else ()
+            for program, env, steps in (*ways, *((program, None, 1) for program in SHARED_LIMITS)):
                 start = time.monotonic()
                 what = f"{name:57} {'double' if 'f64' in program else 'float'}" + \
-                    (", all tokens on the same experts" if env else "")
+                    (", shared prefixes" if env is None else ", all tokens on the same experts" if env else "")
                 try:
-                    said = bench.layout(program, name, env, steps)
+                    said = bench.shared(program, name) if env is None else bench.layout(program, name, env, steps)
                 except (AssertionError, subprocess.TimeoutExpired) as e:
                     failed.append(what)
                     said = f"FAILED {e}"
