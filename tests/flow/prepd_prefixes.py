@@ -15,6 +15,7 @@ from families import write_families
 from formats import in_data, options, write_lines
 from faults import trap
 from prepd_flow import BIN, SOURCE, Daemon, Folder, check, digest, free_ports, main, run, wait_for, workers_below
+from prepd_video import clip, write_video
 
 sys.path.insert(0, os.path.join(SOURCE, "proto"))
 import client  # noqa: E402
@@ -287,6 +288,42 @@ def a_bad_picture_costs_its_questions():
         check(one == digest(f.config, "--steps", "3", "--prepd.workers", "3"), "bad pictures make the stream depend on workers")
 
 
+def a_bad_clip_costs_its_questions():
+    """A video that is whole when it is indexed but not when it is decoded, in a mixture that takes its questions again
+    and again."""
+    with Folder(images=8, **PREFIX) as f:
+        for name in ("good.avi", "late.mkv"):
+            check(write_video(in_data(f, name)), "encoder")
+        shown = [name for name, n in (("good.avi", 3), ("late.mkv", 4)) for _ in range(n)]
+        path = write_lines(in_data(f, "clips.jsonl"), [clip(name, f"What is {k}?", "red") for k, name in enumerate(shown)])
+        with open(f.file("mix.yaml"), "w") as x:
+            x.write(f"clips:\n  format: video\n  path: {path}\n  weight: 3\nvqa:\n  path: data\n  format: vqav2\n  weight: 1\n")
+        mixture = options(data__format="mixture", data__path=f.file("mix.yaml"), training__seq_len=512, training__global_batch_size=1)
+        run("plan", "-c", f.config, *mixture)
+        times = os.stat(in_data(f, "late.mkv"))
+        with open(in_data(f, "late.mkv"), "r+b") as x:
+            x.seek(times.st_size // 2)
+            x.write(b"\0" * (times.st_size - times.st_size // 2))
+        os.utime(in_data(f, "late.mkv"), ns=(times.st_atime_ns, times.st_mtime_ns))
+        with Daemon(f.config, *mixture) as d:
+            up(f)
+            rows = list(rows_of(f))
+            check("worker gone" not in d.said(), d.said())
+        causes = {q["id"]: q["cause"] for row in rows for q in json.loads(row["quarantine"])}
+        check(sorted(causes) == [3, 4, 5, 6] and len(set(causes.values())) == 1 and "late.mkv" in causes[3], f"{causes}")
+        taken = [key[0] for row in rows for key, _ in samples_of(row)]
+        check(taken.count(0) > 1 and taken.count(3) > 1, f"no question came again: {taken}")
+        for row in rows:
+            number, part, prefix = (row[name].tolist() for name in ("doc_sample_id", "doc_part", "doc_prefix"))
+            shows = [items_of(row)[i] for i in range(len(row["grid_thw"]))]
+            clips = [i for i, n in enumerate(number) if part[i] >= 0 and n < len(shown)]
+            check(clips and all(prefix[i] >= 0 for i in clips), f"row {row['number']}: {number} {prefix}")
+            blank = sum(not pixels.any() for pixels in shows)
+            check(blank == len({prefix[i] for i in clips if number[i] in causes}), f"row {row['number']}: {blank} blank items")
+        one = digest(f.config, *mixture, "--steps", "2", "--prepd.workers", "1")
+        check(one == digest(f.config, *mixture, "--steps", "2", "--prepd.workers", "3"), "the stream depends on workers")
+
+
 def a_bad_question_costs_itself():
     """Decisions come back with a cursor. One question of a picture loses its labels; of another all do, and with them
     the picture. The documents stay as they are."""
@@ -327,5 +364,5 @@ def references_are_those_of_samples():
 if __name__ == "__main__":
     main(every_sample_is_what_it_is_alone, pictures_clips_and_texts_are_shared,
          sources_of_a_mixture_share_within_themselves, who_makes_the_rows_changes_nothing, a_consumer_resumes_and_ranks_change,
-         old_consumers_are_refused_and_recordings_play, a_bad_picture_costs_its_questions, a_bad_question_costs_itself,
+         old_consumers_are_refused_and_recordings_play, a_bad_picture_costs_its_questions, a_bad_clip_costs_its_questions, a_bad_question_costs_itself,
          references_are_those_of_samples)
