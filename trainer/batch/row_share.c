@@ -5,6 +5,10 @@
 
 enum {
     FINE = 8, /* a document with over 1/8 of a rank's work is cut; the others then even it out */
+    /* The same in rows with prefixes. There ranks with equal numbers of tokens have equal work only
+     * if they have equal shares of the prefixes, whose tokens see fewer keys than those of branches
+     * do. */
+    FINE_PREFIXES = 32,
     MERGED = MERGE_SIDE * MERGE_SIDE
 };
 
@@ -12,6 +16,7 @@ enum {
 typedef struct job {
     double work;
     int32_t first, count; /* the first of its tokens; or the item's number and its merged rows */
+    int32_t before;       /* tokens of the document's prefix */
 } job;
 
 typedef struct worker {
@@ -57,7 +62,7 @@ static double uneven(const worker *workers, int64_t ranks)
     return sum > 0 ? most * (double)ranks / sum : 1;
 }
 
-/* How many pairs of a query and a key that it sees the tokens [from, to) of a document make. */
+/* How many pairs of a query and a key that it sees the tokens [from, to) of a sample make. */
 static double causal_work(int64_t from, int64_t to)
 {
     return 0.5 * ((double)to * (double)(to + 1) - (double)from * (double)(from + 1));
@@ -70,24 +75,27 @@ typedef struct tokens_share {
     int64_t ranks;
 } tokens_share;
 
-static void give_tokens(tokens_share *share, int64_t rank, int64_t doc_first, int64_t first,
-                        int64_t count)
+/* before: tokens of its sample that come before token `first`. */
+static void give_tokens(tokens_share *share, int64_t rank, int64_t first, int64_t count,
+                        int64_t before)
 {
     for (int64_t i = first; i < first + count; i++)
         share->owner[i] = (int32_t)rank;
     share->by_rank[rank].room -= count;
-    share->by_rank[rank].work += causal_work(first - doc_first, first - doc_first + count);
+    share->by_rank[rank].work += causal_work(before, before + count);
 }
 
 /* Cuts the end of a document into 2 * ranks equal pieces and gives each rank two of them, the same
  * number counted from the front and from the back. Returns how many tokens are left at the
  * beginning. */
-static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t count)
+static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t count,
+                                   int64_t before)
 {
     int64_t pieces = 2 * share->ranks, each = count / pieces, left = count % pieces;
-    for (int64_t i = 0; i < pieces; i++)
-        give_tokens(share, i < share->ranks ? i : pieces - 1 - i, first, first + left + i * each,
-                    each);
+    for (int64_t i = 0; i < pieces; i++) {
+        const int64_t at = left + i * each;
+        give_tokens(share, i < share->ranks ? i : pieces - 1 - i, first + at, each, before + at);
+    }
     return left;
 }
 
@@ -95,23 +103,30 @@ static int64_t give_from_both_ends(tokens_share *share, int64_t first, int64_t c
 static void give_jobs(tokens_share *share, const job *jobs, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        int64_t first = jobs[i].first, left = jobs[i].count;
+        int64_t first = jobs[i].first, left = jobs[i].count, before = jobs[i].before;
         while (left > 0) {
             int64_t rank = idlest(share->by_rank, share->ranks, left);
             rank = rank < 0 ? roomiest(share->by_rank, share->ranks) : rank;
             int64_t part = share->by_rank[rank].room < left ? share->by_rank[rank].room : left;
-            give_tokens(share, rank, jobs[i].first, first, part);
+            give_tokens(share, rank, first, part, before);
             first += part;
+            before += part;
             left -= part;
         }
     }
 }
 
-status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t each,
-                       int32_t *order, int32_t *owner, double *out_uneven)
+/* Tokens of the document's prefix. */
+static int64_t tokens_before(const int32_t *cu, const int32_t *prefix, int64_t doc)
+{
+    return prefix && prefix[doc] >= 0 ? cu[prefix[doc] + 1] - cu[prefix[doc]] : 0;
+}
+
+status row_share_order(const int32_t *cu, const int32_t *prefix, int64_t n_docs, int64_t ranks,
+                       int64_t each, int32_t *order, int32_t *owner, double *out_uneven)
 {
     double all = 0;
-    int64_t count = 0;
+    int64_t count = 0, fine = FINE;
     job *jobs = malloc((size_t)(n_docs > 0 ? n_docs : 1) * sizeof *jobs);
     worker *workers = calloc((size_t)ranks, sizeof *workers);
     if (!jobs || !workers) {
@@ -120,15 +135,20 @@ status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t
         return FAIL(ST_NO_MEMORY, "no memory to share out %lld documents", (long long)n_docs);
     }
     tokens_share share = {cu, workers, owner, ranks};
-    for (int64_t i = 0; i < n_docs; i++)
-        all += causal_work(0, cu[i + 1] - cu[i]);
+    for (int64_t i = 0; i < n_docs; i++) {
+        const int64_t before = tokens_before(cu, prefix, i);
+        all += causal_work(before, before + cu[i + 1] - cu[i]);
+        fine = before > 0 ? FINE_PREFIXES : fine;
+    }
     for (int64_t j = 0; j < ranks; j++)
         workers[j].room = each;
     for (int64_t i = 0; i < n_docs; i++) {
         int64_t left = cu[i + 1] - cu[i];
-        if (ranks > 1 && causal_work(0, left) * FINE * (double)ranks > all)
-            left = give_from_both_ends(&share, cu[i], left);
-        jobs[count++] = (job){causal_work(0, left), cu[i], (int32_t)left};
+        const int64_t before = tokens_before(cu, prefix, i);
+        if (ranks > 1 && causal_work(before, before + left) * (double)(fine * ranks) > all)
+            left = give_from_both_ends(&share, cu[i], left, before);
+        jobs[count++] =
+            (job){causal_work(before, before + left), cu[i], (int32_t)left, (int32_t)before};
     }
     qsort(jobs, (size_t)count, sizeof *jobs, by_work);
     give_jobs(&share, jobs, count);

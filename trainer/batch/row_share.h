@@ -13,7 +13,8 @@
 #include "trainer/model/dims.h"
 
 /* Divides tokens over context ranks. Document i is the tokens [cu[i], cu[i + 1]), and there are
- * n_tokens = cu[n_docs] <= ranks * each of them.
+ * n_tokens = cu[n_docs] <= ranks * each of them. prefix[i] is the document whose tokens those of
+ * document i see before their own, -1 if there is none; NULL: no document has one.
  *
  * order [ranks, each] is written: for each context rank the packed numbers of its tokens,
  * ascending, then -1. owner [n_tokens] is scratch. *out_uneven is the most work of a rank over the
@@ -22,8 +23,9 @@
  * A document with much work is cut into 2 * ranks pieces, and each rank gets one from the front and
  * the matching one from the back, which makes their work equal. Smaller documents go whole to the
  * rank with the least work, and are cut only where no rank has room. */
-WARN_UNUSED status row_share_order(const int32_t *cu, int64_t n_docs, int64_t ranks, int64_t each,
-                                   int32_t *order, int32_t *owner, double *out_uneven);
+WARN_UNUSED status row_share_order(const int32_t *cu, const int32_t *prefix, int64_t n_docs,
+                                   int64_t ranks, int64_t each, int32_t *order, int32_t *owner,
+                                   double *out_uneven);
 
 /* The rank that encodes a visual item, and where the item's merged rows begin in its features. */
 typedef struct item_place {

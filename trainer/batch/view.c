@@ -107,8 +107,8 @@ status view_make(const view_scratch *scratch, const device_batch *whole, int64_t
     const row_share *share = &mine->share;
     int64_t context = each * share->tensor, all = context * share->context;
     const int32_t *queries = scratch->order + share->context_rank * context;
-    TRY(row_share_order(whole->cu_docs, whole->docs, share->context, context, scratch->order,
-                        scratch->owner, &mine->context_uneven));
+    TRY(row_share_order(whole->cu_docs, whole->doc_prefix, whole->docs, share->context, context,
+                        scratch->order, scratch->owner, &mine->context_uneven));
     for (int64_t i = 0; i < all; i++)
         if (scratch->order[i] >= 0)
             scratch->owner[scratch->order[i]] = (int32_t)i;

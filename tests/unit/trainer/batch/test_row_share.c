@@ -10,20 +10,23 @@
 
 /* Checks that every token has exactly one place, that each rank's tokens ascend, that *out_uneven
  * is the largest rank's work over the mean, and that it is at most `most`. */
-static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t each, double most)
+static void check_order(const int32_t *cu, const int32_t *prefix, int64_t docs, int64_t ranks,
+                        int64_t each, double most)
 {
     int64_t tokens = cu[docs], doc = 0;
     int32_t *order = malloc((size_t)(ranks * each + 1) * sizeof *order);
     int32_t *owner = malloc((size_t)(tokens + 1) * sizeof *owner);
-    int64_t *begin = malloc((size_t)(tokens + 1) * sizeof *begin);
+    int64_t *sees = malloc((size_t)(tokens + 1) * sizeof *sees);
     char *seen = calloc((size_t)tokens + 1, 1);
     double uneven, sum = 0, largest = 0;
     for (int64_t place = 0; place < tokens; place++) {
         while (place >= cu[doc + 1])
             doc++;
-        begin[place] = cu[doc];
+        sees[place] = place - cu[doc] + 1;
+        if (prefix && prefix[doc] >= 0)
+            sees[place] += cu[prefix[doc] + 1] - cu[prefix[doc]];
     }
-    assert_ok(row_share_order(cu, docs, ranks, each, order, owner, &uneven));
+    assert_ok(row_share_order(cu, prefix, docs, ranks, each, order, owner, &uneven));
     for (int64_t rank = 0; rank < ranks; rank++) {
         double work = 0;
         for (int64_t i = 0; i < each; i++) {
@@ -34,7 +37,7 @@ static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t 
             }
             assert_true(place < tokens && !seen[place]++);
             assert_true(i == 0 || place > order[rank * each + i - 1]);
-            work += (double)(place - begin[place] + 1);
+            work += (double)sees[place];
         }
         sum += work;
         largest = work > largest ? work : largest;
@@ -48,7 +51,7 @@ static void check_order(const int32_t *cu, int64_t docs, int64_t ranks, int64_t 
                  (long long)docs, (long long)ranks, uneven);
     free(order);
     free(owner);
-    free(begin);
+    free(sees);
     free(seen);
 }
 
@@ -58,11 +61,11 @@ static void test_row_share__tokens_are_divided_evenly(void **state)
     const int32_t none[] = {0}, one[] = {0, 4096}, odd[] = {0, 4093}, pair[] = {0, 3000, 4096};
     const int32_t tiny[] = {0, 1, 2, 3};
     for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
-        check_order(none, 0, ranks, 2, 1);
-        check_order(one, 1, ranks, 4096 / ranks, 1.001);
-        check_order(odd, 1, ranks, (4093 + ranks - 1) / ranks, 1.01);
-        check_order(pair, 2, ranks, 4096 / ranks, 1.01);
-        check_order(tiny, 3, ranks, 3, 8);
+        check_order(none, NULL, 0, ranks, 2, 1);
+        check_order(one, NULL, 1, ranks, 4096 / ranks, 1.001);
+        check_order(odd, NULL, 1, ranks, (4093 + ranks - 1) / ranks, 1.01);
+        check_order(pair, NULL, 2, ranks, 4096 / ranks, 1.01);
+        check_order(tiny, NULL, 3, ranks, 3, 8);
     }
     rng_key key = rng_key_make(7, "row_share");
     /* with one document, and with several */
@@ -75,8 +78,31 @@ static void test_row_share__tokens_are_divided_evenly(void **state)
                 cu[i] + 1 +
                 (int32_t)rng_below(key, 1000 + 100 * trial + (uint64_t)i, 8192 / (uint64_t)docs);
         int64_t exact = (cu[docs] + ranks - 1) / ranks;
-        check_order(cu, docs, ranks, exact + (trial % 2 ? exact / 8 : 0),
+        check_order(cu, NULL, docs, ranks, exact + (trial % 2 ? exact / 8 : 0),
                     docs > 1 ? most[1] : most[0]);
+    }
+}
+
+/* Branches have most of their work in the keys of their prefix: rows of questions about pictures,
+ * with room for just their tokens or for some more. */
+static void test_row_share__branches_are_divided_evenly(void **state)
+{
+    (void)state;
+    enum { DOCS_MAX = 400, PREFIX = 250, BRANCH = 10 };
+    rng_key key = rng_key_make(9, "row_share");
+    for (uint64_t trial = 0, drawn = 0; trial < 60; trial++) {
+        int32_t cu[DOCS_MAX + 1] = {0}, prefix[DOCS_MAX];
+        int64_t docs = 0, ranks = 2 << trial % 3;
+        while (cu[docs] < 8192 && docs < DOCS_MAX - 20) {
+            const int64_t root = docs, branches = 2 + (int64_t)rng_below(key, drawn++, 8);
+            for (int64_t i = 0; i <= branches; i++, docs++) {
+                const int32_t least = i ? BRANCH : PREFIX;
+                prefix[docs] = i ? (int32_t)root : -1;
+                cu[docs + 1] = cu[docs] + least + (int32_t)rng_below(key, drawn++, i ? 20 : 100);
+            }
+        }
+        const int64_t exact = (cu[docs] + ranks - 1) / ranks;
+        check_order(cu, prefix, docs, ranks, exact + (trial % 2 ? exact / 8 : 0), 1.01);
     }
 }
 
@@ -117,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_row_share__tokens_are_divided_evenly),
+        cmocka_unit_test(test_row_share__branches_are_divided_evenly),
         cmocka_unit_test(test_row_share__pictures_are_divided_evenly),
     };
     return cmocka_run_group_tests_name("row_share", tests, NULL, NULL);
