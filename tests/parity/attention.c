@@ -168,7 +168,8 @@ enum {
     PACKED = 2,
     SHARP = 4,
     PIECES = 8, /* only some of each segment's tokens are queries */
-    TREES = 16  /* some segments go on after another one */
+    TREES = 16, /* some segments go on after another one */
+    WIDE = 32   /* all segments go on after the first one */
 };
 
 typedef struct built {
@@ -205,12 +206,14 @@ static void take_pieces(parity *test, built *made)
     made->place = parity_ints(test, place, sizes->tokens);
 }
 
-/* Makes trees: after one segment without branches, one with 1, one with 2, one with 3 and so on. */
-static void grow_trees(parity *test, built *made)
+/* Makes trees: after one segment without branches, one with 1, one with 2, one with 3 and so on; or
+ * a single one of all segments. */
+static void grow_trees(parity *test, built *made, bool single)
 {
     attention *sizes = &made->sizes;
     int32_t *prefix = parity_zero_ints(test, sizes->segments + 1);
-    for (int64_t root = 0, branches = 0; root < sizes->segments; root += ++branches)
+    for (int64_t root = 0, branches = single ? sizes->segments : 0; root < sizes->segments;
+         root += ++branches)
         for (int64_t i = root; i < sizes->segments && i <= root + branches; i++)
             prefix[i] = i == root ? -1 : (int32_t)root;
     sizes->prefix = prefix;
@@ -254,8 +257,8 @@ static built build(parity *test, const int64_t *full)
     made.cu = parity_ints(test, cu, sizes->segments + 1);
     sizes->row = parity_zeros(test, sizes->tokens);
     sizes->keys = sizes->tokens;
-    if (shape[6] & TREES)
-        grow_trees(test, &made);
+    if (shape[6] & (TREES | WIDE))
+        grow_trees(test, &made, shape[6] & WIDE);
     if (shape[6] & PIECES)
         take_pieces(test, &made);
     return made;
@@ -565,6 +568,7 @@ const parity_case parity_attention[] = {
     {"attention_fwd", "ragged pieces full", fwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
     {"attention_fwd", "ragged trees", fwd_case, {40, 4, 2, 6, 11, 5, CAUSAL | TREES}},
     {"attention_fwd", "ragged trees text", fwd_case, {330, 4, 2, 128, 6, 9, CAUSAL | TREES}},
+    {"attention_fwd", "ragged tree of 279", fwd_case, {430, 2, 1, 16, 280, 9, CAUSAL | WIDE}},
     {"attention_fwd", "ragged trees crowd", fwd_case, {430, 2, 1, 64, 70, 20, CAUSAL | TREES}},
     /* blocks of queries that begin and end inside branches, and that are shortened */
     {"attention_fwd", "real trees", fwd_case, {1500, 4, 2, 32, 75, 20, CAUSAL | TREES}},
@@ -594,6 +598,7 @@ const parity_case parity_attention[] = {
     {"attention_bwd", "ragged pieces full", bwd_case, {90, 2, 2, 16, 4, 1, PIECES}},
     {"attention_bwd", "ragged trees", bwd_case, {40, 4, 2, 6, 11, 5, CAUSAL | TREES}},
     {"attention_bwd", "ragged trees text", bwd_case, {150, 4, 2, 128, 6, 9, CAUSAL | TREES}},
+    {"attention_bwd", "ragged tree of 279", bwd_case, {430, 2, 1, 16, 280, 9, CAUSAL | WIDE}},
     {"attention_bwd", "ragged trees crowd", bwd_case, {230, 2, 1, 64, 50, 20, CAUSAL | TREES}},
     {"attention_bwd", "ragged trees full", bwd_case, {90, 3, 3, 5, 6, 2, PACKED | TREES}},
     {"attention_bwd",
