@@ -88,7 +88,7 @@ def together(f, model, apart):
         mine, theirs = ({line.rsplit("sample ", 1)[1]: line for line in words} for _, words in (want, apart))
         both = mine.keys() & theirs.keys()  # the first rows have other questions
         check(len(both) >= 4 and all(mine[k] == theirs[k] for k in both), f"{want}\napart {apart}")
-        for name in ("tensor 2", "context 2", "pipeline 2"):
+        for name in LAYOUTS if LONG else ("tensor 2", "context 2", "pipeline 2", "expert 2"):
             got = judged(f, model, name + ", shared", dict(of_layout(LAYOUTS[name]), **shared))
             check(got == want, f"{name}, shared prefixes: {got}\nwanted {want}")
 
