@@ -83,6 +83,7 @@ status row_alloc(row *packed, arena *memory, unsigned optional)
     next.cursor = "";
     next.quarantine = "";
     next.references = "";
+    next.worker = "";
     *packed = next;
     return ST_OK;
 }
@@ -315,6 +316,7 @@ status row_from_tensors(const st_file *tensors, const char *source, int with_pix
     packed.quarantine = quarantine ? quarantine : "";
     const char *references = st_meta_find(tensors, "references");
     packed.references = references ? references : "";
+    packed.worker = "";
     *out = packed;
     return ST_OK;
 }

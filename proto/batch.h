@@ -59,10 +59,12 @@ typedef struct row {
      * A prefix stands directly before its branches, of which there are two or more. It is no
      * sample: it has no targets, and the doc_sample_id of its first branch. */
     int32_t *doc_prefix;
-    /* Metadata: JSON text, or "" if absent. The digest does not cover it. */
+    /* Metadata: JSON text, or "" if absent. The digest does not cover it. Over the wire it comes in
+     * the tag. */
     const char *cursor;     /* where the stream goes on after this row */
     const char *quarantine; /* [{"id":N,"cause":"..."}]: the bad samples known when it was made */
     const char *references; /* held-out rows: the reference answers of each document, or null */
+    const char *worker;     /* who made it, in words; from the tag (tag.h), "" without one */
 } row;
 
 /* Whether a document is a prefix, and so no sample. */

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/json/json.h"
+#include "common/program/log.h"
 #include "proto/record.h"
 #include "proto/row_order.h"
 #include "proto/share.h"
@@ -32,8 +33,11 @@ struct client {
     bool joining;         /* HELLO is sent, WELCOME has not come */
     bool heard;           /* a daemon was there, on an earlier connection */
     row_order order;      /* that its rows must come in */
-    int64_t wait_ns;      /* when waiting for WELCOME began */
-    int64_t tell_ns;      /* when hello.waiting is called next */
+    bool tags;            /* its rows have tags */
+    char *cursor;         /* [cursor_bytes] of the last row that was taken; NULL at first */
+    size_t cursor_bytes;
+    int64_t wait_ns; /* when waiting for WELCOME began */
+    int64_t tell_ns; /* when hello.waiting is called next */
     /* recording */
     record_reader *record;
     share *share;       /* NULL if this client gets all rows */
@@ -107,6 +111,7 @@ void client_close(client **client_)
     wire_msg_free(&consumer->scratch);
     free_texts(&consumer->hello);
     free(consumer->welcome);
+    free(consumer->cursor);
     free(consumer->name);
     free(consumer);
     *client_ = NULL;
@@ -259,6 +264,7 @@ static status take_welcome(client *consumer)
                        frame_kind_name(head.kind));
     TRY(wire_read_json(consumer->scratch, consumer->name, &head, &value));
     status st = begin_order(consumer, value);
+    consumer->tags = json_int(json_find(value, "version"), 0) >= SESSION_TAGS;
     if (st == ST_OK)
         st = keep_welcome(consumer, value, wire_msg_part(consumer->scratch, 1));
     json_free(&value);
@@ -467,6 +473,9 @@ status client_replay(const replay_options *options, client **out)
     status st;
     TRY(client_new(options->path, &consumer));
     TRY_OR(failed, record_open(options->path, &consumer->record));
+    if (!record_has_tags(consumer->record))
+        log_info("the recording %s has version 1: its rows have no tags to be checked against",
+                 options->path);
     TRY_OR(failed, find_end(consumer, options));
     if (options->ranks > 1) {
         TRY_OR(failed, share_new(options, consumer->record, consumer->codec, consumer->end,
@@ -582,10 +591,103 @@ status client_next_raw(client *consumer, wire_msg *raw, frame *out_head)
     return ST_OK;
 }
 
+/* Keeps the cursor of a row that was taken: a row that is refused is asked for again with it. */
+static status keep_cursor(client *consumer, const char *cursor)
+{
+    const size_t bytes = strlen(cursor) + 1;
+    if (bytes > consumer->cursor_bytes) {
+        char *at = (char *)realloc(consumer->cursor, 2 * bytes);
+        if (!at)
+            return FAIL(ST_NO_MEMORY, "no memory for a cursor of %zu bytes", bytes);
+        consumer->cursor = at;
+        consumer->cursor_bytes = 2 * bytes;
+    }
+    memcpy(consumer->cursor, cursor, bytes);
+    return ST_OK;
+}
+
+static status send_refuse(const client *consumer, uint64_t number)
+{
+    json_writer writer;
+    char *text = NULL;
+    size_t size;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "row", (int64_t)number);
+    json_put_key_cstr(&writer, "message", status_text());
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = wire_send_json(consumer->socket, NULL, KIND_REFUSE, 0, text, size);
+    free(text);
+    json_writer_done(&writer);
+    return st;
+}
+
+/* Waits until the daemon ends the session, dropping the rows that it had sent before. */
+static status hear_end(client *consumer)
+{
+    frame head;
+    for (;;) {
+        wire_msg_clear(consumer->scratch);
+        const status st =
+            receive_message(consumer, consumer->scratch, consumer->hello.timeout_ms, false);
+        if (st == ST_TIMEOUT)
+            return FAIL(ST_TIMEOUT, "%s did not answer that a row was refused", consumer->name);
+        TRY(st);
+        TRY(frame_decode(wire_msg_part(consumer->scratch, 0), consumer->name, &head));
+        if (head.kind == KIND_ERROR)
+            return read_refusal(consumer, consumer->scratch);
+    }
+}
+
+/* Tells the daemon that a row is not what was ordered, as the thread's note says, and comes back
+ * for it. The daemon has another worker make it. */
+static status refuse_row(client *consumer, uint64_t number)
+{
+    status st;
+    log_warn("row %llu is refused and asked for again: %s", (unsigned long long)number,
+             status_text());
+    TRY(send_refuse(consumer, number));
+    st = hear_end(consumer);
+    if (st != ST_UNAVAILABLE)
+        return st;
+    do
+        st = client_rejoin(consumer, consumer->cursor, consumer->hello.timeout_ms);
+    while (st == ST_TIMEOUT && !atomic_load(&consumer->interrupted));
+    return st;
+}
+
+/* A row that came from a daemon of this version must have a tag. */
+static status check_tagged(const client *consumer, const wire_msg *message, const frame *head)
+{
+    return consumer->record || !consumer->tags ||
+                   wire_msg_parts(message) == 3 + (size_t)head->n_images
+               ? ST_OK
+               : FAIL_IN(ST_PROTOCOL, consumer->name, "row %llu came without a tag",
+                         (unsigned long long)head->row);
+}
+
+/* Takes the next row, and again until one is what its tag says. */
+static status next_good(client *consumer, arena *memory, row *out, frame *out_head)
+{
+    frame head;
+    for (;;) {
+        TRY(client_next_raw(consumer, consumer->scratch, &head));
+        TRY(check_tagged(consumer, consumer->scratch, &head));
+        status st =
+            codec_decode(consumer->codec, consumer->scratch, consumer->name, memory, out, out_head);
+        if (st == ST_OK && !consumer->record)
+            st = keep_cursor(consumer, out->cursor);
+        if (st != ST_PROTOCOL || consumer->record || !consumer->tags)
+            return st;
+        TRY(refuse_row(consumer, head.row));
+    }
+}
+
 status client_next(client *consumer, arena *memory, row *out, frame *out_head, wire_msg *raw)
 {
-    TRY(client_next_raw(consumer, consumer->scratch, NULL));
-    TRY(codec_decode(consumer->codec, consumer->scratch, consumer->name, memory, out, out_head));
+    TRY(next_good(consumer, memory, out, out_head));
     if (raw) {
         wire_msg_clear(raw);
         TRY(wire_msg_move(raw, consumer->scratch));

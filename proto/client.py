@@ -19,8 +19,8 @@ import masks
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
-SESSION_VERSION = 2  # of HELLO: 2 since rows may have prefixes
-HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE = 1, 2, 3, 4, 5, 6, 7
+SESSION_VERSION = 3  # of HELLO: 3 since rows come with tags
+HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE, REFUSE = 1, 2, 3, 4, 5, 6, 7, 8
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
 HELLO_LIMIT = 8 << 20  # prepd cuts off a connection that sends more, without a reason
@@ -190,15 +190,31 @@ def check_documents(row):
               f"document {doc} is a prefix, but has labels or weights")
 
 
-def decode(parts):
+def check_tag(row, number, tag):
+    """Compares a row with its tag, which says what the daemon had ordered, as proto/tag.c does."""
+    blame = f"the row made by worker {tag.get('worker', '-')} is not what was ordered:"
+    check(tag["row"] == number, blame, "it has the number", number, "but", tag["row"], "was ordered")
+    borders, n = row["cu_seqlens"].astype(np.int64), len(row["doc_sample_id"])
+    labelled = np.concatenate([[0], np.cumsum(row["labels"] != -100)])
+    found = {"ids": row["doc_sample_id"], "parts": row["doc_part"], "prefixes": row.get("doc_prefix", np.full(n, -1)),
+             "lengths": np.diff(borders), "targets": np.diff(labelled[borders]), "grids": row["grid_thw"].ravel()}
+    for name, values in found.items():
+        ordered = tag.get(name) or []
+        check(len(values) == len(ordered), blame, "it has", len(values), name, "but", len(ordered), "were ordered")
+        for i, (is_, was) in enumerate(zip(values, ordered)):
+            check(was is None or int(is_) == was, blame, f"{name} [{i}] is", is_, "but", was, "was ordered")
+
+
+def decode(parts, tagged=False):
     """Decodes the parts of a ROW message to a dictionary of arrays, with "number" and, as JSON texts or "", "cursor",
-    "quarantine" and "references"."""
+    "quarantine" and "references". tagged: the row must have a tag, from which those texts are then taken."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
-    check(kind == ROW and len(parts) == 2 + n_images, "these are not the parts of a row")
+    check(kind == ROW and len(parts) - 2 - n_images in (0, 1), "these are not the parts of a row")
+    check(not tagged or len(parts) == 3 + n_images, "row", number, "came without a tag")
     row, metadata = tensors(unzstd(parts[1], block_bytes))
     check(len(row["grid_thw"]) == n_images, "there are", n_images, "images for", len(row["grid_thw"]), "grids")
     pixels = {768: [np.zeros((0, 768), np.uint8)], 1536: []}
-    for part, grid in zip(parts[2:], row["grid_thw"]):
+    for part, grid in zip(parts[2:2 + n_images], row["grid_thw"]):
         width, data = image(part, grid)
         pixels[width].append(data)
     row["pixels"] = np.concatenate(pixels[768])
@@ -208,6 +224,9 @@ def decode(parts):
     check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
     check(xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
     check_documents(dict(row, number=number))
+    if len(parts) == 3 + n_images:
+        metadata = json.loads(bytes(parts[-1]))
+        check_tag(row, number, metadata)
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""), references=metadata.get("references", ""))
 
@@ -313,7 +332,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     stream whose samples share prefixes is refused.
 
     Errors name the endpoint: TimeoutError after `timeout` seconds of silence, Refused (a RuntimeError) with the daemon's
-    words, ValueError for a message that is malformed or out of order, PermissionError if this user may not use the
+    words, or because a row was not what the daemon had ordered of its worker, ValueError for a message that is malformed or out of order, PermissionError if this user may not use the
     socket. Nothing is tried again: call this again with the last cursor. A wait for a socket that does not exist is
     reported on stderr, once."""
     import zmq  # here, so that recordings do not need it
@@ -357,7 +376,19 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 print(f"client.py: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
         raise zmq.Again
 
-    order = None
+    def refuse(number, why):
+        """Tells the daemon that a row is not what was ordered, and waits until it has ended the session."""
+        send(REFUSE, {"row": number, "message": why})
+        while True:
+            parts = receive()
+            if header(parts[0])[0] == ERROR:
+                break
+        said = json.loads(bytes(parts[1]))
+        again = said.get("code") == "ST_STOPPED"
+        raise Refused(f"{where}: row {number} was refused: {why}. " + ("It is made again by another worker: call this again with "
+                      "the cursor of the row before" if again else said["message"]), "ST_UNAVAILABLE" if again else said.get("code"))
+
+    order, tagged = None, False
     try:
         send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "client.py", "stream": stream, "options": None,
                      "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
@@ -366,12 +397,16 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             parts = receive()
             kind = header(parts[0])[0]
             if kind == WELCOME:
-                order = Order(json.loads(bytes(parts[1])), cursor, start_row, rank, ranks)
+                welcome = json.loads(bytes(parts[1]))
+                order, tagged = Order(welcome, cursor, start_row, rank, ranks), welcome.get("version", 0) >= SESSION_VERSION
             elif kind == ROW:
                 check(order, "a row came before WELCOME")
                 order.take(header(parts[0])[1])
                 send(CREDIT, {"bytes": sum(len(p) for p in parts)})
-                row = decode(parts)
+                try:
+                    row = decode(parts, tagged)
+                except ValueError as e:
+                    refuse(header(parts[0])[1], str(e))
                 check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
                 yield row
             elif kind == ERROR:
@@ -406,7 +441,8 @@ class Recording:
 
     def __init__(self, path, data):
         self.path, self.data = path, data
-        self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] == b"\1\0", "this is not a recording of version 1")
+        self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] in (b"\1\0", b"\2\0"), "this is not a recording of version 1 or 2")
+        self.tags = data[4:6] == b"\2\0"
         size = struct.unpack_from("<Q", data, 8)[0]
         self.check(size <= len(data) - 32, "the recording is cut short: it ends at byte", len(data), "inside its WELCOME")
         self.match(data[16:32], "the WELCOME does not match the hash in the head", data[32:32 + size])
@@ -443,11 +479,13 @@ class Recording:
         """The row whose chunk begins at this byte: the parts of its message."""
         row = self.chunk(at, 2)
         size = struct.unpack_from("<Q", row, 64)[0] if len(row) >= 72 else 0
-        hashes = row[72 + size:]
-        self.check(72 + size <= len(row) and len(hashes) % 16 == 0, "the row at byte", at, "has impossible sizes: the file is damaged")
+        end = 72 + size + 16 * (header(row[:64])[2] if len(row) >= 64 else 0)
+        hashes, tag = row[72 + size:end], row[end:]
+        self.check(end <= len(row) and (self.tags or not len(tag)), "the row at byte", at, "has impossible sizes: the file is damaged")
         images = [self.images.get(hashes[i:i + 16]) for i in range(0, len(hashes), 16)]
         self.check(None not in images, "an image of the row at byte", at, "is not in the index: the file is damaged")
-        return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images)]
+        return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images),
+                *([tag] if len(tag) else [])]
 
 
 def replay(path, unchecked=False, prefixes=False):

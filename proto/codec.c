@@ -10,6 +10,7 @@
 
 #include "proto/filter.h"
 #include "proto/image_part.h"
+#include "proto/tag.h"
 #include "proto/zstd_frames.h"
 
 enum {
@@ -352,9 +353,10 @@ static status decode_row(codec *coder, const wire_msg *message, const char *peer
     if (head.kind != KIND_ROW)
         return FAIL_IN(ST_PROTOCOL, peer, "a message of kind %s came where a row was expected",
                        frame_kind_name(head.kind));
-    if (wire_msg_parts(message) != FIRST_IMAGE + (size_t)head.n_images)
+    const size_t tag = FIRST_IMAGE + (size_t)head.n_images; /* its part, if there is one */
+    if (wire_msg_parts(message) != tag && wire_msg_parts(message) != tag + 1)
         return FAIL_IN(ST_PROTOCOL, peer,
-                       "the row has %zu parts, but its header says 2 and %u images",
+                       "the row has %zu parts, but its header says 2, %u images and perhaps a tag",
                        wire_msg_parts(message), head.n_images);
     TRY(decode_block(coder, wire_msg_part(message, 1), &head, peer, memory, &packed));
     TRY(decode_images(coder, message, &head, peer, memory, &packed));
@@ -366,6 +368,8 @@ static status decode_row(codec *coder, const wire_msg *message, const char *peer
         return FAIL_IN(ST_PROTOCOL, peer, "the row's digest is %s, but its header says %s", got,
                        want);
     }
+    if (wire_msg_parts(message) > tag)
+        TRY(tag_apply(wire_msg_part(message, tag), &head, peer, memory, &packed));
     *out = packed;
     if (out_head)
         *out_head = head;

@@ -45,7 +45,8 @@ void codec_item_done(wire_msg *items, size_t index, bool is_video);
 WARN_UNUSED status codec_encode_made(codec *coder, const row *packed, uint64_t number,
                                      wire_msg *items, wire_msg *out);
 
-/* Decodes a ROW message and checks all of it: header, sizes, hashes, row_check and the digest. The
+/* Decodes a ROW message and checks all of it: header, sizes, hashes, row_check, the digest, and the
+ * tag (tag.h) if it has one. The
  * arrays and texts of *out live in memory; out_head may be NULL. ST_PROTOCOL names the peer and the
  * part that is wrong. A row that fails leaves coder and memory as they were, so the next one can be
  * decoded. */

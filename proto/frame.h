@@ -15,9 +15,12 @@
 enum {
     FRAME_MAGIC = 0x41525354, /* the bytes "TSRA", read little-endian */
     FRAME_VERSION = 1,
-    /* What HELLO calls its version: 2 since rows may have prefixes, of which a consumer must say
-     * that it knows them. One of version 1 still gets streams without prefixes. */
-    SESSION_VERSION = 2,
+    /* What HELLO calls its version: 3 since rows come with tags (tag.h), in which their metadata
+     * is; 2 since rows may have prefixes, of which a consumer must say that it knows them.
+     * Recordings are served to the version that they were made for. */
+    SESSION_VERSION = 3,
+    SESSION_TAGS = 3,
+    SESSION_PREFIXES = 2,
     SESSION_OLDEST = 1,
     HELLO_BYTES = 8 << 20, /* prepd refuses a longer part from a consumer */
     FRAME_BYTES = 64,
@@ -25,7 +28,7 @@ enum {
     FRAME_MAX_PAYLOAD = 1 << 30, /* bytes of a decoded block, and of all decoded images together */
 };
 
-/* Kinds of messages between consumer and dispatcher (1 to 7), worker and dispatcher (16 to 21, and
+/* Kinds of messages between consumer and dispatcher (1 to 8), worker and dispatcher (16 to 21, and
  * ROW), control and dispatcher (32, 33). Every kind but ROW has one part of JSON after the header;
  * only a LEASE may have more parts, the files of its samples. */
 #define FRAME_KINDS(X)                                                                             \
@@ -36,6 +39,7 @@ enum {
     X(KIND_END, 5, "end")          /* dispatcher -> consumer: no more rows */                      \
     X(KIND_ERROR, 6, "error")      /* either way: refused, with the reason */                      \
     X(KIND_BYE, 7, "bye")          /* consumer or worker leaves */                                 \
+    X(KIND_REFUSE, 8, "refuse")    /* consumer -> dispatcher: a row is not what its tag says */    \
     X(KIND_JOIN, 16, "join")       /* worker -> dispatcher */                                      \
     X(KIND_TERMS, 17, "terms")     /* dispatcher -> worker: options of the stream */               \
     X(KIND_LEASE, 18, "lease")     /* dispatcher -> worker: make this */                           \

@@ -32,6 +32,9 @@ WARN_UNUSED status record_open(const char *path, record_reader **out);
 void record_close(record_reader **reader);
 /* The WELCOME JSON; it lives as long as the reader. */
 const char *record_welcome(const record_reader *reader);
+/* Whether the rows have tags (tag.h), so that they are checked against what was ordered. Those of a
+ * recording of version 1 have none. */
+bool record_has_tags(const record_reader *reader);
 /* How many rows there are. */
 uint64_t record_rows(const record_reader *reader);
 /* Reads header and block of the i-th row into message, without its images. */

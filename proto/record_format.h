@@ -14,7 +14,8 @@
 enum {
     RECORD_MAGIC = 0x52525354, /* "TSRR" */
     RECORD_TAIL = 0x45525354,  /* "TSRE" */
-    RECORD_VERSION = 1,
+    RECORD_VERSION = 2,
+    RECORD_OLDEST = 1, /* its rows have no tags */
     RECORD_ALIGN = 8,
 
     HEAD_BYTES = 32,
@@ -28,7 +29,8 @@ enum {
     CHUNK_AT_SIZE = 8,  /* u64, size of the payload that follows */
     CHUNK_AT_HASH = 16, /* XXH3-128 of the payload */
 
-    /* The payload of a row: message header, u64 size of the block, block, one hash per image */
+    /* The payload of a row: message header, u64 size of the block, block, one hash per image, and
+     * to its end the tag (tag.h), which may be missing */
     ROW_AT_BLOCK_SIZE = FRAME_BYTES,
     ROW_AT_BLOCK = FRAME_BYTES + 8,
     ROW_IMAGE_BYTES = 16,

@@ -17,6 +17,7 @@ struct record_reader {
     char *welcome; /* a copy, ended by a zero */
     uint64_t data; /* offset of the first chunk */
     uint64_t index, n_rows, n_images;
+    bool tags; /* its rows have tags */
 };
 
 static uint64_t align_offset(uint64_t at)
@@ -53,11 +54,12 @@ static status read_head(record_reader *reader)
             "this is not a recording: expected a head of %d bytes that begins with \"TSRR\"",
             HEAD_BYTES);
     uint16_t version = load_u16(at + HEAD_AT_VERSION);
-    if (version != RECORD_VERSION)
-        return FAIL_AT(
-            ST_BAD_INPUT, reader->path, -1, HEAD_AT_VERSION,
-            "the recording has version %d, this program reads version %d: record it again", version,
-            RECORD_VERSION);
+    if (version < RECORD_OLDEST || version > RECORD_VERSION)
+        return FAIL_AT(ST_BAD_INPUT, reader->path, -1, HEAD_AT_VERSION,
+                       "the recording has version %d, this program reads versions %d to %d: record "
+                       "it again",
+                       version, RECORD_OLDEST, RECORD_VERSION);
+    reader->tags = version > RECORD_OLDEST;
     uint64_t size = load_u64(at + HEAD_AT_WELCOME);
     if (!span_holds(reader->file, HEAD_BYTES, size))
         return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)reader->file.size,
@@ -159,6 +161,11 @@ const char *record_welcome(const record_reader *reader)
     return reader->welcome;
 }
 
+bool record_has_tags(const record_reader *reader)
+{
+    return reader->tags;
+}
+
 uint64_t record_rows(const record_reader *reader)
 {
     return reader->n_rows;
@@ -225,20 +232,23 @@ static status read_row(const record_reader *reader, uint64_t offset, bool with_i
     uint64_t block = load_u64(row.data + ROW_AT_BLOCK_SIZE);
     uint64_t images = (uint64_t)head.n_images * ROW_IMAGE_BYTES;
     if (head.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
-        row.size - ROW_AT_BLOCK - block != images)
+        row.size - ROW_AT_BLOCK - block < images ||
+        (!reader->tags && row.size - ROW_AT_BLOCK - block != images))
         return FAIL_AT(
             ST_BAD_INPUT, reader->path, -1, (int64_t)offset,
             "a %s of %zu bytes cannot hold a block of %llu and %u images: the file is damaged",
             frame_kind_name(head.kind), row.size, (unsigned long long)block, head.n_images);
     TRY(wire_msg_add(message, row.data, FRAME_BYTES));
     TRY(wire_msg_add(message, row.data + ROW_AT_BLOCK, block));
+    const uint64_t tag = ROW_AT_BLOCK + block + images;
     for (uint32_t i = 0; i < (with_images ? head.n_images : 0); i++) {
         span image;
         TRY(find_image(reader, row.data + ROW_AT_BLOCK + block + (uint64_t)i * ROW_IMAGE_BYTES,
                        &image));
         TRY(wire_msg_add(message, image.data, image.size));
     }
-    return ST_OK;
+    return with_images && row.size > tag ? wire_msg_add(message, row.data + tag, row.size - tag)
+                                         : ST_OK;
 }
 
 static status check_row_number(const record_reader *reader, uint64_t index)

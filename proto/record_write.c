@@ -220,7 +220,8 @@ status record_add(record_writer *recording, const wire_msg *message)
     uint8_t block_size[8];
     status st = ST_OK;
     TRY(frame_decode(wire_msg_part(message, 0), "row to be recorded", &header));
-    if (header.kind != KIND_ROW || wire_msg_parts(message) != 2 + (size_t)header.n_images)
+    if (header.kind != KIND_ROW || (wire_msg_parts(message) != 2 + (size_t)header.n_images &&
+                                    wire_msg_parts(message) != 3 + (size_t)header.n_images))
         return FAIL(ST_BAD_INPUT, "a message of kind %s with %zu parts cannot be recorded as a row",
                     frame_kind_name(header.kind), wire_msg_parts(message));
     if (!(images = malloc(((size_t)header.n_images + 1) * sizeof *images)))
@@ -230,7 +231,8 @@ status record_add(record_writer *recording, const wire_msg *message)
         images[i] = hash_bytes(part.data, part.size);
         TRY_OR(done, put_image(recording, part, images[i]));
     }
-    span head = wire_msg_part(message, 0), block = wire_msg_part(message, 1);
+    span head = wire_msg_part(message, 0), block = wire_msg_part(message, 1),
+         tag = wire_msg_part(message, 2 + (size_t)header.n_images);
     store_u64(block_size, block.size);
     size_t image_bytes = (size_t)header.n_images * ROW_IMAGE_BYTES;
     TRY_OR(done, hasher_new(&hash));
@@ -238,13 +240,16 @@ status record_add(record_writer *recording, const wire_msg *message)
     hasher_add(hash, block_size, sizeof block_size);
     hasher_add(hash, block.data, block.size);
     hasher_add(hash, images, image_bytes);
+    hasher_add(hash, tag.data, tag.size);
     TRY_OR(done, note_row(recording));
-    TRY_OR(done, put_chunk_head(recording, CHUNK_ROW, ROW_AT_BLOCK + block.size + image_bytes,
-                                hasher_value(hash)));
+    TRY_OR(done,
+           put_chunk_head(recording, CHUNK_ROW, ROW_AT_BLOCK + block.size + image_bytes + tag.size,
+                          hasher_value(hash)));
     TRY_OR(done, write_bytes(recording, head.data, head.size));
     TRY_OR(done, write_bytes(recording, block_size, sizeof block_size));
     TRY_OR(done, write_bytes(recording, block.data, block.size));
     TRY_OR(done, write_bytes(recording, images, image_bytes));
+    TRY_OR(done, write_bytes(recording, tag.data, tag.size));
     TRY_OR(done, align(recording));
 done:
     hasher_free(&hash);

@@ -181,6 +181,8 @@ static status greet_consumer(server *serving, consumer *receiver, const json_val
     TRY(hello_read(value, serving->step_rows, name, &greeting));
     if (strcmp(greeting.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
+    if (record_has_tags(serving->record))
+        TRY(hello_knows_tags(greeting.version, name));
     if (serving->prefixes)
         TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
     if (serving->options)
@@ -250,6 +252,9 @@ static status handle_request(server *serving, const wire_peer *from, const wire_
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && receiver)) {
         if (receiver)
             remove_consumer(serving, receiver);
+    } else if (head.kind == KIND_REFUSE) {
+        st = FAIL_IN(ST_BAD_INPUT, serving->path,
+                     "the consumer refuses a row as it was recorded; record the stream again");
     } else {
         st = hello_is_other(name, head.kind);
     }
@@ -472,6 +477,8 @@ status recorded_serve(const recorded_options *asked)
         TRY_OR(done, wire_serve_keys(serving.net, asked->keys));
     TRY_OR(done, wire_bind(serving.net, asked->endpoint, &consumer_limits, &serving.socket));
     log_info("serving endpoint=%s recording=%s", asked->endpoint, asked->path);
+    if (!record_has_tags(serving.record))
+        log_info("the recording has version 1: its rows have no tags to be checked against");
     st = serve_consumers(&serving);
 done:;
     const status_note why = *status_last();

@@ -1,5 +1,5 @@
-/* lease_read.h: reads the members of a lease, which prepd/serve/payload.c writes. Its files are
- * read by refs.h, its clips by clips.h. */
+/* lease_read.h: reads the members of a lease, which prepd/serve/core/payload.c writes. Its files
+ * are read by refs.h, its clips by clips.h. */
 #ifndef TESSERA_PREPD_WORKER_LEASE_READ_H
 #define TESSERA_PREPD_WORKER_LEASE_READ_H
 

@@ -207,17 +207,6 @@ static status make_doc(row_work *work, const json_value *value, document *doc)
     return doc_images(work, value, clips, doc);
 }
 
-static status text_member(workshop *shop, const json_value *lease, const char *key,
-                          const char **out)
-{
-    const char *text;
-    char *copy;
-    TRY(json_want_text(lease, key, SOURCE, &text));
-    TRY(arena_strndup(&shop->row, text, strlen(text), &copy));
-    *out = copy;
-    return ST_OK;
-}
-
 /* "auto" follows the lease: press is true while the connection is slower than the workers. */
 static image_filter filter_of(const conf *options, bool press)
 {
@@ -240,10 +229,6 @@ static status finish_row(row_work *work, document *docs, int64_t n_docs, wire_ms
     int64_t number;
     TRY(json_want_int(work->lease, "row", SOURCE, &number));
     TRY(row_build(docs, n_docs, &shop->row, &packed));
-    TRY(text_member(shop, work->lease, "cursor", &packed.cursor));
-    TRY(text_member(shop, work->lease, "quarantine", &packed.quarantine));
-    if (json_find(work->lease, "references"))
-        TRY(text_member(shop, work->lease, "references", &packed.references));
     int64_t since = clock_ns();
     if (work->images.in_place) {
         row_images_finish(&work->images);

@@ -1,4 +1,4 @@
-/* refs.h: the files that a lease names (prepd/serve/payload.c), and their bytes.
+/* refs.h: the files that a lease names (prepd/serve/core/payload.c), and their bytes.
  *
  * A file is read under a data root, or it came with the lease (data.ship). It may be a file of its
  * own, a piece of another file (of a tar or zip), or a folder of frames. */

@@ -138,7 +138,8 @@ static status check_prefixes(const document *docs, int64_t n_docs, bool *out_any
 
 static status count_row(const document *docs, int64_t n_docs, row *packed)
 {
-    *packed = (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = ""};
+    *packed =
+        (row){.n_docs = n_docs, .cursor = "", .quarantine = "", .references = "", .worker = ""};
     for (int64_t i = 0; i < n_docs; i++) {
         TRY(check_document(&docs[i]));
         packed->n_tokens += own_tokens(&docs[i]);

@@ -324,7 +324,7 @@ def welcome(folder, **more):
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVTIMEO, 30000)
     socket.connect(endpoint(folder))
-    text = json.dumps(dict({"version": 1, "stream": "train", "credit_bytes": 1}, **more)).encode()
+    text = json.dumps(dict({"version": 3, "stream": "train", "credit_bytes": 1}, **more)).encode()
     socket.send_multipart([client.HEADER.pack(b"TSRA", 1, client.HELLO, 0, 0, 0, len(text), 0, bytes(16),
                                               bytes(8)), text])
     parts = socket.recv_multipart()

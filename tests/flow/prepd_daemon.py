@@ -304,7 +304,7 @@ def an_endpoint_in_use_is_named():
                 check(p.returncode == code and words in p.stderr, f"{option} {value}: exit code {p.returncode}: {p.stderr}")
 
 
-HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
+HELLO = {"version": 3, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
          "credit_bytes": 1 << 20}
 
 

@@ -20,6 +20,7 @@ import time
 import zmq
 
 from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
+from prepd_workers import FAILED, JOIN, LEASE, ON, RECORDS, ROW, answer, joining, message
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
@@ -53,17 +54,11 @@ for row in client.connect(sys.argv[1], timeout=30.0, credit_bytes=1 << 20, keys=
 """
 
 
-def message(payload, kind=1, version=1):
-    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    head = b"TSRA" + struct.pack("<HHQIIQQ", version, kind, 0, 0, 0, len(body), 0)
-    return [head.ljust(64, b"\0"), body]
-
-
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
 GREETING_CURVE = GREETING.replace(b"NULL\0", b"CURVE")
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 CURVE_HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(32 + 8 + 80)  # as long as a valid one
-HELLO = {"version": 1, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
+HELLO = {"version": 3, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
          "credit_bytes": 1 << 40}
 
 
@@ -677,24 +672,6 @@ def places_far_ahead():
         t.settled("places far ahead")
 
 
-def joining(f):
-    """What a worker of this build says when it joins."""
-    context = zmq.Context()
-    router = context.socket(zmq.ROUTER)
-    router.bind("ipc://" + f.file("join.sock"))
-    p = subprocess.Popen([BIN, "worker", "--connect", "ipc://" + f.file("join.sock"), "--data-root", f.file("data")],
-                         stderr=subprocess.DEVNULL)
-    said = {}
-    while "build" not in said:  # its supervisor sends messages too
-        said = json.loads(router.recv_multipart()[2])
-    p.kill()
-    p.wait(60)
-    context.destroy(0)
-    prints = dict(line.split() for line in run("fingerprint", "--model", f.file("data/model")).splitlines())
-    check(said["build"] == prints.pop("build") and said["fingerprints"]["images"] == prints["images"], f"{said} {prints}")
-    return {**{k: v for k, v in said.items() if k not in ("supervisor", "ship")}, "fingerprints": prints}
-
-
 def one_of_another_build(t, join):
     """Its code may make other rows of the same files, so it is refused and both builds are named."""
     context = zmq.Context()
@@ -713,14 +690,6 @@ def one_of_another_build(t, join):
     context.destroy(0)
 
 
-def answer(kind, number, body, images=0):
-    """As message(), of a lease or a row."""
-    parts = message(body, kind)
-    parts[0] = parts[0][:8] + struct.pack("<QI", number, images) + parts[0][20:]
-    return parts
-
-
-ROW, ON, RECORDS, FAILED, JOIN, LEASE = 4, 19, 20, 21, 16, 18
 # What a worker that breaks the protocol may send for the lease n of this row with these samples; k counts its earlier ones.
 BREACHES = (
     lambda n, row, ids, k: [answer(ROW, row + 1, b"x")],

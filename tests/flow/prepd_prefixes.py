@@ -207,13 +207,12 @@ def old_consumers_are_refused_and_recordings_play():
         for args in ((), ("--recording", f.file("rows.rec"))):
             with Daemon(f.config, *args):
                 up(f) if not args else wait_for(lambda: os.path.exists(f.file("d.sock")), "endpoint")
-                refused(rows_of(f, prefixes=False), "data.group shared_prefix", NEEDS, "prefixes=True", "has version 2")
+                refused(rows_of(f, prefixes=False), "data.group shared_prefix", NEEDS, "prefixes=True", "has version 3")
                 newest, client.SESSION_VERSION = client.SESSION_VERSION, 1
                 try:
-                    refused(rows_of(f, prefixes=False), NEEDS, "This one has version 1")
-                    refused(rows_of(f), NEEDS, "This one has version 1")
-                    client.SESSION_VERSION = 3
-                    refused(rows_of(f), "needs one of the versions 1 to 2", "needs a daemon with protocol version 3")
+                    refused(rows_of(f, prefixes=False), "needs protocol version 3", "this one has version 1")
+                    client.SESSION_VERSION = 4
+                    refused(rows_of(f), "needs one of the versions 1 to 3", "needs a daemon with protocol version 4")
                 finally:
                     client.SESSION_VERSION = newest
                 rows = rows_of(f)
@@ -225,13 +224,6 @@ def old_consumers_are_refused_and_recordings_play():
                     shares[-1].append([next(rows)["number"] for _ in range(len(chain) // 2)])
                     rows.close()
         check(shares[0] == shares[1], f"daemon and recording share the rows out differently: {shares}")
-        with Daemon(f.config, "--data.group", "shared_image"):  # such a stream is for consumers of version 1 as well
-            up(f)
-            newest, client.SESSION_VERSION = client.SESSION_VERSION, 1
-            try:
-                check(len(list(rows_of(f, prefixes=False))) > 4, "no rows for version 1")
-            finally:
-                client.SESSION_VERSION = newest
 
 
 def blank(row, number):

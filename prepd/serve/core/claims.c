@@ -14,14 +14,6 @@
 
 static const int64_t LOADING_NS = 60000000000; /* time from JOIN to all fingerprints, at most */
 
-static worker_seat *seat_of_number(const dispatch *state, uint64_t number)
-{
-    worker_seat *worker = state->seats;
-    while (worker && worker->number != number)
-        worker = worker->next;
-    return worker;
-}
-
 /* Whether `other` can confirm what a worker said: it is local, or on another machine. */
 static bool is_apart(const worker_seat *other, const worker_seat *worker)
 {

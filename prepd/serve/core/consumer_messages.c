@@ -23,6 +23,8 @@ static status handle(dispatch *state, const wire_peer *from, wire_msg *message, 
         st = greet(state, from, message, said, name);
     } else if (head.kind == KIND_CREDIT && consumer) {
         st = credit_take(said, name, &consumer->credit, &consumer->unreturned);
+    } else if (head.kind == KIND_REFUSE && consumer) {
+        st = refusal_take(state, consumer, said, name);
     } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && consumer)) {
         if (consumer)
             consumer_close(state, consumer, NULL);

@@ -19,6 +19,7 @@ enum {
      * bound. What a row did not need is given back when it is sent. */
     TOKEN_BYTES = 32,
     PREFIX_BYTES = 4, /* for each document of a row with prefixes: its doc_prefix */
+    TAG_BYTES = 64,   /* for each document: its numbers in the tag */
     PATCH_WIRE_BYTES = 772,
     ROW_BYTES = 16384,
     DECISION_BYTES = 256,   /* for each quarantined sample, in the cursor */
@@ -195,7 +196,7 @@ static int64_t planned_bytes(const consumer_seat *consumer, const planned_row *p
     bool prefixes = false;
     for (int64_t i = 0; i < placed->n_docs; i++)
         prefixes |= placed->docs[i].prefix > 0;
-    return placed->tokens * TOKEN_BYTES +
+    return placed->tokens * TOKEN_BYTES + placed->n_docs * TAG_BYTES +
            (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES +
            consumer->bad.n_entries * DECISION_BYTES +
            (prefixes ? placed->n_docs * PREFIX_BYTES : 0) +
@@ -311,6 +312,7 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
         consumer->reserved -= first->reserved;
         consumer->unreturned += bytes;
         consumer->said_ns = state->now_ns;
+        consumer->made[consumer->n_made++ % SESSION_SLOTS] = (made_row){first->row, first->by};
         consumer->rows_sent++;
         state->counts.rows++;
         state->counts.bytes += (uint64_t)bytes;
@@ -360,7 +362,9 @@ void consumer_row(dispatch *state, consumer_seat *consumer, lease *leased, wire_
             continue;
         for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n_entries; k++)
             at->n_blank += quarantine_find(&consumer->src->bad, leased->item[k]) != NULL;
-        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, message) != ST_OK) {
+        at->by = leased->by;
+        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, message) != ST_OK ||
+            wire_msg_add(at->msg, leased->tag, strlen(leased->tag)) != ST_OK) {
             dispatch_fail(state, status_last()->code);
             return;
         }

@@ -84,7 +84,21 @@ typedef struct slot {
     int64_t reserved;           /* bytes of credit */
     int64_t n_samples, n_blank; /* n_blank of them are in this daemon's quarantine */
     wire_msg *msg;              /* NULL until a worker has made the row */
+    uint64_t by;                /* worker_seat.number of that worker */
 } slot;
+
+/* A row that was sent, and the worker_seat.number of the worker that had made it. */
+typedef struct made_row {
+    uint64_t row, by;
+} made_row;
+
+/* A row that a consumer refused (refusals.c). `by` 0 is a free place. */
+typedef struct refusal {
+    const source *section;
+    plan_kind kind;
+    uint64_t row, by;
+} refusal;
+enum { MAX_REFUSALS = 64 };
 
 /* More peers than any cluster has. A broken client that greets for ever meets this limit. */
 enum { MAX_SESSIONS = 4096, MAX_SEATS = 65536 };
@@ -120,6 +134,8 @@ typedef struct consumer_seat {
     int64_t need;         /* bytes that its next row reserves; 0 if not known yet */
     slot slots[SESSION_SLOTS]; /* a ring: n_slots of them from first_slot on, in row order */
     int first_slot, n_slots;
+    made_row made[SESSION_SLOTS]; /* a ring: the rows that were sent last, n_made in all */
+    int64_t n_made;
     uint64_t rows_sent;
     uint64_t row_at_tick;        /* next_row when the rates were last measured */
     double rows_per_s;           /* pace of next_row: rows of the stream, those of all ranks */
@@ -248,6 +264,8 @@ struct dispatch {
     serve_counts counts;
     peer_limits peer_limits;
     breaches breaches;
+    refusal refusals[MAX_REFUSALS]; /* a ring */
+    unsigned next_refusal;
     int64_t started_ns, ticked_ns;
 };
 
@@ -349,9 +367,15 @@ void consumer_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wir
 /* Removes a consumer, telling it `error` first unless that is NULL. */
 void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
 
+/* refusals.c */
+/* Handles REFUSE of a consumer, whose session ends. */
+WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, const json_value *said,
+                                const char *name);
+
 /* seats.c */
-worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
-worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid);           /* a local one; NULL */
+worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer);      /* NULL if there is none */
+worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL: it has left */
+worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid);                /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
@@ -366,6 +390,10 @@ void seat_unreachable(const dispatch *dispatch, worker_seat *worker);
 void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
 void seat_give_back(dispatch *dispatch, lease *lease); /* a lease that was not begun; may be NULL */
 source *lease_source(const lease *lease);
+
+/* Sends away a worker that broke the protocol. Its lease is given again and no sample is blamed,
+ * however often this happens, since such a worker proves nothing. A local worker is killed. */
+void seat_dismiss(dispatch *dispatch, worker_seat *worker, const char *what);
 
 /* joining.c */
 /* Handles JOIN, a first or a further one. */
@@ -437,6 +465,17 @@ WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, bool press, w
 /* Writes the cursor of a consumer that has consumed this row and continues with row `next`. */
 WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next,
                                   char **out);
+
+/* Write the members "quarantine" (which samples of this row are bad, and why) and "references"
+ * (what answers are judged by, where there is that) of a row's tag. */
+WARN_UNUSED status payload_quarantine(const consumer_seat *consumer, const planned_row *row,
+                                      arena *memory, json_writer *writer);
+WARN_UNUSED status payload_references(const source *source, const planned_row *row,
+                                      json_writer *writer);
+
+/* tags.c */
+/* Makes the tag of a row that this worker is going to make: lease->tag. */
+WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const worker_seat *worker);
 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);

@@ -245,7 +245,7 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
     hash_print(src->index_key, key);
     json_writer_init(&writer);
     json_begin_object(&writer);
-    json_put_key_int(&writer, "version", has_prefixes(consumer) ? SESSION_VERSION : SESSION_OLDEST);
+    json_put_key_int(&writer, "version", SESSION_TAGS);
     json_put_key_cstr(&writer, "program", "prepd " TESSERA_VERSION);
     json_put_key_cstr(&writer, "build", state->place.build);
     fingerprints_put(&src->fingerprints, &writer);
@@ -398,6 +398,7 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
     TRY(section_want(state, consumer->src)); /* its options are known from here on */
     TRY(take_kind(consumer, said));
+    TRY(hello_knows_tags(greeting.version, name));
     if (has_prefixes(consumer))
         TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
     consumer->report = state->place.for_command && json_bool(json_find(said, "report"), false);

@@ -54,9 +54,20 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
     return ST_OK;
 }
 
+status hello_knows_tags(int64_t version, const char *name)
+{
+    if (version >= SESSION_TAGS)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, name,
+                   "rows come with tags, in which their cursors are: a consumer needs protocol "
+                   "version %d, and this one has version %lld: run both programs of the same "
+                   "release",
+                   SESSION_TAGS, (long long)version);
+}
+
 status hello_knows_prefixes(int64_t version, bool prefixes, const char *name)
 {
-    if (version >= SESSION_VERSION && prefixes)
+    if (version >= SESSION_PREFIXES && prefixes)
         return ST_OK;
     return FAIL_IN(
         ST_CONFIG, name,
@@ -64,7 +75,7 @@ status hello_knows_prefixes(int64_t version, bool prefixes, const char *name)
         "needs protocol version %d and must say \"prefixes\" in HELLO, which in client.py "
         "is prefixes=True. This one has version %lld and %s it, and would see questions "
         "without their pictures",
-        SESSION_VERSION, (long long)version, prefixes ? "says" : "does not say");
+        SESSION_PREFIXES, (long long)version, prefixes ? "says" : "does not say");
 }
 
 status hello_cursor(const json_value *said, json_value **out_parsed, const json_value **out)

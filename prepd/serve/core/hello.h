@@ -31,6 +31,10 @@ WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const c
  */
 WARN_UNUSED status hello_knows_prefixes(int64_t version, bool prefixes, const char *name);
 
+/* Refuses a consumer that does not know tags, in which the metadata of rows is. CONFIG names the
+ * version that it needs. */
+WARN_UNUSED status hello_knows_tags(int64_t version, const char *name);
+
 /* Finds HELLO's cursor, which is an object or the text of one; *out is NULL if there is none. The
  * caller frees *out_parsed after it has used *out. */
 WARN_UNUSED status hello_cursor(const json_value *said, json_value **out_parsed,

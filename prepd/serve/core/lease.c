@@ -39,6 +39,7 @@ void lease_free(lease **leased)
     free((*leased)->item);
     free((*leased)->branches);
     free((*leased)->untried);
+    free((*leased)->tag);
     lease_forget_claims(*leased);
     free(*leased);
     *leased = NULL;

@@ -77,6 +77,8 @@ typedef struct lease {
     void *owner;     /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
     uint64_t row;    /* LEASE_ROW: the row of the stream */
     uint64_t after;  /* LEASE_ROW: the row with which its consumer continues after this one */
+    uint64_t by;     /* worker_seat.number of the one that has it, or had it last */
+    char *tag;       /* LEASE_ROW, given as a whole: the tag of its row (proto/tag.h); owned */
     int64_t n_items; /* samples or images; 0 for an empty row */
     int64_t *item;   /* [n_items] owned */
     int64_t *branches; /* [n_items] how many of the items after a prefix are its branches, 0 for any

@@ -143,7 +143,9 @@ static bool give_work(dispatch *state, worker_seat *worker)
     }
     if (!leased)
         return false;
+    const bool whole_row = leased->kind == LEASE_ROW && lease_solo_item(leased) == LEASE_NO_ITEM;
     if ((worker->ship && wire_msg_new(&files) != ST_OK) ||
+        (whole_row && tag_make(state, leased, worker) != ST_OK) ||
         payload_lease(state, leased, press_row(state, worker, leased), files, &json, &size) !=
             ST_OK) {
         wire_msg_free(&files);

@@ -10,9 +10,7 @@
  *           object like a sample. Both show the same images.
  *           both have "each":true if the lease was lost before: then ON is sent for every record;
  *           and "last":true if one more death over its one item would make that item poison
- *   row     {"kind":"row","stream":S,"root":R,"row":N,"cursor":JSON text,"quarantine":JSON text,
- *            "references":JSON text,
- *            "files":[FILE...],
+ *   row     {"kind":"row","stream":S,"root":R,"row":N,"files":[FILE...],
  *            "docs":[{"id":N,"part":P,"tokens":T,"bad":bool,"turns":[...],"images":[file...],
  *                     "grids":[[h,w]...],"clips":[CLIP...]}...]}
  *            "press":bool says whether images are compressed, where the options leave it open.
@@ -353,9 +351,9 @@ static status put_decision(const source *section, int64_t id, const char *cause,
 }
 
 /* Writes which samples of this row are quarantined; in the sample stream also why a sample is
- * refused. It is JSON text inside JSON, because the worker only passes it on. */
-static status put_quarantine(const consumer_seat *consumer, const planned_row *placed,
-                             arena *memory, json_writer *writer)
+ * refused. It is JSON text inside JSON, as it becomes a text of the row's metadata. */
+status payload_quarantine(const consumer_seat *consumer, const planned_row *placed, arena *memory,
+                          json_writer *writer)
 {
     const source *section = consumer->src;
     json_writer list;
@@ -385,7 +383,7 @@ done:
 }
 
 /* Writes an entry per document, if any document has references. */
-static status put_references(const source *section, const planned_row *placed, json_writer *writer)
+status payload_references(const source *section, const planned_row *placed, json_writer *writer)
 {
     json_writer list;
     char *text = NULL;
@@ -543,7 +541,6 @@ static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg
     consumer_seat *consumer = leased->owner;
     source *section = consumer->src;
     planned_row placed;
-    char *cursor = NULL;
     file_set files = {0};
     int64_t most = 0;
     TRY(plan_row(consumer->plan, consumer->from, leased->row, memory, &placed));
@@ -553,11 +550,6 @@ static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg
     json_put_key_cstr(writer, "stream", section->name);
     json_put_key_cstr(writer, "root", section->data->adapter->root(section->data));
     json_put_key_int(writer, "row", (int64_t)leased->row);
-    TRY(payload_cursor(consumer, &placed, leased->after, &cursor));
-    json_put_key_cstr(writer, "cursor", cursor);
-    free(cursor);
-    TRY(put_quarantine(consumer, &placed, memory, writer));
-    TRY(put_references(section, &placed, writer));
     json_begin_key_array(writer, "docs");
     TRY(solo == LEASE_NO_ITEM ? put_docs(consumer, &placed, &files, memory, writer)
                               : put_alone(consumer, &placed, solo, &files, memory, writer));

@@ -23,6 +23,14 @@ worker_seat *seat_of_pid(dispatch *state, pid_t pid)
     return NULL;
 }
 
+worker_seat *seat_of_number(const dispatch *state, uint64_t number)
+{
+    worker_seat *worker = state->seats;
+    while (worker && worker->number != number)
+        worker = worker->next;
+    return worker;
+}
+
 static void remove_seat(dispatch *state, worker_seat *worker)
 {
     worker_seat **at = &state->seats;
@@ -120,6 +128,15 @@ void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
     remove_seat(state, worker);
     if (leased)
         lose_lease(state, leased, how, what);
+}
+
+void seat_dismiss(dispatch *state, worker_seat *worker, const char *what)
+{
+    if (worker->local)
+        local_kill(state, worker->pid);
+    else
+        breach_note(&state->breaches, worker->from, state->now_ns);
+    seat_gone(state, worker, LOSS_BREACH, what);
 }
 
 void seat_unreachable(const dispatch *state, worker_seat *worker)

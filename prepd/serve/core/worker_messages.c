@@ -95,18 +95,6 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
     return st;
 }
 
-/* Dismisses a worker that broke the protocol. Its lease is given again and no sample is blamed,
- * however often this happens, since such a worker proves nothing. A local worker is killed as well.
- */
-static void dismiss(dispatch *state, worker_seat *worker)
-{
-    if (worker->local)
-        local_kill(state, worker->pid);
-    else
-        breach_note(&state->breaches, worker->from, state->now_ns);
-    seat_gone(state, worker, LOSS_BREACH, "broke the protocol");
-}
-
 /* Acts on the failure of a worker's message, which is the worker's fault, or its end. */
 static void refuse_worker(dispatch *state, const wire_peer *from, status st)
 {
@@ -117,7 +105,7 @@ static void refuse_worker(dispatch *state, const wire_peer *from, status st)
     }
     peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_WORKERS, from, "worker", st);
     if (worker)
-        dismiss(state, worker);
+        seat_dismiss(state, worker, "broke the protocol");
 }
 
 void seat_message(dispatch *state, const wire_peer *from, wire_msg *message)

@@ -2,6 +2,7 @@
  * videos that a recipe asks for. */
 #include "tests/unit/proto/seeded_rows.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/rng.h"
@@ -149,4 +150,39 @@ void rows_assert_equal(const row *first, const row *second)
     }
     assert_string_equal(first->cursor, second->cursor);
     assert_string_equal(first->quarantine, second->quarantine);
+}
+
+static int64_t targets_of(const row *packed, int64_t doc)
+{
+    int64_t count = 0;
+    for (int32_t i = packed->cu_seqlens[doc]; i < packed->cu_seqlens[doc + 1]; i++)
+        count += packed->labels[i] >= 0;
+    return count;
+}
+
+int64_t row_write_tag(const row *packed, uint64_t number, int64_t wrong, bool no_targets, char *out)
+{
+    static const char *const member[] = {"ids", "parts", "prefixes", "lengths", "targets"};
+    int64_t at = 0;
+    char *to =
+        out + sprintf(out, "{\"row\":%llu,\"worker\":\"7 on there\"", (unsigned long long)number);
+    for (int list = 0; list < 5; list++) {
+        to += sprintf(to, ",\"%s\":[", member[list]);
+        for (int64_t doc = 0; doc < packed->n_docs; doc++, at++) {
+            const int64_t is[] = {(int64_t)packed->doc_sample_id[doc], packed->doc_part[doc], -1,
+                                  packed->cu_seqlens[doc + 1] - packed->cu_seqlens[doc],
+                                  targets_of(packed, doc)};
+            to += sprintf(to, "%s", doc ? "," : "");
+            to += list == 4 && no_targets
+                      ? sprintf(to, "null")
+                      : sprintf(to, "%lld", (long long)(is[list] + (at == wrong)));
+        }
+        to += sprintf(to, "]");
+    }
+    to += sprintf(to, ",\"grids\":[");
+    for (int64_t i = 0; i < 3 * packed->n_items; i++, at++)
+        to += sprintf(to, "%s%d", i ? "," : "", packed->grid_thw[i] + (at == wrong));
+    sprintf(to, "],\"cursor\":\"{\\\"row\\\":%llu}\",\"quarantine\":\"[]\"}",
+            (unsigned long long)number + 1);
+    return at;
 }

@@ -28,4 +28,11 @@ void row_make_prefix(row *packed, arena *memory);
 /* Fails the test unless all tensors and texts of the two rows are equal. */
 void rows_assert_equal(const row *first, const row *second);
 
+/* Writes the tag of a row without prefixes (proto/tag.h) to out [ROW_TAG_BYTES]. Number `wrong`,
+ * counted over all its lists, is one too large; -1: none is. no_targets: the numbers of targets are
+ * null. Returns how many numbers there are. */
+enum { ROW_TAG_BYTES = 1 << 16 };
+int64_t row_write_tag(const row *packed, uint64_t number, int64_t wrong, bool no_targets,
+                      char *out);
+
 #endif

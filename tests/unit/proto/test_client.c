@@ -142,7 +142,7 @@ static void *serve(void *user)
     if (side->how == OLDER) {
         assert_ok(wire_send_error(
             side->socket, &side->peer, 0,
-            FAIL(ST_PROTOCOL, "consumer of protocol version 2, this daemon has 1")));
+            FAIL(ST_PROTOCOL, "consumer of protocol version 3, this daemon has 1")));
         goto done;
     }
     if (side->how == OTHER_VERSION) {
@@ -229,7 +229,7 @@ static void run_session(behaviour how, int64_t credit)
         if (largest < (int64_t)wire_msg_bytes(side.message[i]))
             largest = (int64_t)wire_msg_bytes(side.message[i]);
     assert_true(side.most_in_flight <= (credit > largest ? credit : largest));
-    const char *words[] = {"\"version\":2",          "\"stream\":\"train\"", "\"training.seed\":1",
+    const char *words[] = {"\"version\":3",          "\"stream\":\"train\"", "\"training.seed\":1",
                            "\"start_row\":0",        "\"rank\":1",           "\"ranks\":2",
                            "\"cursor\":{\"row\":0}", "\"prefixes\":true"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
@@ -289,13 +289,92 @@ static void test_client__refusals(void **state)
     (void)state;
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
     assert_session_fails(OLDER, ST_PROTOCOL, "this daemon has 1",
-                         "needs a daemon with protocol version 2");
+                         "needs a daemon with protocol version 3");
     assert_session_fails(OTHER_VERSION, ST_PROTOCOL, "version 7", "version 1");
     assert_session_fails(GARBAGE, ST_PROTOCOL, "not a Tessera", "16 bytes");
     assert_session_fails(SILENT, ST_TIMEOUT, "building its index", "2.0 s");
     assert_session_fails(GO_AT_HELLO, ST_UNAVAILABLE, "closed the connection", "died");
     assert_session_fails(OUT_OF_ORDER, ST_PROTOCOL, "row 1 came", "where row 3");
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
+}
+
+/* Sends row `first` and those after it with their tags; that of row `wrong` says something else. */
+static void send_tagged(daemon_side *side, int first, int wrong)
+{
+    static char tag[ROW_TAG_BYTES];
+    for (int i = first; i < ROWS; i++) {
+        wire_msg *message = NULL;
+        assert_ok(wire_msg_new(&message));
+        assert_ok(wire_msg_share(message, side->message[i]));
+        row_write_tag(&side->rows[i], (uint64_t)i, i == wrong ? 0 : -1, false, tag);
+        assert_ok(wire_msg_add(message, tag, strlen(tag)));
+        assert_ok(wire_send(side->socket, &side->peer, message));
+        wire_msg_free(&message);
+    }
+}
+
+enum { FALSE_ROW = 2 };
+
+/* A daemon one of whose workers makes another row than was ordered. */
+static void *serve_false_row(void *user)
+{
+    static const char welcome[] = "{\"version\":3,\"stream\":\"train\",\"rows\":5}";
+    daemon_side *side = user;
+    wire_msg *message = NULL;
+    int64_t bytes;
+    int kind;
+    assert_ok(wire_msg_new(&message));
+    for (int session = 0; session < 2; session++) {
+        while ((kind = next_message(side, message, &bytes)) != KIND_HELLO)
+            assert_true(kind == KIND_CREDIT); /* of the session before */
+        assert_true(strstr(side->hello, session ? "\"cursor\":{\"row\":2}" : "\"row\":0") != NULL);
+        assert_ok(wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, welcome,
+                                 sizeof welcome - 1));
+        send_tagged(side, session ? FALSE_ROW : 0, session ? -1 : FALSE_ROW);
+        while (session == 0 && (kind = next_message(side, message, &bytes)) != KIND_REFUSE)
+            assert_int_equal(kind, KIND_CREDIT);
+        if (session == 0)
+            assert_ok(wire_send_error(side->socket, &side->peer, 0, FAIL(ST_STOPPED, "again")));
+    }
+    assert_ok(wire_send_json(side->socket, &side->peer, KIND_END, ROWS, "{\"rows\":3}", 10));
+    while (next_message(side, message, &bytes) != KIND_BYE)
+        ;
+    wire_msg_free(&message);
+    return NULL;
+}
+
+/* The caller notices nothing: the row comes once, as it should be. */
+static void test_client__asks_again_for_a_row_that_is_not_what_was_ordered(void **state)
+{
+    (void)state;
+    daemon_side side;
+    client *consumer = NULL;
+    arena memory;
+    row packed;
+    set_up(&side, SERVE, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&memory, 0);
+    assert_int_equal(pthread_create(&side.thread, NULL, serve_false_row, &side), 0);
+    client_options options = options_for(&side);
+    options.rank = 0;
+    options.ranks = 1;
+    assert_ok(client_open(&options, &consumer));
+    for (int i = 0; i < ROWS; i++) {
+        char cursor[32];
+        frame head;
+        arena_reset(&memory);
+        assert_ok(client_next(consumer, &memory, &packed, &head, NULL));
+        assert_int_equal(head.row, i);
+        snprintf(cursor, sizeof cursor, "{\"row\":%d}", i + 1);
+        assert_string_equal(packed.cursor, cursor);
+        packed.cursor = side.rows[i].cursor; /* the block's own texts do not count */
+        packed.quarantine = side.rows[i].quarantine;
+        rows_assert_equal(&side.rows[i], &packed);
+    }
+    assert_int_equal(client_next(consumer, &memory, &packed, NULL, NULL), ST_END);
+    client_close(&consumer);
+    pthread_join(side.thread, NULL);
+    arena_done(&memory);
+    tear_down(&side);
 }
 
 static bool is_stopped(void)
@@ -417,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_client__small_credit),
         cmocka_unit_test(test_client__a_daemon_that_is_restarted),
         cmocka_unit_test(test_client__refusals),
+        cmocka_unit_test(test_client__asks_again_for_a_row_that_is_not_what_was_ordered),
         cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_open__stopped),
         cmocka_unit_test(test_client_open__a_cursor_too_long_for_any_daemon),

@@ -248,7 +248,11 @@ static void test_codec_decode__parts_missing_or_extra(void **state)
     assert_ok(wire_msg_add(setup.message, "more", 4));
     assert_fails(ST_PROTOCOL,
                  codec_decode(setup.coder, setup.message, "worker 1", &setup.decoded, &back, NULL),
-                 "9 parts");
+                 "not JSON"); /* the part after the images is the tag */
+    assert_ok(wire_msg_add(setup.message, "more", 4));
+    assert_fails(ST_PROTOCOL,
+                 codec_decode(setup.coder, setup.message, "worker 1", &setup.decoded, &back, NULL),
+                 "10 parts");
     tear_down(&setup);
 }
 

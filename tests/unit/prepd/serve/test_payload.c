@@ -186,6 +186,23 @@ static bool says(const json_value *docs, size_t doc, const char *key)
     return json_bool(json_find(json_item(docs, doc), key), false);
 }
 
+/* The tag of the row, which the dispatcher keeps for its consumer. */
+static json_value *tag_of(scene *all)
+{
+    const worker_seat worker = {.number = 5, .pid = 7, .host = "there"};
+    json_value *tag = NULL;
+    assert_ok(tag_make(&all->state, all->lease, &worker));
+    assert_int_equal(all->lease->by, 5);
+    assert_ok(json_parse(all->lease->tag, strlen(all->lease->tag), "tag", &tag));
+    assert_string_equal(json_text(json_find(tag, "worker"), ""), "7 on there");
+    return tag;
+}
+
+static int64_t number_of(const json_value *tag, const char *member, size_t doc)
+{
+    return json_int(json_item(json_find(tag, member), doc), INT64_MIN);
+}
+
 static void test_payload_lease__a_prefix_and_its_branches(void **state)
 {
     (void)state;
@@ -211,8 +228,22 @@ static void test_payload_lease__a_prefix_and_its_branches(void **state)
         assert_false(says(docs, i, "bad"));
     }
     assert_int_equal(json_count(json_find(all.said, "files")), 1);
-    assert_string_equal(json_text(json_find(all.said, "references"), ""),
+    /* What the row's metadata becomes is not told to the worker. */
+    static const char *const untold[] = {"cursor", "quarantine", "references"};
+    for (size_t i = 0; i < 3; i++)
+        assert_null(json_find(all.said, untold[i]));
+    json_value *tag = tag_of(&all);
+    assert_string_equal(json_text(json_find(tag, "references"), ""),
                         "[null,[\"0\"],[\"1\"],[\"2\"]]");
+    for (size_t i = 0; i <= SAMPLES; i++) {
+        assert_int_equal(number_of(tag, "ids", i), i ? (int64_t)i - 1 : 0);
+        assert_int_equal(number_of(tag, "parts", i), i ? 0 : -1);
+        assert_int_equal(number_of(tag, "prefixes", i), i ? 0 : -1);
+        assert_int_equal(number_of(tag, "lengths", i), i ? TEXT - SHARED_TEXT : cut);
+        assert_int_equal(number_of(tag, "targets", i), i ? 3 : 0);
+    }
+    assert_int_equal(json_count(json_find(tag, "grids")), 3);
+    json_free(&tag);
     tear_down(&all);
 }
 
@@ -230,11 +261,14 @@ static void test_payload_lease__quarantined_branches(void **state)
         assert_int_equal(says(docs, 0, "bad"), bad == SAMPLES - 1);
         for (int64_t i = 0; i < SAMPLES; i++)
             assert_int_equal(says(docs, (size_t)i + 1, "bad"), i <= bad);
-        json_value *list = NULL;
-        const char *text = json_text(json_find(all.said, "quarantine"), "");
+        json_value *list = NULL, *tag = tag_of(&all);
+        for (int64_t i = 0; i < SAMPLES; i++)
+            assert_int_equal(number_of(tag, "targets", (size_t)i + 1), i <= bad ? 0 : 3);
+        const char *text = json_text(json_find(tag, "quarantine"), "");
         assert_ok(json_parse(text, strlen(text), "the list", &list));
         assert_int_equal(json_count(list), bad + 1);
         json_free(&list);
+        json_free(&tag);
     }
     tear_down(&all);
 }

@@ -1,0 +1,23 @@
+/* tag.h: the last part of a ROW message: what the dispatcher says that the row is.
+ *
+ * Header, block and images are the work of a worker, which is believed in nothing that can be known
+ * otherwise. The dispatcher knows from its plan which documents a row has, and where the stream
+ * goes on after it. It says so in the tag, which it adds when it forwards the row, and a receiver
+ * refuses a row that is another. What is left to a worker is the ids of a text's tokens, the labels
+ * among them, and pixels.
+ *
+ * A tag is JSON (wire.md lists its members). Recordings of version 1 have none. */
+#ifndef TESSERA_PROTO_TAG_H
+#define TESSERA_PROTO_TAG_H
+
+#include "common/base/arena.h"
+#include "proto/batch.h"
+#include "proto/frame.h"
+
+/* Compares a decoded row with the tag of its message, and takes the row's metadata from there:
+ * cursor, quarantine, references, worker. Their texts live in memory. ST_PROTOCOL names the worker
+ * and what differs. */
+WARN_UNUSED status tag_apply(span tag, const frame *head, const char *peer, arena *memory,
+                             row *inout);
+
+#endif
