@@ -27,7 +27,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../flow")]
 os.environ.setdefault("TESSERA_SOURCE", os.path.join(HERE, "../.."))
 import prepd_flow  # noqa: E402
-from families import write_families  # noqa: E402
 from ranks import BIN, MPIRUN, TESTS, check, run  # noqa: E402
 
 STEP = 8       # rows of a step, as in mixed_rows.c
@@ -78,6 +77,7 @@ LAYOUTS = {
     "shard 4 x tensor 2, expert 8": ((1, 4, 1, 2, 1, 8, 1), {}),
     "replicate 2 x shard 4, expert 2": ((2, 4, 1, 1, 1, 2, 1), {}),
     "context 2, expert 2": ((1, 1, 2, 1, 1, 2, 1), {}),
+    "context 2, expert 2, router loss": ((1, 1, 2, 1, 1, 2, 1), {"loss.router_aux_coef": 0.1}),
     "shard 2 x context 2, expert 4": ((1, 2, 2, 1, 1, 4, 1), {}),
     "shard 2 x tensor 2, expert 2, expert-tensor 2": ((1, 2, 1, 2, 1, 2, 2), {}),
     "shard 2 x context 2 x tensor 2, expert 4, expert-tensor 2": ((1, 2, 2, 2, 1, 4, 2), {}),
@@ -133,7 +133,7 @@ QUICK = ["replicate 2 x shard 2", "shard 2 x context 2, expert 4",
 # Also run, but only in float and for two steps: backward ends early, or in the middle of the model.
 BRIEFLY = ["shard 4, mergers alone", "expert 2, upper layers alone"]
 # Also run, but only on samples that share prefixes.
-SHARED = ["shard 2 x tensor 2, adapters"]
+SHARED = ["shard 2 x tensor 2, adapters", "context 2, expert 2, router loss"]
 # How a flavour differs from the model of prepd synth. small and deep have a key-value head for each of four
 # tensor ranks; tile has the sizes of the preset of that name, at which fast kernels work.
 FLAVOURS = {
@@ -214,6 +214,7 @@ class Bench:
         """Returns a recording of samples that begin alike, all of them in one step of so many rows."""
         path = self.file(f"families-{group}-{rows}.rec")
         if not self.families:
+            from families import write_families  # needs numpy, which --keep does without
             self.families, _ = write_families(self, long_words=LONG_TEXT)
         if not os.path.exists(path):
             options = ["-c", self.flavour("small"), *self.families, "--data.group", group, "--training.epochs", 1,
@@ -232,9 +233,9 @@ class Bench:
                 words += ["--" + key, str(value)]
         return words
 
-    def alone(self, program, options, env):
-        """Returns the file that one rank wrote."""
-        options = alone_options(options)
+    def alone(self, program, options, env, **more):
+        """Returns the file that one rank wrote. more: options that it has besides."""
+        options = dict(alone_options(options), **more)
         key = (program, tuple(sorted(options.items())), tuple(env))
         if key not in self.known:
             self.known[key] = self.file(f"one{len(self.known)}.safetensors")
@@ -255,7 +256,10 @@ class Bench:
         rows = 3 * STEP if "training.global_batch_size" in options else STEP  # three consumers do not share 8
         options = dict(options, **{"training.steps": 1, "training.global_batch_size": rows})
         apart = {"feed.replay": self.epoch("none", 2 * rows), "training.global_batch_size": 2 * rows}
-        want = self.alone(program, dict(options, **apart), {})
+        if "loss.router_aux_coef" in options:  # it is of a micro-batch, so all samples must be in one
+            options["training.local_batch_size"] = rows
+            apart["training.local_batch_size"] = 2 * rows
+        want = self.alone(program, options, {}, **apart)
         options["feed.replay"] = self.epoch("shared_prefix", rows)
         return self.compare(program, name, options, want, SHARED_LIMITS[program], {})
 
