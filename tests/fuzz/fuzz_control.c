@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "trainer/parallel/rank_link_frame.h"
+#include "trainer/parallel/core/rank_link_frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "common/base/clock.h"
+#include "trainer/parallel/core/call_deadline.h"
 
 /* MPI counts bytes in an int, so a longer transfer goes as several messages of at most this size.
  */
@@ -110,7 +111,7 @@ static void pause_polls(int polls)
 
 static status wait_for(mpi_world *mpi, int posted)
 {
-    int64_t deadline = clock_ns() + mpi->timeout_ns;
+    call_deadline limit = call_deadline_begin(clock_ns(), mpi->timeout_ns);
     for (int polls = 0;; polls++) {
         int done = 0;
         int rc = MPI_Testall(posted, mpi->request, &done, mpi->status);
@@ -127,9 +128,8 @@ static status wait_for(mpi_world *mpi, int posted)
             status st = mpi->check ? mpi->check(mpi->context) : ST_OK;
             mpi->broken = st != ST_OK;
             TRY(st);
-            if (mpi->patient && mpi->patient(mpi->context))
-                deadline = clock_ns() + mpi->timeout_ns;
-            if (clock_ns() > deadline)
+            if (call_deadline_passed(&limit, clock_ns(),
+                                     mpi->patient && mpi->patient(mpi->context)))
                 return too_late(mpi, posted);
         }
         pause_polls(polls);

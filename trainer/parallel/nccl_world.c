@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/program/log.h"
+#include "trainer/parallel/core/call_deadline.h"
 
 /* LOOK_NS: between two looks of the watcher. NAP_NS: between two looks at a call in progress.
  * YIELD_NS: how long the watcher lets a call finish before it revokes or aborts while it is inside.
@@ -169,7 +170,8 @@ static ncclResult_t ask_error(const nccl_group *group)
 static status settle_call(const nccl_group *group, ncclResult_t result, const char *what)
 {
     nccl_world *nccl = group->world;
-    int64_t timeout_ns = atomic_load(&nccl->timeout_ns), until = clock_ns() + timeout_ns;
+    const int64_t timeout_ns = atomic_load(&nccl->timeout_ns);
+    call_deadline limit = call_deadline_begin(clock_ns(), timeout_ns);
     for (;;) {
         atomic_store(&nccl->inside, false);
         if (atomic_load(&nccl->over)) /* group->comm may be gone */
@@ -177,9 +179,7 @@ static status settle_call(const nccl_group *group, ncclResult_t result, const ch
         if (result != ncclInProgress)
             return result == ncclSuccess ? ST_OK : failed(group, result, what);
         TRY(nccl->check ? nccl->check(nccl->context) : ST_OK);
-        if (is_patient(nccl))
-            until = clock_ns() + timeout_ns;
-        if (clock_ns() > until)
+        if (call_deadline_passed(&limit, clock_ns(), is_patient(nccl)))
             return FAIL(ST_TIMEOUT, "%s has not begun within %.1f s: a rank is missing", what,
                         (double)timeout_ns * 1e-9);
         sleep_ns(NAP_NS);

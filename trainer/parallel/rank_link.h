@@ -12,7 +12,7 @@
 #define TESSERA_TRAINER_PARALLEL_RANK_LINK_H
 
 #include "trainer/parallel/comm_ledger.h"
-#include "trainer/parallel/rank_link_join.h"
+#include "trainer/parallel/rank_link_find.h"
 
 typedef struct rank_link rank_link;
 
@@ -28,7 +28,7 @@ typedef struct rank_link_options {
 
 /* Meets the other ranks and starts the thread. All ranks call it. id [CONTROL_ID_BYTES]: rank 0
  * gives it to the others, which receive it here. ST_TIMEOUT names the ranks that did not come;
- * ST_CONFIG the difference if the ranks do not belong together (rank_link_join.h). */
+ * ST_CONFIG the difference if the ranks do not belong together (core/link_join.c). */
 WARN_UNUSED status rank_link_open(const rank_link_options *options, void *id, rank_link **out);
 /* Notes the step that begins and sample [count], the ids of this rank's samples in it, so that
  * messages about this rank can name them. link may be NULL. */

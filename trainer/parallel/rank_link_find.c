@@ -1,6 +1,6 @@
-/* rank_link_find.c: rank_link_find of rank_link_join.h: the host and port at which rank 0 listens,
+/* rank_link_find.c: see rank_link_find.h: the host and port at which rank 0 listens,
  * from options and the environment of torchrun, Slurm or mpirun. All ranks compute the same. */
-#include "trainer/parallel/rank_link_join.h"
+#include "trainer/parallel/rank_link_find.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "trainer/parallel/rank_link.h"
-#include "trainer/parallel/rank_link_frame.h"
+#include "trainer/parallel/core/rank_link_frame.h"
 
 enum { MOST = 8, WORDS = 4096 };
 

@@ -17,8 +17,8 @@
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
  * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
  * cannot do without it. */
-#ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
-#define TESSERA_TRAINER_PARALLEL_RANK_LINK_FRAME_H
+#ifndef TESSERA_TRAINER_PARALLEL_CORE_RANK_LINK_FRAME_H
+#define TESSERA_TRAINER_PARALLEL_CORE_RANK_LINK_FRAME_H
 
 #include "common/base/span.h"
 #include "common/base/status.h"

@@ -1,6 +1,6 @@
 /* rank_link_frame.c: implements rank_link_frame.h. Everything that arrives is checked before it is
  * used, since any process can connect to the port. */
-#include "trainer/parallel/rank_link_frame.h"
+#include "trainer/parallel/core/rank_link_frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>

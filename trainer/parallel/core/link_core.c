@@ -1,0 +1,461 @@
+/* link_core.c: see link_core.h: beats, losses and leaving, and which of the parts an event is for.
+ *
+ * Beats are sent at regular intervals, and ranks that have been silent for too long are looked for
+ * as often. Ranks other than 0 are connected to rank 0 alone, so rank 0 passes on what it hears of
+ * a lost rank. The first cause that a rank hears of is the one it keeps (`lost`); whatever fails
+ * afterwards is a consequence. A rank that ends says its last word, BYE or LOST, and the other end
+ * hangs up to show that it was received. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/parallel/core/link_state.h"
+
+/* STILL_TOLD_NS: a rank that was stopped takes the end of the others as its own doing for this long
+ * after it continues. */
+static const int64_t GRACE_NS = INT64_C(1000000000) * LINK_GRACE_S;
+static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
+/* There are BEATS beats within the silence that counts as a loss, but they are at most BEAT_MOST_NS
+ * apart. */
+enum { BEATS = 5 };
+static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
+
+/* ---- the end ---- */
+
+/* Whether this cause is what a rank said of itself (link_core_leave). */
+static bool is_own_word(const char *why)
+{
+    static const char begin[] = "rank ", end[] = " failed: ";
+    if (strncmp(why, begin, sizeof begin - 1) != 0)
+        return false;
+    why += sizeof begin - 1;
+    const size_t digits = strspn(why, "0123456789");
+    return digits > 0 && strncmp(why + digits, end, sizeof end - 1) == 0;
+}
+
+/* Ends the job with this cause, and on rank 0 tells the others. Only the first cause counts. Before
+ * the first step all ranks fail with the same error; if they are on one machine, rank 0 prints it
+ * once when it ends, and the others only write it to their logs. */
+static void end_job(link_core *core, const char *why)
+{
+    if (core->over)
+        return;
+    snprintf(core->lost, sizeof core->lost, "%s", why);
+    core->over = true;
+    core->over_ns = core->now.ns;
+    core->leave_by_ns = core->now.ns + LAST_WORD_NS; /* those that are told now need time too */
+    core->refused = core->one_machine && !core->now.began && is_own_word(why);
+    link_answer(core, (link_action){.kind = LINK_ENDS,
+                                    .text = core->lost,
+                                    .say = !(core->refused && core->rank == 0),
+                                    .hush = core->refused && core->rank != 0});
+    for (int i = 0; core->rank == 0 && i < core->n_peers; i++)
+        if (core->peer[i].conn >= 0)
+            link_send(core, core->peer[i].conn, CONTROL_LOST, core->lost, strlen(core->lost));
+}
+
+/* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
+ * In that case it is itself the cause of their end. */
+static bool was_still(const link_core *core)
+{
+    return core->still_ns + core->beat_ns >= core->silence_ns &&
+           core->now.ns - core->still_until_ns < STILL_TOLD_NS;
+}
+
+static void end_as_still(link_core *core, const char *who)
+{
+    char why[CONTROL_TEXT_MAX];
+    snprintf(why, sizeof why,
+             "rank %d (%s, pid %u), this one, did nothing for %.1f s because it was stopped "
+             "(SIGSTOP) or "
+             "its machine was; the other ranks, %s among them, have ended without it",
+             core->rank, core->me.host, core->me.pid, (double)core->still_ns * 1e-9, who);
+    end_job(core, why);
+}
+
+static void lose_peer(link_core *core, const link_peer *peer, const char *how)
+{
+    char why[CONTROL_TEXT_MAX], who[CONTROL_HOST_MAX + 64];
+    if (peer->rank == 0)
+        snprintf(who, sizeof who, "rank 0 (%s)", peer->host);
+    else
+        snprintf(who, sizeof who, "rank %d (%s, pid %d)", peer->rank, peer->host, peer->pid);
+    snprintf(why, sizeof why, "%s %s; heard last %.1f s ago: %.3000s", who, how,
+             (double)(core->now.ns - peer->heard_ns) * 1e-9, peer->place);
+    link_drop(core, peer->conn);
+    /* This is no loss: rank 0 may end once this rank is done, and a rank that was told of this
+     * one's failure hangs up. */
+    if (core->leaving && (core->rank != 0 || core->failed[0]))
+        return;
+    if (was_still(core))
+        end_as_still(core, who);
+    else
+        end_job(core, why);
+}
+
+/* ---- beats ---- */
+
+/* Whether a rank other than the peer `but` waits. */
+static bool peers_wait(const link_core *core, const link_peer *but)
+{
+    for (int i = 0; i < core->n_peers; i++)
+        if (&core->peer[i] != but && core->peer[i].conn >= 0 && core->peer[i].waits)
+            return true;
+    return false;
+}
+
+bool link_core_others_wait(const link_core *core)
+{
+    return peers_wait(core, NULL);
+}
+
+static void send_beats(link_core *core)
+{
+    core->next_beat_ns = core->now.ns + core->beat_ns;
+    if (core->leaving && (core->rank != 0 || core->failed[0])) /* the last word was sent */
+        return;
+    for (int i = 0; i < core->n_peers; i++) {
+        const link_peer *peer = &core->peer[i];
+        const bool waits = core->now.waits || peers_wait(core, peer);
+        if (peer->conn >= 0)
+            link_answer(core, (link_action){.kind = LINK_SEND_AT,
+                                            .conn = peer->conn,
+                                            .message = waits ? CONTROL_WAITS : CONTROL_BEAT});
+    }
+}
+
+static void find_silent(link_core *core)
+{
+    char how[96];
+    for (int i = 0; i < core->n_peers; i++) {
+        const link_peer *peer = &core->peer[i];
+        if (peer->conn < 0 || core->now.ns - peer->heard_ns < core->silence_ns)
+            continue;
+        snprintf(how, sizeof how, "has said nothing for %.1f s: it is stopped or cut off",
+                 (double)core->silence_ns * 1e-9);
+        lose_peer(core, peer, how);
+    }
+}
+
+/* A message from another rank of the running job. */
+static void take_message(link_core *core, int conn, rank_link_kind kind, const char *bytes,
+                         size_t size)
+{
+    char text[CONTROL_TEXT_MAX + 1];
+    link_peer *const peer = &core->peer[core->conn[conn].peer];
+    peer->heard_ns = core->now.ns;
+    snprintf(text, sizeof text, "%.*s", (int)size, bytes);
+    if (kind == CONTROL_BEAT || kind == CONTROL_WAITS) {
+        snprintf(peer->place, sizeof peer->place, "%s", text);
+        peer->waits = kind == CONTROL_WAITS;
+        return;
+    }
+    if (kind == CONTROL_LOST)
+        end_job(core, text);
+    else if (kind != CONTROL_BYE)
+        lose_peer(core, peer, "breaks the protocol");
+    /* Hanging up tells the other end that its last word was received. */
+    if (peer->conn >= 0)
+        link_drop(core, peer->conn);
+}
+
+/* ---- what comes ---- */
+
+/* This process was itself stopped and so could not hear the others; they do not count as silent. */
+static void forgive_silence(link_core *core, int64_t still_ns)
+{
+    core->still_ns = still_ns;
+    core->still_until_ns = core->now.ns;
+    for (int i = 0; i < core->n_peers; i++)
+        core->peer[i].heard_ns = core->now.ns;
+}
+
+static void begin_event(link_core *core, link_now now)
+{
+    link_begin(core, now);
+    if (core->phase == LINK_RUNNING && now.ns - core->round_ns > core->silence_ns / 2)
+        forgive_silence(core, now.ns - core->round_ns);
+    core->round_ns = now.ns;
+}
+
+/* This rank has left once it is leaving and there is no other to wait for. */
+static void end_event(link_core *core)
+{
+    const bool ends_badly = core->failed[0] || core->over;
+    bool connected = false;
+    if (core->phase != LINK_RUNNING || !core->leaving)
+        return;
+    for (int i = 0; i < core->n_peers; i++)
+        connected |= core->peer[i].conn >= 0;
+    if (connected && !(ends_badly && core->now.ns > core->leave_by_ns))
+        return;
+    core->phase = LINK_OUT;
+    link_answer(core, (link_action){.kind = LINK_LEFT});
+}
+
+static status grow_in(link_conn *from, size_t size)
+{
+    if (from->n_in + size <= from->capacity)
+        return ST_OK;
+    uint8_t *more = realloc(from->in, from->n_in + size);
+    if (!more)
+        return FAIL(ST_NO_MEMORY, "no memory for a message of %zu bytes", from->n_in + size);
+    from->in = more;
+    from->capacity = from->n_in + size;
+    return ST_OK;
+}
+
+/* Reads the header at the beginning of the bytes. *out_size: 0 if the message is not whole yet,
+ * otherwise that of header and payload. */
+static status next_message(const link_core *core, const link_conn *from, size_t at,
+                           rank_link_kind *out_kind, size_t *out_size)
+{
+    size_t size;
+    *out_size = 0;
+    if (from->n_in - at < CONTROL_HEADER)
+        return ST_OK;
+    TRY(rank_link_header_get(from->in + at, out_kind, &size));
+    if (size > CONTROL_TEXT_MAX && core->phase == LINK_RUNNING)
+        return FAIL(ST_PROTOCOL, "it sent a message of kind %d with %zu bytes", (int)*out_kind,
+                    size);
+    if (from->n_in - at >= CONTROL_HEADER + size)
+        *out_size = CONTROL_HEADER + size;
+    return ST_OK;
+}
+
+/* Acts on the complete messages that were received and keeps the rest. An error: the bytes are no
+ * message. */
+static status take_messages(link_core *core, int conn)
+{
+    link_conn *const from = &core->conn[conn];
+    rank_link_kind kind;
+    size_t at = 0, size;
+    for (;;) {
+        if (from->state != CONN_NEW && from->state != CONN_PEER)
+            return ST_OK;
+        TRY(next_message(core, from, at, &kind, &size));
+        if (size == 0)
+            break;
+        const uint8_t *payload = from->in + at + CONTROL_HEADER;
+        if (core->phase == LINK_RUNNING)
+            take_message(core, conn, kind, (const char *)payload, size - CONTROL_HEADER);
+        else
+            join_message(core, conn, kind, payload, size - CONTROL_HEADER);
+        at += size;
+    }
+    from->n_in -= at;
+    if (from->n_in > 0) {
+        memmove(from->in, from->in + at, from->n_in);
+    } else { /* greetings are long, and come once */
+        free(from->in);
+        from->in = NULL;
+        from->capacity = 0;
+    }
+    return ST_OK;
+}
+
+/* A connection that cannot be used any more, or whose bytes are no message: code and the last note.
+ */
+static void lose_conn(link_core *core, int conn, status code, const char *how)
+{
+    if (core->conn[conn].state == CONN_PEER && core->phase == LINK_RUNNING)
+        lose_peer(core, &core->peer[core->conn[conn].peer], how);
+    else if (core->conn[conn].state == CONN_REFUSED && core->phase == LINK_RUNNING)
+        link_drop(core, conn);
+    else if (core->conn[conn].state != CONN_NONE)
+        join_lost(core, conn, code);
+}
+
+/* ---- events ---- */
+
+void link_core_time(link_core *core, link_now now)
+{
+    begin_event(core, now);
+    join_time(core);
+    if (core->phase == LINK_RUNNING) {
+        if (now.ns >= core->next_beat_ns)
+            send_beats(core);
+        if (!core->over)
+            find_silent(core);
+        else if (now.ns - core->over_ns > GRACE_NS && !core->leaving && !core->exited) {
+            core->exited = true;
+            link_answer(core,
+                        (link_action){.kind = LINK_EXIT, .say = core->refused, .text = core->lost});
+        }
+    }
+    end_event(core);
+}
+
+void link_core_connected(link_core *core, link_now now, int conn)
+{
+    char why[128];
+    begin_event(core, now);
+    core->conn[conn] = (link_conn){.state = CONN_NEW};
+    if (core->phase != LINK_RUNNING) {
+        join_connected(core, conn);
+        return;
+    }
+    snprintf(why, sizeof why,
+             "a job of %d ranks is complete and running here; is this another one?", core->size);
+    link_refuse(core, conn, link_keep(core, why));
+}
+
+void link_core_bytes(link_core *core, link_now now, int conn, const void *bytes, size_t size)
+{
+    link_conn *const from = &core->conn[conn];
+    begin_event(core, now);
+    if (from->state != CONN_NEW && from->state != CONN_PEER)
+        return;
+    status st = grow_in(from, size);
+    if (st == ST_OK) {
+        memcpy(from->in + from->n_in, bytes, size);
+        from->n_in += size;
+        st = take_messages(core, conn);
+    }
+    if (st != ST_OK)
+        lose_conn(core, conn, st, "breaks the protocol");
+    end_event(core);
+}
+
+void link_core_gone(link_core *core, link_now now, int conn, link_gone how, const char *why)
+{
+    begin_event(core, now);
+    const status code = why ? FAIL(ST_UNAVAILABLE, "the connection is lost: %s", why)
+                            : FAIL(ST_UNAVAILABLE, "the other end has closed the connection");
+    lose_conn(core, conn, code,
+              how == LINK_DIED ? "died: its connection is closed"
+                               : "is gone: its connection broke");
+    if (core->conn[conn].state != CONN_NONE) /* it was told why, which nobody can read */
+        link_drop(core, conn);
+    end_event(core);
+}
+
+void link_core_leave(link_core *core, link_now now, const char *failed)
+{
+    begin_event(core, now);
+    if (failed && !core->over)
+        snprintf(core->failed, sizeof core->failed, "rank %d failed: %.3000s", core->rank, failed);
+    core->leaving = true;
+    core->leave_by_ns = now.ns + LAST_WORD_NS;
+    const rank_link_kind word = core->failed[0] ? CONTROL_LOST : CONTROL_BYE;
+    for (int i = 0; !core->over && i < core->n_peers; i++)
+        if (core->peer[i].conn >= 0 && (core->rank != 0 || core->failed[0]))
+            link_send(core, core->peer[i].conn, word, core->failed, strlen(core->failed));
+    end_event(core);
+}
+
+/* ---- answers ---- */
+
+int64_t link_core_due(const link_core *core)
+{
+    int64_t due = join_due(core);
+    if (core->phase != LINK_RUNNING)
+        return due;
+    if (core->next_beat_ns < due)
+        due = core->next_beat_ns;
+    if (core->leaving && core->leave_by_ns > core->now.ns && core->leave_by_ns + 1 < due)
+        due = core->leave_by_ns + 1;
+    return due;
+}
+
+const char *link_core_lost(const link_core *core)
+{
+    return core->lost;
+}
+
+/* Whether this rank's own failure is the cause that the job ended with, either heard back through
+ * another rank or met by both. */
+static bool is_same(const char *failed, const char *lost)
+{
+    enum { BEGINNING = 200 }; /* the rest may have been cut off */
+    char part[BEGINNING + 1];
+    snprintf(part, sizeof part, "%s", failed);
+    return strstr(lost, part) || strcmp(failed, lost) == 0;
+}
+
+link_last_line link_core_last_line(const link_core *core, bool began, const char *failed)
+{
+    const bool said = core->over && is_same(failed, core->lost);
+    const bool heard = core->one_machine && !core->over && !began && core->peer[0].conn < 0;
+    if (core->rank != 0)
+        return (link_last_line){.hush = (core->refused && said) || heard};
+    return (link_last_line){.say = core->refused && !said ? core->lost : NULL};
+}
+
+/* ---- its life ---- */
+
+static status make_room(link_core *core)
+{
+    const int n_peers = core->rank == 0 ? core->size - 1 : 1;
+    core->n_peers = n_peers;
+    core->n_conns = n_peers + LINK_STRANGERS;
+    core->action_room = 4 * core->n_conns + 16;
+    core->peer = calloc((size_t)n_peers, sizeof *core->peer);
+    core->conn = calloc((size_t)core->n_conns, sizeof *core->conn);
+    core->action = calloc((size_t)core->action_room, sizeof *core->action);
+    core->kept = calloc((size_t)core->action_room, sizeof *core->kept);
+    if (!core->peer || !core->conn || !core->action || !core->kept)
+        return FAIL(ST_NO_MEMORY, "no memory for the rank link");
+    for (int i = 0; i < n_peers; i++)
+        core->peer[i] = (link_peer){.conn = -1, .rank = core->rank == 0 ? i + 1 : 0};
+    return ST_OK;
+}
+
+/* The texts of `me` are those of the greeting as bytes, which the core keeps. */
+static status copy_hello(link_core *core, const link_terms *terms)
+{
+    TRY(rank_link_hello_put(&terms->me, &core->hello, &core->hello_size));
+    return rank_link_hello_get(span_of(core->hello, core->hello_size), &core->me);
+}
+
+status link_core_new(const link_terms *terms, link_now now, link_core **out)
+{
+    link_core *core = calloc(1, sizeof *core);
+    if (!core)
+        return FAIL(ST_NO_MEMORY, "no memory for the rank link");
+    core->rank = (int)terms->me.rank;
+    core->size = (int)terms->me.size;
+    snprintf(core->at_host, sizeof core->at_host, "%s", terms->at_host);
+    core->at_port = terms->at_port;
+    core->one_machine = terms->one_machine;
+    core->timeout_ns = (int64_t)(terms->timeout_s * 1e9);
+    core->silence_ns = (int64_t)(terms->silence_s * 1e9);
+    core->beat_ns =
+        core->silence_ns / BEATS < BEAT_MOST_NS ? core->silence_ns / BEATS : BEAT_MOST_NS;
+    memcpy(core->id, terms->id, sizeof core->id);
+    core->now = now;
+    core->round_ns = now.ns;
+    core->deadline_ns = now.ns + core->timeout_ns;
+    core->retry_ns = core->rank == 0 ? INT64_MAX : now.ns;
+    status st = make_room(core);
+    if (st == ST_OK)
+        st = copy_hello(core, terms);
+    if (st != ST_OK)
+        link_core_free(&core);
+    else
+        *out = core;
+    return st;
+}
+
+int link_core_connections(const link_core *core)
+{
+    return core->n_conns;
+}
+
+void link_core_free(link_core **held)
+{
+    link_core *core = *held;
+    if (!core)
+        return;
+    for (int i = 0; i < core->n_conns && core->conn; i++)
+        free(core->conn[i].in);
+    for (int i = 0; i < core->n_kept; i++)
+        free(core->kept[i]);
+    free(core->kept);
+    free(core->action);
+    free(core->conn);
+    free(core->peer);
+    free(core->hello);
+    free(core);
+    *held = NULL;
+}

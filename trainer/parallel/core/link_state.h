@@ -1,0 +1,109 @@
+/* link_state.h: the inside of link_core.h, for its own files. */
+#ifndef TESSERA_TRAINER_PARALLEL_CORE_LINK_STATE_H
+#define TESSERA_TRAINER_PARALLEL_CORE_LINK_STATE_H
+
+#include "trainer/parallel/core/link_core.h"
+
+/* HELLO_NS: how long a process that has connected may take to say who it is, and one that is
+ * refused to hang up. LAST_WORD_NS: how long a rank waits for its last word to be received. */
+#define HELLO_NS     (INT64_C(2) * 1000 * 1000 * 1000)
+#define LAST_WORD_NS (INT64_C(2) * 1000 * 1000 * 1000)
+
+typedef enum link_phase {
+    LINK_MEETING, /* the ranks come */
+    LINK_FAILING, /* rank 0 tells those that came why the job cannot run */
+    LINK_RUNNING, /* until it has left */
+    LINK_OUT      /* nothing follows */
+} link_phase;
+
+typedef enum link_conn_state {
+    CONN_NONE,   /* a free number */
+    CONN_NEW,    /* has not said who it is */
+    CONN_PEER,   /* belongs to a rank */
+    CONN_REFUSED /* was told why and is to hang up */
+} link_conn_state;
+
+typedef struct link_conn {
+    link_conn_state state;
+    int peer;         /* its index, of CONN_PEER */
+    int64_t until_ns; /* of CONN_NEW and CONN_REFUSED */
+    uint8_t *in;      /* [capacity] bytes that are not yet a whole message */
+    size_t n_in, capacity;
+} link_conn;
+
+/* Another rank: on rank 0 all of them in order, on the others rank 0 alone. */
+typedef struct link_peer {
+    int conn; /* -1: there is no connection */
+    int rank, pid;
+    char host[CONTROL_HOST_MAX];
+    int64_t heard_ns;                 /* when it was last heard */
+    char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
+    bool waits; /* it waits for something, or rank 0 says that another rank does */
+} link_peer;
+
+struct link_core {
+    int rank, size;
+    uint8_t *hello; /* [hello_size] this rank's own, whose texts `me` points to */
+    size_t hello_size;
+    rank_link_hello me;
+    char at_host[CONTROL_HOST_MAX];
+    int at_port;
+    int64_t timeout_ns, silence_ns, beat_ns;
+    bool one_machine;
+    uint8_t id[CONTROL_ID_BYTES];
+
+    link_phase phase;
+    link_now now;
+    int64_t deadline_ns; /* of joining */
+    int64_t retry_ns;    /* when rank 0 is tried again; INT64_MAX: not now */
+    int here;            /* how many ranks have come */
+    status code;         /* why joining failed, with `why` */
+    char why[1024];
+
+    link_peer *peer; /* [n_peers] */
+    int n_peers;
+    link_conn *conn; /* [n_conns] */
+    int n_conns;
+    int64_t next_beat_ns;
+    int64_t round_ns;       /* the last event */
+    int64_t still_ns;       /* how long this process was stopped the last time */
+    int64_t still_until_ns; /* when it went on */
+    bool leaving;
+    bool refused;        /* the job ended before its first step by what a rank said of itself */
+    int64_t leave_by_ns; /* until when this rank waits for its last word to be received */
+    int64_t over_ns;     /* when the job ended */
+    bool over, exited;   /* lost is written; the process was told to end */
+    char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "": nothing */
+    char lost[CONTROL_TEXT_MAX];   /* which rank ended the job and how */
+
+    link_action *action; /* [action_room] answers to the last event; the first `taken` are taken */
+    int n_actions, taken, action_room;
+    char **kept; /* [n_kept] texts of these actions */
+    int n_kept;
+};
+
+/* ---- link_answer.c ---- */
+
+/* Begins an event: forgets the last one's answers. */
+void link_begin(link_core *core, link_now now);
+void link_answer(link_core *core, link_action action);
+/* A copy of a text that lives as long as the answers. */
+const char *link_keep(link_core *core, const char *text);
+void link_send(link_core *core, int conn, rank_link_kind kind, const void *bytes, size_t size);
+/* Forgets a connection and closes it. */
+void link_drop(link_core *core, int conn);
+/* Tells whoever is at this connection why it is refused, and waits for it to hang up. */
+void link_refuse(link_core *core, int conn, const char *why);
+
+/* ---- link_join.c: the phases LINK_MEETING and LINK_FAILING ---- */
+
+void join_time(link_core *core);
+void join_connected(link_core *core, int conn);
+/* A whole message while ranks meet, from a connection of any state. */
+void join_message(link_core *core, int conn, rank_link_kind kind, const uint8_t *bytes,
+                  size_t size);
+/* A connection that is gone, or whose bytes are no message: the failure is the last note. */
+void join_lost(link_core *core, int conn, status code);
+int64_t join_due(const link_core *core);
+
+#endif
