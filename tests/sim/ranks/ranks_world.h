@@ -1,0 +1,230 @@
+/* ranks_world.h: a simulated job of ranks: processes that run the real core of the rank link, the
+ * connections between them, the work that they do, and what goes wrong. One process, virtual time;
+ * a seed decides everything.
+ *
+ * Times are virtual nanoseconds from the beginning, except where a name says `local`: each machine
+ * has a clock of its own, which began at another time and is a little fast or slow. */
+#ifndef TESSERA_TESTS_SIM_RANKS_WORLD_H
+#define TESSERA_TESTS_SIM_RANKS_WORLD_H
+
+#include "tests/sim/common/sim_log.h"
+#include "tests/sim/common/sim_main.h"
+#include "tests/sim/common/sim_queue.h"
+#include "tests/sim/common/sim_random.h"
+#include "trainer/parallel/core/call_deadline.h"
+#include "trainer/parallel/core/link_core.h"
+
+enum { RANKS_MOST = 48, STEPS_MOST = 12, WIRES_MOST = 512, FAULTS_MOST = 3 };
+#define MS     INT64_C(1000000)
+#define SECOND (INT64_C(1000) * MS)
+
+typedef enum sim_kind {
+    SIM_START,    /* a process starts */
+    SIM_TIME,     /* a core's time is due; word: of which core's wish this is */
+    SIM_REACH,    /* a rank tries to reach rank 0 */
+    SIM_ARRIVE,   /* the next segment of a wire arrives; who: wire * 2 + direction */
+    SIM_WORK,     /* a rank's work goes on; word: of which wish */
+    SIM_FAULT,    /* who: number of the fault */
+    SIM_MEND,     /* the fault ends */
+    SIM_STRANGER, /* someone who is no rank connects, or goes on */
+    SIM_PROMPT,   /* who: number of a fault that the others must have noticed by now */
+    SIM_JUDGE     /* all ranks must have ended */
+} sim_kind;
+
+/* ---- connections ---- */
+
+/* Bytes on their way; of size 0: the end of the direction, by reset if `reset`. */
+typedef struct segment {
+    struct segment *next;
+    int64_t at_ns;
+    bool reset;
+    size_t size;
+    uint8_t bytes[];
+} segment;
+
+/* One end: of a process (rank), or of a stranger (rank -1). conn: its core's number; -1: not
+ * accepted yet. */
+typedef struct wire_end {
+    int rank, conn;
+    bool open;              /* the process has it */
+    bool finished;          /* it has ended its direction */
+    segment *first, **last; /* on their way to this end */
+    int64_t busy_until;     /* when the last of them arrives */
+    size_t bytes;           /* of them */
+} wire_end;
+
+typedef struct tcp_wire {
+    wire_end end[2]; /* of whoever connected; of rank 0 */
+    bool used;
+} tcp_wire;
+
+/* ---- processes ---- */
+
+typedef enum work_state {
+    WORK_JOINS,
+    WORK_COMPUTES,
+    WORK_WAITS_ROWS,
+    WORK_CALLS,
+    WORK_HANGS,
+    WORK_LEAVES,
+    WORK_OVER
+} work_state;
+
+typedef struct process {
+    int64_t start_ns;
+    int64_t clock_from, clock_ppm;
+    bool alive; /* it has started and has not ended */
+    bool ended; /* it ended by itself: `well`, or with `words` */
+    bool well;
+    bool forced;  /* by LINK_EXIT */
+    bool stopped; /* SIGSTOP */
+    bool cut;     /* its machine is cut off */
+    bool lost_power;
+    char words[1024]; /* its last error */
+    char lost[1024];  /* what ended the job, as it heard */
+    link_core *core;
+    uint64_t time_wish, work_wish;            /* the number of the last one; others are stale */
+    int wire_of[RANKS_MOST + LINK_STRANGERS]; /* by conn; -1: none */
+    int64_t reach_until;                      /* local */
+    work_state work;
+    bool waits, joined;
+    int step;
+    call_deadline call;
+    int64_t stopped_at, still_ns; /* when it was stopped; for how long the last time */
+    int64_t lost_at;              /* when `lost` was heard */
+    bool missed_work;             /* its work was due while it was stopped */
+} process;
+
+/* ---- what goes wrong ---- */
+
+typedef enum fault_kind {
+    FAULT_KILL,
+    FAULT_POWER,
+    FAULT_STOP,
+    FAULT_CUT,
+    FAULT_FAILS,
+    FAULT_HANGS,
+    FAULT_RESET,
+    FAULT_LATE,
+    FAULT_MISSING,
+    FAULT_OPTIONS,
+    FAULT_STRANGER,
+    FAULT_ROWS,
+    FAULT_SLOW,
+    FAULT_KINDS
+} fault_kind;
+
+typedef struct fault {
+    fault_kind kind;
+    int rank;
+    int64_t at_ns, for_ns;
+    int step;   /* of FAULT_FAILS, FAULT_HANGS and FAULT_ROWS */
+    bool loses; /* it struck a rank at work, for so long that the others must lose it */
+} fault;
+
+typedef struct call_state {
+    bool came[RANKS_MOST];
+    int n_came;
+    bool complete;
+    int64_t complete_ns;
+} call_state;
+
+typedef struct world {
+    int size, steps;
+    double silence_s, timeout_s;
+    int64_t silence_ns, call_ns, compute_ns; /* call_ns: how long a call may take */
+    int64_t latency_ns;
+    bool one_machine;
+    process rank[RANKS_MOST];
+    tcp_wire wire[WIRES_MOST];
+    int n_wires;
+    call_state call[STEPS_MOST + 1];
+    fault fault[FAULTS_MOST];
+    int n_faults;
+    int stranger; /* what it does; its wire is stranger_wire */
+    int stranger_wire;
+
+    int64_t now_ns;
+    sim_queue queue;
+    sim_log log;
+    sim_random wires, works, chances;
+    uint64_t events; /* given to cores */
+
+    /* for the verdict */
+    bool guilty[RANKS_MOST]; /* something happened to it that may end the job */
+    bool fatal;              /* something happened that must end the job */
+    int64_t disturbed_ns;    /* the last disturbance, or the end of one */
+    char broken[512];        /* the first invariant that did not hold */
+} world;
+
+/* ---- ranks_world.c ---- */
+
+sim_played world_play(uint64_t seed, FILE *trace);
+void world_put(world *all, int64_t at_ns, sim_kind kind, int who, uint64_t word);
+/* Notes that an invariant does not hold. Only the first is kept. */
+void world_broken(world *all, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- ranks_wires.c ---- */
+
+/* A connection from a rank, or a stranger (-1), to rank 0. Returns its number; -1: nobody listens.
+ */
+int wires_connect(world *all, int rank);
+void wires_send(world *all, int wire, int end, const void *bytes, size_t size);
+void wires_finish(world *all, int wire, int end);
+void wires_close(world *all, int wire, int end);
+/* Both ends find the connection broken. */
+void wires_reset(world *all, int wire);
+size_t wires_unsent(const world *all, int wire, int end);
+/* Gives an end what has arrived, as far as its process runs and hears. */
+void wires_deliver(world *all, int wire, int end);
+/* The same for all wires: something was mended. */
+void wires_deliver_all(world *all);
+void wires_free(world *all);
+
+/* ---- ranks_process.c: the shell of one rank ---- */
+
+void process_start(world *all, int rank);
+void process_time(world *all, int rank, uint64_t wish);
+void process_reach(world *all, int rank);
+void process_bytes(world *all, int rank, int conn, const void *bytes, size_t size);
+void process_gone(world *all, int rank, int conn, bool reset);
+/* Takes connections that wait to be accepted. */
+void process_accept(world *all);
+void process_leave(world *all, int rank, const char *failed);
+/* Ends the process without its doing. power: its machine too, which tells nobody. */
+void process_kill(world *all, int rank, bool power);
+void process_continue(world *all, int rank);
+void process_free(world *all, int rank);
+bool process_runs(const world *all, int rank);
+
+/* ---- ranks_work.c: what a rank does besides ---- */
+
+void work_begin(world *all, int rank);
+void work_go_on(world *all, int rank, uint64_t wish);
+/* Looks at calls that may complete now. */
+void work_look(world *all);
+
+/* ---- ranks_fault_plan.c ---- */
+
+void faults_draw(world *all, sim_random *from);
+void faults_begin(world *all, int number);
+void faults_end(world *all, int number);
+void faults_stranger(world *all);
+const char *faults_name(fault_kind kind);
+/* The fault of this kind that this rank has; NULL: none. */
+fault *faults_find(world *all, fault_kind kind, int rank);
+
+/* ---- ranks_verdict.c ---- */
+
+/* When all ranks must have ended. */
+int64_t verdict_deadline(const world *all);
+/* Called when a fault strikes: whether it may, or must, end the job; and when it must have been
+ * noticed, after SIM_PROMPT. */
+void verdict_fault(world *all, int number);
+void verdict_noticed(world *all, int number);
+/* Called when a process has ended by itself. */
+void verdict_process(world *all, int rank);
+/* Called at the deadline. */
+void verdict_all(world *all);
+
+#endif
