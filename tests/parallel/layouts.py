@@ -14,6 +14,7 @@ are compared with those of one rank that has the same samples apart (none).
                                        where neither prepd nor Python is needed (tests/bench/gpu/ranks_on_gpus.sh)
 """
 
+import functools
 import json
 import os
 import shlex
@@ -151,6 +152,7 @@ FLAVOURS = {
 }
 TILE_STEPS = 4
 GPU_STEPS = 5  # a shape bucket is captured when it comes for the second time
+CAPTURED_STEPS = 4
 DEGREES = ["data_parallel_replicate_degree", "data_parallel_shard_degree",
            "context_parallel_degree", "tensor_parallel_degree", "pipeline_parallel_degree",
            "expert_parallel_degree", "expert_tensor_parallel_degree"]
@@ -248,7 +250,8 @@ class Bench:
         if options.get("flavour") == "tile":
             steps = min(steps, TILE_STEPS)
         options = dict(options, **{"training.steps": steps})
-        return self.compare(program, name, options, self.alone(program, options, env), LIMITS[program], env)
+        want = self.alone(program, options, env)
+        return self.compare(program, LAYOUTS[name][0], options, want, LIMITS[program], env)
 
     def shared(self, program, name):
         """The layout on rows whose samples share prefixes, against one rank that has these samples apart."""
@@ -261,10 +264,19 @@ class Bench:
             apart["training.local_batch_size"] = 2 * rows
         want = self.alone(program, options, {}, **apart)
         options["feed.replay"] = self.epoch("shared_prefix", rows)
-        return self.compare(program, name, options, want, SHARED_LIMITS[program], {})
+        return self.compare(program, LAYOUTS[name][0], options, want, SHARED_LIMITS[program], {})
 
-    def compare(self, program, name, options, want, limits, env):
-        degrees = LAYOUTS[name][0]
+    def captured(self):
+        """Steps that the emulated device captures, on rows whose samples share prefixes, against the CPU that has
+        these samples apart."""
+        options = {"training.steps": CAPTURED_STEPS, "training.global_batch_size": STEP}
+        apart = {"feed.replay": self.epoch("none", 2 * STEP), "training.global_batch_size": 2 * STEP}
+        want = self.alone("ranks_parity", options, {}, **apart)
+        options.update({"feed.replay": self.epoch("shared_prefix", STEP), "training.backend": "cuda"})
+        return self.compare("ranks_parity_emulated", [1] * len(DEGREES), options, want, LIMITS["ranks_parity"],
+                            {"RANKS_PARITY_PLANNED": "1"})
+
+    def compare(self, program, degrees, options, want, limits, env):
         ranks = 1
         for d in degrees[:5]:
             ranks *= d
@@ -294,6 +306,19 @@ def keep(folder):
     shutil.rmtree(bench.file("p.sock"), ignore_errors=True)
 
 
+def comparisons(bench, names):
+    """What is compared, and the call that does it."""
+    for name in names or QUICK + BRIEFLY + SHARED:
+        for program, env, steps in WAYS if names or name in QUICK else (("ranks_parity", {}, 2),) if name in BRIEFLY else ():
+            yield (f"{name:57} {'double' if 'f64' in program else 'float'}{', all tokens on the same experts' if env else ''}",
+                   functools.partial(bench.layout, program, name, env, steps))
+        for program in SHARED_LIMITS:
+            yield (f"{name:57} {'double' if 'f64' in program else 'float'}, shared prefixes",
+                   functools.partial(bench.shared, program, name))
+    if not names:
+        yield f"{'one rank':57} float, shared prefixes, captured", bench.captured
+
+
 def main():
     names = sys.argv[1:]
     if names[:1] == ["--keep"]:
@@ -303,18 +328,14 @@ def main():
     bench = Bench()
     failed = []
     try:
-        for name in names or QUICK + BRIEFLY + SHARED:
-            ways = WAYS if names or name in QUICK else (("ranks_parity", {}, 2),) if name in BRIEFLY else ()
-            for program, env, steps in (*ways, *((program, None, 1) for program in SHARED_LIMITS)):
-                start = time.monotonic()
-                what = f"{name:57} {'double' if 'f64' in program else 'float'}" + \
-                    (", shared prefixes" if env is None else ", all tokens on the same experts" if env else "")
-                try:
-                    said = bench.shared(program, name) if env is None else bench.layout(program, name, env, steps)
-                except (AssertionError, subprocess.TimeoutExpired) as e:
-                    failed.append(what)
-                    said = f"FAILED {e}"
-                print(f"{what}: {said} ({time.monotonic() - start:.0f} s)", flush=True)
+        for what, compare in comparisons(bench, names):
+            start = time.monotonic()
+            try:
+                said = compare()
+            except (AssertionError, subprocess.TimeoutExpired) as e:
+                failed.append(what)
+                said = f"FAILED {e}"
+            print(f"{what}: {said} ({time.monotonic() - start:.0f} s)", flush=True)
     finally:
         shutil.rmtree(bench.path)
     if failed:
