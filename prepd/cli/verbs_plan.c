@@ -20,7 +20,7 @@ static status print_report(const char *welcome)
     if (st == ST_OK)
         st = json_want_int(value, "planning_ns", "welcome", &planning_ns);
     if (st == ST_OK)
-        printf("%splanning: %.2f s for epoch 0, %.2f us a sample\n", report,
+        printf("%splanning: %.2f s of CPU time for epoch 0, %.2f us a sample\n", report,
                (double)planning_ns / 1e9,
                (double)planning_ns / 1e3 / (samples ? (double)samples : 1));
     json_free(&value);

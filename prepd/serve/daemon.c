@@ -134,7 +134,7 @@ static status serve(shell *around)
                             {.fd = around->pipe.pid ? around->pipe.fd : -1},
                             {.fd = http_fd(around->metrics)}};
         TRY(wire_poll(wait, sizeof(wait) / sizeof(*wait), state->plans_wait ? 0 : TICK_MS));
-        const int64_t began_ns = clock_ns();
+        const int64_t began_ns = clock_ns(), worked_ns = clock_thread_ns();
         TRY(read_all(around));
         dispatch_at(state, clock_ns());
         dispatch_turn(state);
@@ -144,7 +144,7 @@ static status serve(shell *around)
             reload_options(around);
         }
         http_run(around->metrics);
-        dispatch_took(state, clock_ns() - began_ns);
+        dispatch_took(state, clock_ns() - began_ns, clock_thread_ns() - worked_ns);
     }
     return ST_OK;
 }

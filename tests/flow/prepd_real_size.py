@@ -166,6 +166,7 @@ def prefixes_are_planned_at_real_size():
     if REAL:
         check(all(even), "ranks wait for the slowest one")
         check(fill > (99 if FULL else 98), "rows are not full")  # of 66 rows the last one weighs more
+        check(SANITIZED or planning < decoding / 100, "planning takes more than a hundredth of decoding")
         check(none[0] > 4 * own[0] and none[1] > 4 * own[1], "prefixes save less than the numbers of questions let expect")
 
 

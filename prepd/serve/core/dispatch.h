@@ -49,8 +49,8 @@ WARN_UNUSED status dispatch_open(dispatch *state);
 WARN_UNUSED status dispatch_begin(dispatch *state);
 /* Does what time and the events before demand: sends, plans, greets, gives work. */
 void dispatch_turn(dispatch *state);
-/* How long the turn has taken, for the figures. */
-void dispatch_took(dispatch *state, int64_t ns);
+/* How long the turn has taken, and how much CPU time of it, for the figures. */
+void dispatch_took(dispatch *state, int64_t ns, int64_t cpu_ns);
 /* Tells everyone to leave, because of state->outcome. */
 void dispatch_stop(dispatch *state);
 /* Whether all children have ended after that; kills those that take too long. */

@@ -47,7 +47,7 @@ typedef struct shared_plan {
     plan *plan; /* NULL until a consumer wants it */
     int walkers;
     bool worked;        /* in this turn of the loop */
-    int64_t spent_ns;   /* time of the turns in which it was worked on */
+    int64_t spent_ns;   /* CPU time of the turns in which it was worked on */
     status_note failed; /* why it cannot be made, which those who wait are told; ST_OK if it can */
 } shared_plan;
 

@@ -49,13 +49,13 @@ status planning_ready(dispatch *state, consumer_seat *consumer, bool *out_ready)
     return st;
 }
 
-void dispatch_took(dispatch *state, int64_t ns)
+void dispatch_took(dispatch *state, int64_t ns, int64_t cpu_ns)
 {
     source *const sections[] = {&state->train, &state->eval};
     for (int k = 0; k < 2; k++)
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             shared_plan *shared = &sections[k]->plans[kind];
-            shared->spent_ns += shared->worked ? ns : 0;
+            shared->spent_ns += shared->worked ? cpu_ns : 0;
             shared->worked = false;
         }
     if (ns > state->counts.longest_turn_ns)
