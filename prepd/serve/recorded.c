@@ -447,6 +447,19 @@ static void tick_server(server *serving)
     peer_limits_tell(&serving->peer_limits, &serving->world);
 }
 
+/* Of the options nothing is read again, since none of them matters to rows that are made already.
+ */
+static void take_signal(server *serving, uint32_t number)
+{
+    serving->stopping |= number == SIGTERM || number == SIGINT;
+    if (number != SIGHUP)
+        return;
+    if (wire_reload_keys(serving->net) == ST_OK)
+        log_info("keys read again");
+    else
+        log_warn("keys not reloaded, and the old ones stay in force: %s", status_text());
+}
+
 static status serve_consumers(server *serving)
 {
     const door_handler handler = {take_message, refuse_message, serving};
@@ -455,7 +468,7 @@ static status serve_consumers(server *serving)
         struct signalfd_siginfo info;
         TRY(wire_poll(wait, sizeof wait / sizeof *wait, serving->more ? 0 : TICK_MS));
         while (read(serving->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-            serving->stopping |= info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT;
+            take_signal(serving, info.ssi_signo);
         TRY(door_read(serving->socket, DOOR_CONSUMERS, &serving->peer_limits, &handler));
         send_all(serving);
         tick_server(serving);
