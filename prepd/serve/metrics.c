@@ -70,6 +70,12 @@ static void put_work(const put *text, const dispatch *state, int64_t now)
     labelled(text, "prepd_leases_lost_total", "reason", "timeout", (double)state->counts.timeouts);
     labelled(text, "prepd_leases_lost_total", "reason", "outside", (double)state->counts.outside);
     labelled(text, "prepd_leases_lost_total", "reason", "breach", (double)state->counts.breaches);
+    family(text, "prepd_audited_rows_total", "counter",
+           "rows drawn to be made by two workers (prepd.audit), by outcome");
+    labelled(text, "prepd_audited_rows_total", "outcome", "alike", (double)state->counts.audited);
+    labelled(text, "prepd_audited_rows_total", "outcome", "alone", (double)state->counts.unaudited);
+    one(text, "prepd_audit_deviants_total", "counter",
+        "workers that made another row than two others", (double)state->counts.deviants);
     family(text, "prepd_stage_seconds_total", "counter", "time of all workers by stage of a row");
     for (int i = 0; i < N_STAGES; i++)
         labelled(text, "prepd_stage_seconds_total", "stage", stage_names[i],

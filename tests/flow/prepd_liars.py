@@ -7,6 +7,7 @@ import struct
 import sys
 import threading
 
+import numpy as np
 import zmq
 
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
@@ -48,12 +49,36 @@ class Liar:
 
     def false_row(self, number):
         header, *rest = next(parts for at, parts in self.rows if at != number)
-        header = bytes(header)
-        return [header[:8] + struct.pack("<Q", number) + header[16:56] + bytes(8), *rest]
+        return [head_of(header, number), *rest]
 
     def end(self):
         self.stop = True
         self.thread.join()
+
+
+class BadMemory(Liar):
+    """The same, but its rows are the right ones, except that a bit of a pixel is flipped in every second one. Their digests are
+    those of the false pixels, so that no receiver can tell."""
+
+    def false_row(self, number):
+        header, *rest = (bytes(part) for part in dict(self.rows)[number])
+        k = next((k for k, part in enumerate(rest) if k and len(part) > 32), None)
+        if number % 2 == 0 or k is None:
+            return [head_of(header, number), *rest]
+        part = bytearray(rest[k])
+        part[40] ^= 1
+        part[16:24] = client.hash_of(bytes(part[32:]))[:8]
+        rest[k] = bytes(part)
+        row, _ = client.tensors(client.unzstd(rest[0], client.header(header)[3]))
+        pixels = [client.image(p, grid)[1] for p, grid in zip(rest[1:], row["grid_thw"])]
+        row = dict(row, pixels=np.concatenate(pixels))
+        return [head_of(header, number, client.digest_of(row)), *rest]
+
+
+def head_of(header, number, digest=None):
+    """The header with another number, or digest, and without a check."""
+    header = bytes(header)
+    return header[:8] + struct.pack("<Q", number) + header[16:40] + (digest or header[40:56]) + bytes(8)
 
 
 def recorded(path):
@@ -62,6 +87,10 @@ def recorded(path):
         recording = client.Recording(path, f.read())
         rows = [recording.row(at) for at in recording.rows]
     return [(client.header(parts[0])[1], parts[:-1]) for parts in rows]  # the last part is the tag
+
+
+def status(f):
+    return json.loads(run("status", "-c", f.config, "--json"))
 
 
 def a_row_that_was_not_ordered():
@@ -73,7 +102,7 @@ def a_row_that_was_not_ordered():
         with Daemon(f.config) as d:
             endpoint, got, refused, cursor = "ipc://" + f.file("d.sock"), [], 0, None
             liar = Liar(endpoint + ".workers", join, rows)
-            wait_for(lambda: len(json.loads(run("status", "-c", f.config, "--json"))["workers"]) == 2, "the liar has joined")
+            wait_for(lambda: len(status(f)["workers"]) == 2, "the liar has joined")
             while len(got) < len(honest):
                 try:
                     for row in client.connect(endpoint, cursor=cursor, timeout=20.0, credit_bytes=4 << 20):
@@ -94,4 +123,27 @@ def a_row_that_was_not_ordered():
             print(f"a false row was refused, and {len(got)} rows came as from honest workers", flush=True)
 
 
-main(a_row_that_was_not_ordered)
+def a_bit_that_is_flipped():
+    """Every row is made by two workers. Where they differ a third decides, which the daemon starts. No false row is sent."""
+    with Folder(images=24, **{"prepd.workers": 1, "prepd.audit": 1.0}) as f:
+        run("record", "-c", f.config, "--steps", "12", "--out", f.file("rows.rec"))
+        honest = [client.digest_of(row) for row in client.replay(f.file("rows.rec"))]
+        with Daemon(f.config) as d:
+            endpoint = "ipc://" + f.file("d.sock")
+            liar = BadMemory(endpoint + ".workers", joining(f), recorded(f.file("rows.rec")))
+            wait_for(lambda: len(status(f)["workers"]) == 2, "it has joined")
+            rows = client.connect(endpoint, timeout=20.0, credit_bytes=4 << 20)
+            got = [client.digest_of(row) for row, _ in zip(rows, honest)]
+            wait_for(lambda: liar.words, "it is told why")
+            check("has digest" in liar.words and f"worker {liar.join['pid']} on {liar.join['host']}" in liar.words, liar.words)
+            liar.end()
+            rows.close()
+            check(got == honest, "a false row was sent")
+            said = status(f)
+            check(said["audit_deviants"] == 1 and said["rows_audited"] >= 1, str(said))
+            check(said["train"]["quarantined_count"] == 0, "a sample is blamed")
+            check("another local worker is started to decide" in d.said(), d.said()[-2000:])
+            print(f"{said['rows_audited']} rows were made alike by two workers before the one with bad memory was found", flush=True)
+
+
+main(a_row_that_was_not_ordered, a_bit_that_is_flipped)

@@ -430,10 +430,7 @@ def another_decoder_of_videos_is_refused():
         check(len(site.stream(4)) == 4 and not mapped(workers_below(first.pid)[0]), "FFmpeg is mapped where there are no videos")
     with Folder() as f:
         path, n, _ = data_set(f, 6)
-        with open(f.config) as x:
-            text = x.read()
-        with open(f.config, "w") as x:
-            x.write(text.replace(f"  path: {f.file('data')}\n", f"  path: {path}\n  format: video\n"))
+        f.write_options(data__path=path, data__format="video")
         with Site(f) as site:
             good = site.worker()
             site.joined(1)

@@ -312,7 +312,8 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
         consumer->reserved -= first->reserved;
         consumer->unreturned += bytes;
         consumer->said_ns = state->now_ns;
-        consumer->made[consumer->n_made++ % SESSION_SLOTS] = (made_row){first->row, first->by};
+        consumer->made[consumer->n_made++ % SESSION_SLOTS] =
+            (made_row){first->row, first->by, first->audited};
         consumer->rows_sent++;
         state->counts.rows++;
         state->counts.bytes += (uint64_t)bytes;
@@ -354,7 +355,7 @@ void consumers_still_here(dispatch *state, int64_t now)
     }
 }
 
-void consumer_row(dispatch *state, consumer_seat *consumer, lease *leased, wire_msg *message)
+void consumer_take_row(dispatch *state, consumer_seat *consumer, lease *leased, wire_msg *made)
 {
     for (int i = 0; i < consumer->n_slots; i++) {
         slot *at = &consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS];
@@ -363,13 +364,12 @@ void consumer_row(dispatch *state, consumer_seat *consumer, lease *leased, wire_
         for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n_entries; k++)
             at->n_blank += quarantine_find(&consumer->src->bad, leased->item[k]) != NULL;
         at->by = leased->by;
-        if (wire_msg_new(&at->msg) != ST_OK || wire_msg_move(at->msg, message) != ST_OK ||
-            wire_msg_add(at->msg, leased->tag, strlen(leased->tag)) != ST_OK) {
-            dispatch_fail(state, status_last()->code);
-            return;
-        }
+        at->audited = leased->audited;
+        at->msg = made;
+        made = NULL;
         break;
     }
+    wire_msg_free(&made);
     lease_free(&leased);
     if (!deliver(state, consumer))
         consumer_close(state, consumer, NULL);

@@ -36,6 +36,7 @@ typedef struct daemon_place {
     const char *host;    /* the machine's name */
     int cpus;            /* so many local workers if prepd.workers is 0 */
     const char *build;   /* the build id (prepd_build) */
+    uint64_t secret;     /* draws the rows that are made twice (prepd.audit) */
     bool for_command;    /* it serves the command that started it, and nobody else */
     bool on_one_machine; /* nothing comes or goes over a network */
 } daemon_place;

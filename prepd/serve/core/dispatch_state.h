@@ -85,11 +85,13 @@ typedef struct slot {
     int64_t n_samples, n_blank; /* n_blank of them are in this daemon's quarantine */
     wire_msg *msg;              /* NULL until a worker has made the row */
     uint64_t by;                /* worker_seat.number of that worker */
+    bool audited;               /* another worker has made it alike */
 } slot;
 
 /* A row that was sent, and the worker_seat.number of the worker that had made it. */
 typedef struct made_row {
     uint64_t row, by;
+    bool audited;
 } made_row;
 
 /* A row that a consumer refused (refusals.c). `by` 0 is a free place. */
@@ -217,8 +219,11 @@ typedef struct serve_counts {
     uint64_t shipped;      /* bytes of files sent with leases */
     uint64_t leases_ahead; /* leases sent to workers that were still at the one before */
     uint64_t leases_lost, crashes, timeouts, outside, breaches;
-    int64_t stage_ns[N_STAGES]; /* of all workers */
-    int64_t longest_turn_ns;    /* the longest turn of the loop, during which no peer is answered */
+    uint64_t audited, unaudited; /* rows drawn for the audit: made alike by two workers; not
+                                    compared, since there was no second worker */
+    uint64_t deviants;           /* workers that the audit found to make other rows */
+    int64_t stage_ns[N_STAGES];  /* of all workers */
+    int64_t longest_turn_ns; /* the longest turn of the loop, during which no peer is answered */
     uint64_t rows_at_tick;
     double rows_per_s, samples_per_s;
     uint64_t samples_at_tick;
@@ -266,6 +271,7 @@ struct dispatch {
     breaches breaches;
     refusal refusals[MAX_REFUSALS]; /* a ring */
     unsigned next_refusal;
+    bool third_worker; /* one more local worker was started, to decide in an audit */
     int64_t started_ns, ticked_ns;
 };
 
@@ -362,8 +368,19 @@ void consumer_free(consumer_seat *consumer);
 WARN_UNUSED status consumer_produce(dispatch *dispatch, consumer_seat *consumer, lease **out);
 void consumers_still_here(dispatch *dispatch, int64_t now);
 void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could not take before */
-/* A worker has made the row of this lease. Takes the lease and moves the message. */
-void consumer_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *message);
+/* The row of this lease is good. Takes the lease and the message, which has its tag. */
+void consumer_take_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *made);
+
+/* audit.c */
+/* A worker has made the row of this lease: its consumer gets it, or another worker makes it as
+ * well. Takes the lease and the message's parts, unless it fails. */
+WARN_UNUSED status audit_made(dispatch *dispatch, lease *lease, const worker_seat *worker,
+                              wire_msg *message);
+/* Whether this worker may make a row that others have made already. */
+bool audit_may_take(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
+void audit_forget(lease *lease); /* frees what was made of its row so far */
+/* Sends rows that nobody can make again, and has a worker started where two rows differ. */
+void audits_go_on(dispatch *dispatch);
 /* Removes a consumer, telling it `error` first unless that is NULL. */
 void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
 

@@ -40,6 +40,9 @@ void lease_free(lease **leased)
     free((*leased)->branches);
     free((*leased)->untried);
     free((*leased)->tag);
+    for (int i = 0; (*leased)->audit && i < (*leased)->audit->count; i++)
+        wire_msg_free(&(*leased)->audit->made[i]);
+    free((*leased)->audit);
     lease_forget_claims(*leased);
     free(*leased);
     *leased = NULL;
@@ -110,6 +113,15 @@ bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void
         if (leased->solo && may(user, leased))
             return true;
     return false;
+}
+
+void lease_book_remove(lease_book *book, lease *leased)
+{
+    lease **at = &book->lost;
+    while (*at != leased)
+        at = &(*at)->next;
+    *at = leased->next;
+    leased->next = NULL;
 }
 
 void lease_book_forget(lease_book *book, const void *owner)

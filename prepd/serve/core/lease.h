@@ -33,8 +33,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "common/base/status.h"
+#include "proto/wire.h"
 
 typedef enum lease_kind { LEASE_ROW, LEASE_IMAGES, LEASE_TEXTS } lease_kind;
 
@@ -71,6 +73,18 @@ static inline int64_t lease_sample(int64_t item)
     return item < 0 ? ~item : item;
 }
 
+/* What came of a row that is made more than once (audit.c): the messages of the workers that have
+ * made it. */
+enum { AUDIT_TRIES = 3 };
+typedef struct row_audit {
+    wire_msg *made[AUDIT_TRIES]; /* [count] owned */
+    uint64_t by[AUDIT_TRIES];    /* worker_seat.number */
+    hash128 digest[AUDIT_TRIES];
+    pid_t pid[AUDIT_TRIES];
+    char host[AUDIT_TRIES][64];
+    int count;
+} row_audit;
+
 typedef struct lease {
     lease_kind kind;
     uint64_t number; /* unique in the dispatcher's life */
@@ -92,7 +106,10 @@ typedef struct lease {
     int solo_deaths; /* workers that died of untried[0] alone */
     int rounds;      /* how often the lease has gone solo */
     lease_claim claim[LEASE_MAX_CLAIMS];
-    int n_claims; /* if there are two, they differ */
+    int n_claims;      /* if there are two, they differ */
+    bool audited;      /* LEASE_ROW: two workers have made it alike */
+    row_audit *audit;  /* LEASE_ROW, kept to be made again; owned; NULL for most */
+    uint64_t bad_mark; /* LEASE_ROW: which of its documents were quarantined when it was given */
     struct lease *next;
 } lease;
 
@@ -125,6 +142,8 @@ bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void
 void lease_book_return(lease_book *book, lease *lease);
 /* Puts a lease that its worker never began at the front of the queue. Nothing is blamed. */
 void lease_unbegun(lease_book *book, lease *lease);
+/* Takes this lease off the queue. */
+void lease_book_remove(lease_book *book, lease *lease);
 /* Frees the lost leases of an owner that goes. */
 void lease_book_forget(lease_book *book, const void *owner);
 int64_t lease_book_waiting(const lease_book *book);

@@ -115,7 +115,9 @@ static bool may_ship(const dispatch *state, const worker_seat *worker)
 /* A lease_filter for lost leases; `asker` is a claim_asker. */
 static bool may_take(const void *asker, const lease *leased)
 {
-    return claim_may_take(asker, leased) && !index_build_waits(leased);
+    const claim_asker *who = (const claim_asker *)asker;
+    return claim_may_take(asker, leased) && audit_may_take(who->dispatch, who->worker, leased) &&
+           !index_build_waits(leased);
 }
 
 static bool may_be_tried(const void *user, const lease *leased)
@@ -254,6 +256,7 @@ static void give_claims(dispatch *state)
 
 void seats_schedule(dispatch *state)
 {
+    audits_go_on(state);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
         if (!worker->work && worker->local && !worker->ended &&

@@ -129,6 +129,9 @@ static void put_status(const dispatch *state, json_writer *writer)
     json_put_key_int(writer, "lost_by_timeout", counts->timeouts);
     json_put_key_int(writer, "lost_from_outside", counts->outside);
     json_put_key_int(writer, "lost_by_breach", counts->breaches);
+    json_put_key_int(writer, "rows_audited", counts->audited);
+    json_put_key_int(writer, "rows_unaudited", counts->unaudited);
+    json_put_key_int(writer, "audit_deviants", counts->deviants);
     json_put_key_int(writer, "leases_waiting", lease_book_waiting(&state->book));
     json_put_key_int(writer, "refused_messages", state->peer_limits.refused);
     json_put_key_int(writer, "refused_keys", state->peer_limits.refused_keys);

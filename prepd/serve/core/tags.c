@@ -84,6 +84,16 @@ static void put_grids(const planned_row *placed, json_writer *writer)
     json_end_array(writer);
 }
 
+/* Tells one choice of quarantined documents from another. */
+static uint64_t bad_mark(const consumer_seat *consumer, const planned_row *placed)
+{
+    uint64_t mark = 0;
+    for (int64_t doc = 0; doc < placed->n_docs; doc++)
+        if (quarantine_find(&consumer->bad, placed->docs[doc].sample))
+            mark = mark * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)doc + 1;
+    return mark;
+}
+
 static void put_worker(const worker_seat *worker, json_writer *writer)
 {
     char name[sizeof(worker->host) + 32];
@@ -132,5 +142,9 @@ status tag_make(dispatch *state, lease *leased, const worker_seat *worker)
     free(leased->tag);
     leased->tag = text;
     leased->by = worker->number;
+    const uint64_t mark = bad_mark(consumer, &placed);
+    if (mark != leased->bad_mark)
+        audit_forget(leased); /* what was made of it before is another row now */
+    leased->bad_mark = mark;
     return ST_OK;
 }

@@ -42,14 +42,15 @@ static void tick_core(dispatch *state)
 
 /* Whether no work is left. Rows that were made have been sent, as far as their
  * consumers take them. Index records that wait to be confirmed are not waited for, since the
- * workers that could confirm them may have left. */
+ * workers that could confirm them may have left; nor is a row that two workers made differently,
+ * which its consumer gets from the next daemon. */
 static bool is_drained(const dispatch *state)
 {
     for (const worker_seat *worker = state->seats; worker; worker = worker->next)
         if (worker->work)
             return false;
     const lease *leased = state->book.lost;
-    while (leased && leased->n_claims > 0)
+    while (leased && (leased->n_claims > 0 || leased->audit))
         leased = leased->next;
     return !leased;
 }

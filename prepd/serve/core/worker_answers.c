@@ -54,8 +54,8 @@ status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_
         lease_free(&leased); /* its consumer has left */
     else if (lease_solo_item(leased) != LEASE_NO_ITEM)
         lease_solo_done(&state->book, leased);
-    else
-        consumer_row(state, leased->owner, leased, message);
+    else if (audit_made(state, leased, worker, message) != ST_OK)
+        dispatch_fail(state, status_last()->code);
     return ST_OK;
 }
 
