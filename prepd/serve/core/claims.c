@@ -14,10 +14,10 @@
 
 static const int64_t LOADING_NS = 60000000000; /* time from JOIN to all fingerprints, at most */
 
-/* Whether `other` can confirm what a worker said: it is local, or on another machine. */
-static bool is_apart(const worker_seat *other, const worker_seat *worker)
+/* Whether `other` can confirm what was said on machine `host`: it is local, or on another one. */
+static bool is_apart(const worker_seat *other, const char *host)
 {
-    return other->local || strcmp(other->host, worker->host) != 0;
+    return other->local || strcmp(other->host, host) != 0;
 }
 
 /* Whether to wait for `other` if a worker's record needs a second one. A worker that may get no
@@ -37,9 +37,13 @@ static bool is_waited_for(const dispatch *state, const worker_seat *other,
                              other->joined_ns - worker->joined_ns < LOADING_NS);
 }
 
+/* Whether nobody else could say the same. Local workers that are still to come could, and are
+ * waited for: otherwise whoever joins before them would be believed alone. */
 static bool is_alone(const dispatch *state, const worker_seat *worker)
 {
     const worker_seat *other = state->seats;
+    if (state->local.target > 0)
+        return false;
     while (other && !is_waited_for(state, other, worker))
         other = other->next;
     return !other;
@@ -53,13 +57,16 @@ bool claim_may_take(const void *asker, const lease *leased)
         return true;
     if (leased->n_claims > 1)
         return false;
-    const worker_seat *told = seat_of_number(state, leased->claim[0].by);
-    if (!told || is_apart(asking, told))
+    const lease_claim *claim = &leased->claim[0];
+    if (is_apart(asking, claim->host))
         return true;
+    if (state->local.target > 0)
+        return false; /* a local worker is asked instead, or will be once it has come */
+    const worker_seat *told = seat_of_number(state, claim->by);
     if (asking == told)
         return is_alone(state, told);
     for (const worker_seat *other = state->seats; other; other = other->next)
-        if (is_apart(other, told) && is_waited_for(state, other, told))
+        if (is_apart(other, claim->host) && is_waited_for(state, other, told ? told : asking))
             return false; /* that worker is asked instead */
     return true;
 }
@@ -116,9 +123,11 @@ static status lease_again(dispatch *state, const lease *leased, const int64_t *i
     TRY(lease_new(&state->book, leased->kind, leased->owner, 0, item, n_open, &again));
     for (int64_t k = 0; leased->n_claims > 0 && k < n_open; k++)
         before[k] = leased->claim[0].facts[place_in(leased, item[k])];
-    status st = leased->n_claims > 0 ? lease_add_claim(again, leased->claim[0].by, before) : ST_OK;
+    status st = leased->n_claims > 0
+                    ? lease_add_claim(again, leased->claim[0].by, leased->claim[0].host, before)
+                    : ST_OK;
     if (st == ST_OK)
-        st = lease_add_claim(again, worker->number, facts);
+        st = lease_add_claim(again, worker->number, worker->host, facts);
     if (st == ST_OK)
         lease_book_return(&state->book, again);
     else

@@ -1,6 +1,7 @@
 /* lease.c: the book of lost leases, and the trial of a lease's items one by one (lease.h). */
 #include "prepd/serve/core/lease.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -282,7 +283,7 @@ void lease_drop_item(lease *leased, int64_t item)
     leased->n_items = count;
 }
 
-status lease_add_claim(lease *leased, uint64_t by, const uint64_t *facts)
+status lease_add_claim(lease *leased, uint64_t by, const char *host, const uint64_t *facts)
 {
     uint64_t *copy = NULL;
     if (leased->n_claims < LEASE_MAX_CLAIMS)
@@ -291,7 +292,9 @@ status lease_add_claim(lease *leased, uint64_t by, const uint64_t *facts)
         return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records",
                     (long long)leased->n_items);
     memcpy(copy, facts, (size_t)leased->n_items * sizeof(*copy));
-    leased->claim[leased->n_claims++] = (lease_claim){by, copy};
+    lease_claim *claim = &leased->claim[leased->n_claims++];
+    *claim = (lease_claim){.by = by, .facts = copy};
+    snprintf(claim->host, sizeof(claim->host), "%s", host);
     return ST_OK;
 }
 

@@ -60,6 +60,7 @@ enum { LEASE_MAX_LOSSES = 2 };
  * the same (claims.c). */
 typedef struct lease_claim {
     uint64_t by;     /* worker_seat.number */
+    char host[64];   /* worker_seat.host, which is known after the worker has gone too */
     uint64_t *facts; /* [n_items] a hash of each record; owned */
 } lease_claim;
 enum { LEASE_MAX_CLAIMS = 2 };
@@ -175,8 +176,10 @@ void lease_solo_done(lease_book *book, lease *lease);
 /* Removes an item (an image found to be poison, say) and what was claimed of it. */
 void lease_drop_item(lease *lease, int64_t item);
 
-/* Keeps a copy of what seat `by` told of the lease's items: facts [n_items], in their order. */
-WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const uint64_t *facts);
+/* Keeps a copy of what seat `by`, on machine `host`, told of the lease's items: facts [n_items], in
+ * their order. */
+WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const char *host,
+                                   const uint64_t *facts);
 /* Forgets what was told of all of them. */
 void lease_forget_claims(lease *lease);
 

@@ -35,7 +35,7 @@ static bool may_go_on(worker_seat worker, worker_seat other, int breaches_of_w, 
     for (int i = 0; i < breaches_of_o; i++)
         breach_note(&state.breaches, other.from, clock_ns());
     assert_ok(lease_new(&book, LEASE_IMAGES, NULL, 0, (const int64_t[]){7}, 1, &leased));
-    assert_ok(lease_add_claim(leased, worker.number, (const uint64_t[]){1}));
+    assert_ok(lease_add_claim(leased, worker.number, worker.host, (const uint64_t[]){1}));
     const bool may = claim_may_take(&asker, leased);
     lease_free(&leased);
     return may;
@@ -179,12 +179,50 @@ static void test_claims__a_refusal_between_them_blames_nobody(void **state)
     tell_around_a_refusal(true);
 }
 
+/* Whether a worker may confirm what seat 1 of machine "a" said, which is here no longer. */
+static bool may_confirm_the_gone(worker_seat worker, worker_seat other, int local_target)
+{
+    static dispatch state;
+    const claim_asker asker = {&state, &worker};
+    lease_book book;
+    lease *leased = NULL;
+    lease_book_init(&book, 2);
+    state =
+        (dispatch){.outside = still_world(), .now_ns = clock_ns(), .seats = &worker, .n_seats = 2};
+    state.local.target = local_target;
+    worker.next = &other;
+    assert_ok(lease_new(&book, LEASE_IMAGES, NULL, 0, (const int64_t[]){7}, 1, &leased));
+    assert_ok(lease_add_claim(leased, 1, "a", (const uint64_t[]){1}));
+    const bool may = claim_may_take(&asker, leased);
+    lease_free(&leased);
+    return may;
+}
+
+static void test_claims__wait_for_local_workers_that_are_to_come(void **state)
+{
+    (void)state;
+    const worker_seat again = seat(2, "a", true, 5), held = seat(3, "b", false, 500);
+    assert_false(may_confirm_the_gone(again, held, 1)); /* or whoever joins first is believed */
+    assert_true(may_confirm_the_gone(again, held, 0));
+    assert_true(may_confirm_the_gone(seat(2, "b", true, 5), held, 1));
+}
+
+static void test_claims__are_not_confirmed_by_the_machine_of_a_worker_that_has_gone(void **state)
+{
+    (void)state;
+    const worker_seat again = seat(2, "a", true, 5);
+    assert_false(may_confirm_the_gone(again, seat(3, "b", true, 1), 0));
+    assert_true(may_confirm_the_gone(again, seat(3, "a", true, 1), 0)); /* there is no other */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_claims__wait_for_another_that_works),
         cmocka_unit_test(test_claims__do_not_wait_for_one_without_fingerprints),
         cmocka_unit_test(test_claims__do_not_wait_for_one_that_is_held),
+        cmocka_unit_test(test_claims__wait_for_local_workers_that_are_to_come),
+        cmocka_unit_test(test_claims__are_not_confirmed_by_the_machine_of_a_worker_that_has_gone),
         cmocka_unit_test(test_claims__a_refusal_between_them_blames_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,9 +236,9 @@ static void test_lease__claims_stay_with_their_items_and_go_to_other_workers(voi
     lease *leased;
     lease_book_init(&book, SOLO_LIMIT);
     assert_ok(lease_new(&book, LEASE_IMAGES, NULL, 0, (int64_t[]){10, 20, 30, 40}, 4, &leased));
-    assert_ok(lease_add_claim(leased, first, facts));
-    assert_ok(lease_add_claim(leased, second, facts));
-    assert_int_equal(lease_add_claim(leased, second, facts), ST_NO_MEMORY);
+    assert_ok(lease_add_claim(leased, first, "host", facts));
+    assert_ok(lease_add_claim(leased, second, "host", facts));
+    assert_int_equal(lease_add_claim(leased, second, "host", facts), ST_NO_MEMORY);
     lease_drop_item(leased, 20);
     for (int claim = 0; claim < 2; claim++) {
         assert_int_equal(leased->claim[claim].facts[0], 1);
