@@ -17,12 +17,12 @@ static void *make_array(int64_t count, size_t size)
 
 static picture_fate draw_fate(sim_random *luck, const sim_data_rules *rules)
 {
-    const int chance[] = {rules->bad_header, rules->kills_header, rules->fails, rules->kills,
-                          rules->hangs};
+    const int chance[] = {rules->bad_header, rules->kills_header, rules->not_there, rules->fails,
+                          rules->vanishes,   rules->kills,        rules->hangs};
     int drawn = (int)sim_random_below(luck, 1000);
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof chance / sizeof *chance; i++) {
         if (drawn < chance[i])
-            return (picture_fate)(PICTURE_BAD_HEADER + i);
+            return (picture_fate)(PICTURE_BAD_HEADER + (int)i);
         drawn -= chance[i];
     }
     return PICTURE_FINE;
@@ -210,9 +210,10 @@ bool sim_data_is_bad(const sim_data *data, int64_t number)
 index_image sim_data_picture_record(const sim_data *data, int64_t picture)
 {
     const sim_picture *own = &data->picture[picture];
-    const bool refused = own->fate == PICTURE_BAD_HEADER || own->fate == PICTURE_KILLS_HEADER;
-    return (index_image){.file_bytes = own->bytes,
-                         .mtime_ns = own->mtime_ns,
+    const bool refused = own->fate > PICTURE_FINE && own->fate < PICTURE_FAILS,
+               there = own->fate != PICTURE_NOT_THERE;
+    return (index_image){.file_bytes = there ? own->bytes : 0,
+                         .mtime_ns = there ? own->mtime_ns : 0,
                          .width = refused ? 0 : own->width,
                          .height = refused ? 0 : own->height,
                          .cause = refused ? "has no header" : NULL};

@@ -17,7 +17,9 @@ typedef enum picture_fate {
     PICTURE_FINE,
     PICTURE_BAD_HEADER,   /* the index refuses it */
     PICTURE_KILLS_HEADER, /* its header ends the worker, so the index refuses it */
+    PICTURE_NOT_THERE,    /* there is no such file, so the index refuses it */
     PICTURE_FAILS,        /* its header is fine, and decoding it fails */
+    PICTURE_VANISHES,     /* its file is there for the index and gone when rows are made */
     PICTURE_KILLS,        /* decoding it ends the worker */
     PICTURE_HANGS,        /* decoding it takes longer than prepd.sample_timeout */
 } picture_fate;
@@ -67,8 +69,8 @@ typedef struct sim_data_rules {
     bool begins;
     int32_t common_text; /* tokens that texts without a picture begin with alike */
     int32_t longest_text;
-    int bad_header, kills_header, fails, kills, hangs;            /* of pictures */
-    int not_adapted, refused, text_kills, plain, without_picture; /* of samples */
+    int bad_header, kills_header, not_there, fails, vanishes, kills, hangs; /* of pictures */
+    int not_adapted, refused, text_kills, plain, without_picture;           /* of samples */
 } sim_data_rules;
 
 /* Makes the data set. Ends the process if there is no memory. */

@@ -1,0 +1,218 @@
+/* daemon_world.c: fills the table of outside.h. */
+#include "tests/sim/prepd/daemon_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+
+const char sim_build[] = "b0000000000000000000000000000000";
+const char *const sim_prints[2] = {"11111111111111111111111111111111",
+                                   "22222222222222222222222222222222"};
+
+static int which_of(const sim_daemon *daemon, const source *section)
+{
+    return section == &daemon->state->train ? 0 : 1;
+}
+
+static status send_down(void *user, door at, const wire_peer *to, wire_msg *message)
+{
+    sim_daemon *daemon = user;
+    const span head = wire_msg_part(message, 0);
+    frame sent;
+    (void)at;
+    if (frame_decode(head, "core", &sent) != ST_OK) {
+        sim_break(daemon->sim, "the core sends what is no message: %s", status_text());
+        return ST_OK;
+    }
+    const size_t bytes = wire_msg_bytes(message);
+    sim_log_add(&daemon->sim->log, head.data, head.size);
+    const status st = link_send_down(daemon->sim, daemon, to, sent.kind, message);
+    if (st == ST_OK && sent.kind == KIND_ROW)
+        check_credit(daemon->sim, daemon, to, (int64_t)bytes);
+    return st;
+}
+
+static void know_worker(void *user, const wire_peer *worker)
+{
+    (void)user, (void)worker;
+}
+
+static void name_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT])
+{
+    const sim_daemon *daemon = user;
+    const sim_link *link = link_of_peer(daemon->sim, peer);
+    int host = 0;
+    if (link && link->kind == END_WORKER)
+        host = daemon->sim->worker[link->who]->host;
+    snprintf(out, WIRE_HOST_TEXT, "%s", "");
+    if (host > 0)
+        snprintf(out, WIRE_HOST_TEXT, "10.0.0.%d", host);
+}
+
+static bool has_no_process(sim_daemon *daemon)
+{
+    const bool none = daemon->no_process;
+    daemon->no_process = false;
+    return none;
+}
+
+static status start_worker(void *user, pid_t *out_pid)
+{
+    sim_daemon *daemon = user;
+    if (has_no_process(daemon))
+        return FAIL(ST_OS, "no process is left");
+    const int number =
+        worker_start(daemon->sim, daemon->number, -1, 0,
+                     daemon->sim->rules.hopeless == HOPELESS_WORKERS_SAY   ? BENT_CANNOT_BEGIN
+                     : daemon->sim->rules.hopeless == HOPELESS_WORKERS_DIE ? BENT_DIES_EARLY
+                                                                           : BENT_HONEST);
+    *out_pid = daemon->sim->worker[number]->pid;
+    return ST_OK;
+}
+
+static status start_prints(void *user, const char *only, pid_t *out_pid)
+{
+    sim_daemon *daemon = user;
+    simulation *sim = daemon->sim;
+    (void)only;
+    if (has_no_process(daemon))
+        return FAIL(ST_OS, "no process is left");
+    *out_pid = daemon->prints_pid = ++sim->next_pid;
+    sim_queue_put(&sim->queue,
+                  (sim_event){.at_ns = sim->now_ns + sim_random_tail(&sim->delays, MS, 300 * MS),
+                              .kind = EVENT_PRINTS,
+                              .who = daemon->number,
+                              .word = *out_pid});
+    return ST_OK;
+}
+
+static void end_process(void *user, pid_t pid, bool at_once)
+{
+    sim_daemon *daemon = user;
+    int number;
+    if (pid == daemon->prints_pid)
+        return; /* it ends by itself */
+    if (!worker_of_pid(daemon->sim, pid, &number)) {
+        sim_break(daemon->sim, "the core ends process %d, which is not its own", (int)pid);
+        return;
+    }
+    if (at_once)
+        worker_end(daemon->sim, number, PROC_END_OUTSIDE, -1, "signal 9");
+    else
+        worker_ask_to_leave(daemon->sim, number);
+}
+
+static status want_section(void *user, source *section)
+{
+    sim_daemon *daemon = user;
+    simulation *sim = daemon->sim;
+    const int which = which_of(daemon, section);
+    TRY(conf_copy(&sim->data_options[which], &section->options));
+    section->clips = clip_published;
+    section->stream_json = strdup(sim->stream_json[which]);
+    section->index_path = strdup("");
+    section->opening = NULL;
+    sim_queue_put(&sim->queue,
+                  (sim_event){.at_ns = sim->now_ns + sim_random_tail(&sim->delays, MS, 200 * MS),
+                              .kind = EVENT_SECTION,
+                              .who = daemon->number,
+                              .word = (int64_t)daemon->incarnation << 8 | which});
+    return ST_OK;
+}
+
+static void close_section(void *user, source *section)
+{
+    source was = *section;
+    (void)user;
+    section_clear(section); /* its plans borrow what is freed after them */
+    index_free(&was.index);
+    conf_done(&was.options);
+    free(was.stream_json);
+    free(was.index_path);
+}
+
+static void keep_index(void *user, source *section)
+{
+    sim_daemon *daemon = user;
+    daemon->kept[which_of(daemon, section)] = true;
+    check_index(daemon->sim, which_of(daemon, section), section->index);
+}
+
+static void stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
+                       int64_t *out_mtime_ns)
+{
+    const sim_daemon *daemon = user;
+    const sim_picture *own = &daemon->sim->data[which_of(daemon, section)].picture[image];
+    const bool there = own->fate != PICTURE_NOT_THERE;
+    *out_bytes = there ? own->bytes : 0;
+    *out_mtime_ns = there ? own->mtime_ns : 0;
+}
+
+static sight look_at(void *user, const source *section, const char *file, int64_t *out_size)
+{
+    sim_daemon *daemon = user;
+    const sim_data *data = &daemon->sim->data[which_of(daemon, section)];
+    const bool blind = daemon->no_sight;
+    daemon->no_sight = false;
+    if (blind)
+        return SIGHT_TROUBLE;
+    for (int64_t i = 0; i < data->n_pictures; i++) {
+        const sim_picture *own = &data->picture[i];
+        if (strcmp(own->name, file) != 0)
+            continue;
+        *out_size = own->bytes;
+        return own->fate == PICTURE_NOT_THERE || own->fate == PICTURE_VANISHES ? SIGHT_GONE
+                                                                               : SIGHT_THERE;
+    }
+    return SIGHT_GONE;
+}
+
+static status ship_file(void *user, const source *section, int64_t image, const image_place *place,
+                        const int64_t *index, int64_t count, wire_msg *parts, json_writer *out)
+{
+    (void)user, (void)section, (void)image, (void)place;
+    (void)index, (void)count, (void)parts, (void)out;
+    return FAIL(ST_INTERNAL, "no simulated worker asks for files");
+}
+
+static int64_t memory_bytes(void *user)
+{
+    (void)user;
+    return 0;
+}
+
+static bool writes_log(void *user, int level)
+{
+    const sim_daemon *daemon = user;
+    return daemon->sim->log.trace && level <= LOG_INFO;
+}
+
+static void write_log(void *user, int level, const char *line)
+{
+    const sim_daemon *daemon = user;
+    (void)level;
+    sim_log_tell(&daemon->sim->log, daemon->sim->now_ns, "daemon %d: %s", daemon->number, line);
+}
+
+outside daemon_world(sim_daemon *daemon)
+{
+    return (outside){.shell = daemon,
+                     .send = send_down,
+                     .know_worker = know_worker,
+                     .peer_host = name_host,
+                     .start_worker = start_worker,
+                     .start_fingerprinting = start_prints,
+                     .end_process = end_process,
+                     .want_section = want_section,
+                     .close_section = close_section,
+                     .keep_index = keep_index,
+                     .stat_image = stat_image,
+                     .look_at = look_at,
+                     .ship_file = ship_file,
+                     .memory_bytes = memory_bytes,
+                     .logs = writes_log,
+                     .log = write_log};
+}

@@ -1,0 +1,230 @@
+/* daemons.c: the shell of a simulated daemon: it starts the core, hands it events, lets it turn,
+ * ends it, and starts it again as a service manager would. What the core asks for is in
+ * daemon_world.c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/daemon_world.h"
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+
+static const int64_t TICK_NS = 100000000;
+
+static void put_turn(sim_daemon *daemon, int64_t at_ns)
+{
+    if (daemon->turn_ns && daemon->turn_ns <= at_ns)
+        return;
+    daemon->turn_ns = at_ns;
+    sim_queue_put(&daemon->sim->queue,
+                  (sim_event){.at_ns = at_ns, .kind = EVENT_TURN, .who = daemon->number});
+}
+
+void daemon_wake(sim_daemon *daemon)
+{
+    put_turn(daemon, daemon->sim->now_ns + sim_random_tail(&daemon->sim->delays, 1, 200 * US));
+}
+
+static void tell_time(const sim_daemon *daemon)
+{
+    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+}
+
+void daemon_start(simulation *sim, int number)
+{
+    sim_daemon *daemon = &sim->daemon[number];
+    const daemon_place place = {
+        .pid = 1000 + number, .host = "host0", .cpus = 2, .build = sim_build};
+    const outside world = daemon_world(daemon);
+    daemon->sim = sim;
+    daemon->number = number;
+    daemon->incarnation++;
+    daemon->options = sim->options;
+    daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
+    daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
+    daemon->drain_by_ns = 0;
+    daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = false;
+    sim->stats->lives++;
+    sim_log_tell(&sim->log, sim->now_ns, "daemon %d starts", number);
+    if (dispatch_new(&daemon->options, &place, &world, sim->now_ns + daemon->skew_ns,
+                     &daemon->state) != ST_OK ||
+        dispatch_open(daemon->state) != ST_OK)
+        sim_break(sim, "a daemon cannot start: %s", status_text());
+}
+
+void daemon_free(sim_daemon *daemon)
+{
+    if (!daemon->state)
+        return;
+    daemon->listens = false;
+    daemon->stopping = true;
+    daemon->incarnation++; /* nobody hears what it says now */
+    dispatch_stop(daemon->state);
+    dispatch_free(&daemon->state);
+}
+
+/* The process is gone: so are its children, and its connections. */
+static void has_ended(sim_daemon *daemon, bool in_order)
+{
+    simulation *sim = daemon->sim;
+    links_of_daemon_end(sim, daemon, in_order);
+    for (int i = 0; i < sim->n_workers; i++) {
+        sim_worker *worker = sim->worker[i];
+        if (worker->local && worker->daemon == daemon->number && worker->state != WORKER_GONE)
+            worker_end(sim, i, PROC_END_OUTSIDE, -1, "its daemon has ended");
+    }
+    daemon_free(daemon);
+    if (daemon->for_good)
+        return;
+    sim_queue_put(
+        &sim->queue,
+        (sim_event){.at_ns = sim->now_ns + sim_random_between(&sim->delays, 100 * MS, 3 * SECOND),
+                    .kind = EVENT_DAEMON,
+                    .who = daemon->number});
+}
+
+void daemon_kill(sim_daemon *daemon, bool keep_cache)
+{
+    if (!daemon->state)
+        return;
+    daemon->kept[0] &= keep_cache;
+    daemon->kept[1] &= keep_cache;
+    has_ended(daemon, false);
+}
+
+void daemon_signal(sim_daemon *daemon, signal_kind kind)
+{
+    if (!daemon->state || daemon->stopping)
+        return;
+    tell_time(daemon);
+    daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND;
+    signal_came(daemon->state, kind, "SIM");
+    daemon_wake(daemon);
+}
+
+/* The daemon's core wants to end: everyone is told, and it waits for its children. */
+static void wind_down(sim_daemon *daemon)
+{
+    dispatch *state = daemon->state;
+    simulation *sim = daemon->sim;
+    if (state->stopping && !daemon->stopping) {
+        check_end(sim, daemon);
+        daemon->stopping = true;
+        daemon->for_good |= state->draining && state->drain_ns == 0;
+        if (daemon->for_good && !daemon->draining_asked)
+            sim_break(sim, "a daemon is drained and nobody who may do so has asked for it");
+        daemon->leave_by_ns = sim->now_ns + 10 * SECOND;
+        sim_log_tell(&sim->log, sim->now_ns, "daemon %d stops", daemon->number);
+        dispatch_stop(state);
+    }
+    if (!daemon->stopping)
+        return;
+    if (sim->now_ns > daemon->leave_by_ns)
+        sim_break(sim, "daemon %d has not ended 10 s after it began to stop", daemon->number);
+    if (dispatch_stopped(state))
+        has_ended(daemon, true);
+}
+
+static void turn_loop(sim_daemon *daemon)
+{
+    daemon->turn_ns = 0;
+    tell_time(daemon);
+    daemon->sim->stats->turns++;
+    if (!daemon->stopping && daemon->listens)
+        dispatch_turn(daemon->state);
+    if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
+        !daemon->state->stopping)
+        sim_break(daemon->sim, "daemon %d is drained and does not end", daemon->number);
+    if (daemon->state->stopping || daemon->stopping)
+        wind_down(daemon);
+    if (!daemon->state)
+        return;
+    put_turn(daemon, daemon->sim->now_ns + (daemon->state->plans_wait ? 100 * US : TICK_NS));
+}
+
+void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
+{
+    typedef void (*handler)(dispatch *, const wire_peer *, wire_msg *);
+    static const handler handlers[N_DOORS] = {[DOOR_CONSUMERS] = consumer_message,
+                                              [DOOR_WORKERS] = seat_message,
+                                              [DOOR_CONTROL] = control_message};
+    peer_limits *limits = &to->state->peer_limits;
+    if (to->stopping || peer_limits_ignores(limits, &link->peer))
+        return;
+    tell_time(to);
+    limits->reading = &link->peer;
+    handlers[link->at](to->state, &link->peer, message);
+    limits->reading = NULL;
+    daemon_wake(to);
+}
+
+static void open_section(sim_daemon *daemon, int which)
+{
+    source *section = which == 0 ? &daemon->state->train : &daemon->state->eval;
+    tell_time(daemon);
+    if (which == 1 && daemon->no_files) {
+        daemon->no_files = false;
+        section_opened(daemon->state, section, FAIL(ST_IO, "the held-out data cannot be read"));
+        daemon_wake(daemon);
+        return;
+    }
+    section->data = &daemon->sim->data[which].base;
+    section->index = daemon->kept[which] ? reference_index(&daemon->sim->data[which]) : NULL;
+    section_opened(daemon->state, section, ST_OK);
+    if (which == 0) { /* what the shell does before it binds its sockets */
+        if (dispatch_begin(daemon->state) != ST_OK)
+            sim_break(daemon->sim, "a daemon cannot begin: %s", status_text());
+        daemon->listens = true;
+    }
+    daemon_wake(daemon);
+}
+
+/* The process that makes fingerprints tells them one by one. */
+static void go_on_printing(sim_daemon *daemon, int64_t pid)
+{
+    char line[64];
+    if (pid != daemon->prints_pid)
+        return;
+    tell_time(daemon);
+    const hopeless why = daemon->sim->rules.hopeless;
+    if (why == HOPELESS_PRINTS_SAY) {
+        fingerprinting_line(daemon->state, "error 3 there is no tokenizer");
+    } else if (why != HOPELESS_PRINTS_DIE) {
+        snprintf(line, sizeof line, "images %s", sim_prints[0]);
+        fingerprinting_line(daemon->state, line);
+        snprintf(line, sizeof line, "tokens %s", sim_prints[1]);
+        fingerprinting_line(daemon->state, line);
+    }
+    daemon->prints_pid = 0;
+    fingerprinting_ended(daemon->state);
+    daemon_wake(daemon);
+}
+
+static void hear_of_child(sim_daemon *daemon, const sim_worker *child)
+{
+    if (child->state != WORKER_GONE)
+        return;
+    tell_time(daemon);
+    child_ended(daemon->state, child->pid, &child->end);
+    daemon_wake(daemon);
+}
+
+void daemon_event(simulation *sim, const sim_event *event)
+{
+    sim_daemon *daemon =
+        &sim->daemon[event->kind == EVENT_CHILD ? sim->worker[event->word]->daemon : event->who];
+    if (event->kind == EVENT_DAEMON) {
+        daemon_start(sim, event->who);
+        return;
+    }
+    if (!daemon->state)
+        return;
+    if (event->kind == EVENT_TURN && event->at_ns == daemon->turn_ns)
+        turn_loop(daemon);
+    else if (event->kind == EVENT_CHILD && event->who == daemon->incarnation)
+        hear_of_child(daemon, sim->worker[event->word]);
+    else if (event->kind == EVENT_SECTION && event->word >> 8 == daemon->incarnation)
+        open_section(daemon, (int)(event->word & 0xff));
+    else if (event->kind == EVENT_PRINTS)
+        go_on_printing(daemon, event->word);
+}

@@ -1,0 +1,240 @@
+/* invariants.c: what everyone outside the dispatcher can see. What only its state shows is in
+ * state_checks.c. */
+#include "tests/sim/prepd/invariants.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/network.h"
+
+void sim_break(simulation *sim, const char *format, ...)
+{
+    va_list args;
+    if (sim->broken[0])
+        return;
+    va_start(args, format);
+    vsnprintf(sim->broken, sizeof sim->broken, format, args);
+    va_end(args);
+    sim_log_tell(&sim->log, sim->now_ns, "BROKEN: %s", sim->broken);
+}
+
+void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, int64_t bytes)
+{
+    const sim_link *link = link_of_peer(sim, to);
+    (void)from;
+    if (link->kind != END_RANK)
+        sim_break(sim, "a row is sent to someone who is no consumer");
+    sim_rank *rank = sim->rank[link->who];
+    if (&sim->link[rank->link < 0 ? 0 : rank->link] != link || rank->link < 0)
+        return; /* it has gone meanwhile */
+    if (rank->under_way > 0 && rank->under_way + bytes > sim->rules.credit)
+        sim_break(sim, "rank %d has %lld bytes under way, is sent %lld more and has granted %lld",
+                  link->who, (long long)rank->under_way, (long long)bytes,
+                  (long long)sim->rules.credit);
+    rank->under_way += bytes;
+}
+
+/* The number after a key of a JSON text; -1 if there is none. */
+static int64_t number_after(const char *text, const char *key)
+{
+    const char *found = strstr(text, key);
+    return found ? strtoll(found + strlen(key), NULL, 10) : -1;
+}
+
+static int64_t count_entries(const char *list)
+{
+    int64_t count = 0;
+    static const char key[] = "{\"id\":";
+    for (const char *at = list; (at = strstr(at, key)); at += strlen(key))
+        count++;
+    return count;
+}
+
+static void check_doc(simulation *sim, const sim_data *data, uint64_t number,
+                      const reference_doc *want, const sim_row *row, int64_t place)
+{
+    const sim_row_doc *got = &row->doc[place];
+    const bool is_bad = sim_data_is_bad(data, want->sample);
+    if (got->sample != want->sample || (got->content != want->content && !row->lied))
+        sim_break(
+            sim, "row %llu: document %lld is not what the plan says of sample %lld (it is of %lld)",
+            (unsigned long long)number, (long long)place, (long long)want->sample,
+            (long long)got->sample);
+    else if (got->bad && !is_bad)
+        sim_break(sim, "row %llu: the good sample %lld counts as bad", (unsigned long long)number,
+                  (long long)want->sample);
+    else if (!got->bad && is_bad)
+        sim_break(sim, "row %llu: the bad sample %lld counts as good", (unsigned long long)number,
+                  (long long)want->sample);
+}
+
+/* The row with which a rank's cursor must lead on. */
+static uint64_t row_after(const simulation *sim, const sim_stream_job *job, const sim_rank *rank,
+                          uint64_t number)
+{
+    const uint64_t batch = (uint64_t)sim->options.training_global_batch_size,
+                   step_end = (number / batch + 1) * batch;
+    uint64_t next;
+    if (job->ranks == 1)
+        return number + 1;
+    return reference_next(job->rows, job->ranks, rank->rank, number + 1, &next) && next < step_end
+               ? next
+               : step_end;
+}
+
+void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
+{
+    const sim_rank *rank = sim->rank[who];
+    const sim_stream_job *job = &sim->job[rank->job];
+    const reference_row *want = reference_find_row(job->rows, number);
+    const json_value *ids = json_find(row->tag, "ids"), *parts = json_find(row->tag, "parts");
+    bool same = want && (int64_t)json_count(ids) == want->n_docs &&
+                json_int(json_find(row->tag, "row"), -1) == (int64_t)number;
+    for (int64_t i = 0; same && i < want->n_docs; i++)
+        same = json_int(json_item(ids, (size_t)i), -1) == want->docs[i].sample &&
+               (json_int(json_item(parts, (size_t)i), 0) < 0) == (want->docs[i].branches > 0);
+    if (!same)
+        sim_break(sim, "the tag of row %llu does not say what the plan says",
+                  (unsigned long long)number);
+}
+
+void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
+{
+    sim_rank *rank = sim->rank[who];
+    const sim_stream_job *job = &sim->job[rank->job];
+    const reference_row *want = reference_find_row(job->rows, number);
+    const char *cursor = json_text(json_find(row->tag, "cursor"), ""),
+               *list = json_text(json_find(row->tag, "quarantine"), "");
+    int64_t bad = 0;
+    check_tag(sim, who, number, row);
+    if (rank->state != RANK_READING)
+        sim_break(sim, "rank %d gets row %llu before it is welcomed", who,
+                  (unsigned long long)number);
+    if (!rank->any_left || number != rank->next || !want)
+        sim_break(sim, "rank %d gets row %llu where %s%llu must come", who,
+                  (unsigned long long)number, rank->any_left ? "row " : "the end, after row ",
+                  (unsigned long long)rank->next);
+    if (sim->broken[0])
+        return;
+    if (row->n_docs != want->n_docs)
+        sim_break(sim, "row %llu has %lld documents, and the plan says %lld",
+                  (unsigned long long)number, (long long)row->n_docs, (long long)want->n_docs);
+    for (int64_t i = 0; i < want->n_docs && !sim->broken[0]; i++) {
+        check_doc(sim, job->rows->data, number, &want->docs[i], row, i);
+        bad += row->doc[i].bad && want->docs[i].branches == 0;
+    }
+    sim->stats->rows_lied += row->lied;
+    sim->stats->quarantined += (uint64_t)bad;
+    /* The sample stream names what the index refuses as well. */
+    if (count_entries(list) != bad && want->n_docs > 0)
+        sim_break(sim, "row %llu has %lld bad samples and lists %lld", (unsigned long long)number,
+                  (long long)bad, (long long)count_entries(list));
+    rank->cursor_row = row_after(sim, job, rank, number);
+    if (number_after(cursor, "\"row\":") != (int64_t)rank->cursor_row)
+        sim_break(sim, "the cursor after row %llu leads to row %lld and not to %llu",
+                  (unsigned long long)number, (long long)number_after(cursor, "\"row\":"),
+                  (unsigned long long)rank->cursor_row);
+}
+
+void check_welcome(simulation *sim, int who, const json_value *said)
+{
+    const sim_rank *rank = sim->rank[who];
+    const sim_stream_job *job = &sim->job[rank->job];
+    char digest[HASH_TEXT];
+    const uint64_t row = rank->cursor ? rank->cursor_row : job->begin;
+    hash_print(index_digest(job->rows->index), digest);
+    if (strcmp(json_text(json_find(said, "index"), ""), digest) != 0)
+        sim_break(sim, "rank %d is welcomed with another index than the data has", who);
+    if (json_int(json_find(said, "row"), -1) != (int64_t)row)
+        sim_break(sim, "rank %d is welcomed at row %lld and not at %llu", who,
+                  (long long)json_int(json_find(said, "row"), -1), (unsigned long long)row);
+}
+
+void check_end_of_stream(simulation *sim, int who, const json_value *said)
+{
+    const sim_rank *rank = sim->rank[who];
+    (void)said;
+    if (rank->any_left)
+        sim_break(sim, "rank %d is told the end, and row %llu is still to come", who,
+                  (unsigned long long)rank->next);
+}
+
+void check_index(simulation *sim, int which, const data_index *index)
+{
+    data_index *want = reference_index(&sim->data[which]);
+    index_image own, other;
+    if (hash_equal(index_digest(index), index_digest(want))) {
+        index_free(&want);
+        return;
+    }
+    sim_break(sim, "the index of %s is not what honest workers find", which ? "eval" : "train");
+    for (int64_t i = 0; i < index_images(want); i++) {
+        index_image_get(index, i, &own);
+        index_image_get(want, i, &other);
+        if (own.width != other.width || own.file_bytes != other.file_bytes)
+            sim_log_tell(&sim->log, sim->now_ns, "picture %lld is %d wide and should be %d",
+                         (long long)i, own.width, other.width);
+    }
+    for (int64_t i = 0; i < index_samples(want); i++) {
+        index_sample one, two;
+        index_sample_get(index, i, &one);
+        index_sample_get(want, i, &two);
+        if (one.text_tokens != two.text_tokens || !one.cause != !two.cause)
+            sim_log_tell(&sim->log, sim->now_ns,
+                         "sample %lld has %d tokens (%s) and should have %d (%s)", (long long)i,
+                         one.text_tokens, one.cause ? one.cause : "", two.text_tokens,
+                         two.cause ? two.cause : "");
+    }
+    index_free(&want);
+}
+
+void check_refusal(simulation *sim, const sim_worker *worker, status why)
+{
+    if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached)
+        sim_break(sim, "a worker with a poor copy is refused for another reason: %s",
+                  status_text());
+    const bool differs = worker->bent == BENT_OTHER_BUILD || worker->bent == BENT_OTHER_DECODER ||
+                         worker->bent == BENT_OTHER_TOKENIZER;
+    if (differs && why != ST_MISMATCH)
+        sim_break(sim, "a worker that differs is refused for another reason: %s", status_text());
+    if (worker->bent == BENT_HONEST && !worker->breached)
+        sim_break(sim, "an honest worker is refused: %s", status_text());
+}
+
+void check_consumer_refusal(simulation *sim, int who, status why)
+{
+    if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
+        !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0))
+        sim_break(sim, "rank %d is refused: %s", who, status_text());
+}
+
+void check_end(simulation *sim, const sim_daemon *daemon)
+{
+    if (sim->rules.hopeless) {
+        sim->over = daemon->state->outcome != ST_OK;
+        if (!sim->over)
+            sim_break(sim, "a daemon for which nothing can work ends as if all were well");
+        return;
+    }
+    if (daemon->state->outcome != ST_OK)
+        sim_break(sim, "daemon %d fails: %s", daemon->number, daemon->state->cause.message);
+}
+
+void check_deadline(simulation *sim)
+{
+    if (sim->rules.hopeless)
+        sim_break(sim, "a daemon for which nothing can work does not give up");
+    for (int i = 0; i < sim->n_ranks; i++) {
+        const sim_rank *rank = sim->rank[i];
+        if (rank->state == RANK_ENDED || rank->state == RANK_GONE)
+            continue;
+        sim_break(sim, "nothing goes on: rank %d of job %d is %s and waits for row %llu", i,
+                  rank->job,
+                  rank->state == RANK_AWAY       ? "away"
+                  : rank->state == RANK_GREETING ? "not welcomed"
+                                                 : "welcomed",
+                  (unsigned long long)rank->next);
+    }
+    sim_break(sim, "the schedule does not end");
+}

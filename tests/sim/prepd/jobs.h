@@ -1,0 +1,11 @@
+/* jobs.h: what the files of a job and its ranks share. */
+#ifndef TESSERA_TESTS_SIM_PREPD_JOBS_H
+#define TESSERA_TESTS_SIM_PREPD_JOBS_H
+
+#include "tests/sim/prepd/sim.h"
+
+/* The rank comes with its job's cursor and must be given the rows from `from` on. */
+void rank_begin(simulation *sim, int number, uint64_t from);
+void rank_go_on(simulation *sim, int number, int64_t after_ns);
+
+#endif

@@ -1,0 +1,212 @@
+/* network.c: links, their delays and their ends. */
+#include "tests/sim/prepd/network.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/people.h"
+
+static const int64_t NEVER = INT64_MAX;
+enum {
+    PEER_BYTES = 5,  /* of a routing id: a zero and a number */
+    MOST_UNREAD = 2, /* rows that a clogged link still takes */
+};
+
+/* What everyone may ask for. A stranger may nothing. */
+static const unsigned roles_of[] = {[END_WORKER] = WIRE_WORK,
+                                    [END_SUPERVISOR] = WIRE_WORK,
+                                    [END_RANK] = WIRE_ROWS,
+                                    [END_OPERATOR] = WIRE_CONTROL | WIRE_STATUS,
+                                    [END_STRANGER] = 0};
+
+static void name_peer(int number, end_kind kind, wire_peer *out)
+{
+    out->roles = roles_of[kind];
+    out->size = PEER_BYTES;
+    out->connection = number + 1;
+    out->id[0] = 0;
+    for (int i = 1; i < PEER_BYTES; i++)
+        out->id[i] = (uint8_t)((unsigned)number >> (8 * (PEER_BYTES - 1 - i)));
+}
+
+sim_link *link_of_peer(simulation *sim, const wire_peer *peer)
+{
+    return peer->connection > 0 && peer->connection <= sim->n_links
+               ? &sim->link[peer->connection - 1]
+               : NULL;
+}
+
+int link_open(simulation *sim, end_kind kind, int who, int daemon, door at, int64_t latency_ns)
+{
+    const sim_daemon *to = &sim->daemon[daemon];
+    if (!to->listens)
+        return -1;
+    if (sim->n_links == sim->links_room) {
+        sim->links_room = 2 * sim->links_room + 32;
+        sim->link = realloc(sim->link, (size_t)sim->links_room * sizeof *sim->link);
+        if (!sim->link)
+            abort();
+    }
+    sim_link *made = &sim->link[sim->n_links];
+    *made = (sim_link){.kind = kind,
+                       .who = who,
+                       .daemon = daemon,
+                       .incarnation = to->incarnation,
+                       .at = at,
+                       .served = true,
+                       .gone_ns = NEVER,
+                       .latency_ns = latency_ns};
+    name_peer(sim->n_links, kind, &made->peer);
+    return sim->n_links++;
+}
+
+static int64_t delay_of(simulation *sim, const sim_link *link)
+{
+    return sim_random_tail(&sim->delays, link->latency_ns / 4, link->latency_ns);
+}
+
+static void send_up(simulation *sim, int number, wire_msg *message, int64_t word)
+{
+    sim_link *link = &sim->link[number];
+    const int64_t at_ns = sim->now_ns + delay_of(sim, link);
+    if (link->cut || link->closed) {
+        wire_msg_free(&message);
+        return;
+    }
+    link->up_ns = at_ns > link->up_ns ? at_ns : link->up_ns;
+    sim_queue_put(
+        &sim->queue,
+        (sim_event){
+            .at_ns = link->up_ns, .kind = EVENT_UP, .who = number, .word = word, .data = message});
+}
+
+void link_send_up(simulation *sim, int number, wire_msg *message)
+{
+    send_up(sim, number, message, 0);
+}
+
+static wire_msg *make_json(int kind, uint64_t row, const char *json)
+{
+    wire_msg *message;
+    if (wire_json_message(kind, row, json, strlen(json), NULL, &message) != ST_OK)
+        abort();
+    return message;
+}
+
+void link_say(simulation *sim, int number, int kind, uint64_t row, const char *json)
+{
+    send_up(sim, number, make_json(kind, row, json), 0);
+}
+
+void link_give_back(simulation *sim, int number, int64_t bytes)
+{
+    char json[48];
+    snprintf(json, sizeof json, "{\"bytes\":%lld}", (long long)bytes);
+    send_up(sim, number, make_json(KIND_CREDIT, 0, json), bytes);
+}
+
+status link_send_down(simulation *sim, const sim_daemon *from, const wire_peer *to, frame_kind kind,
+                      wire_msg *message)
+{
+    sim_link *link = link_of_peer(sim, to);
+    wire_msg *sent = NULL;
+    if (!link || link->daemon != from->number || link->incarnation != from->incarnation ||
+        sim->now_ns >= link->gone_ns)
+        return FAIL(ST_UNAVAILABLE, "the peer has gone");
+    if (sim->now_ns >= link->clogged_ns)
+        link->unread = 0;
+    else if ((kind == KIND_ROW || kind == KIND_END) && ++link->unread > MOST_UNREAD)
+        return FAIL(ST_TIMEOUT, "the peer takes nothing");
+    TRY(wire_msg_new(&sent));
+    TRY(wire_msg_move(sent, message));
+    if (link->cut) { /* sent into the void */
+        wire_msg_free(&sent);
+        return ST_OK;
+    }
+    const int64_t free_ns = link->clogged_ns > sim->now_ns ? link->clogged_ns : sim->now_ns,
+                  at_ns = free_ns + delay_of(sim, link);
+    link->down_ns = at_ns > link->down_ns ? at_ns : link->down_ns;
+    sim_queue_put(&sim->queue, (sim_event){.at_ns = link->down_ns,
+                                           .kind = EVENT_DOWN,
+                                           .who = (int)(link - sim->link),
+                                           .data = sent});
+    return ST_OK;
+}
+
+void link_close(simulation *sim, int number)
+{
+    sim_link *link = &sim->link[number];
+    const int64_t after_ns = sim->now_ns + delay_of(sim, link);
+    if (link->closed)
+        return;
+    link->closed = true;
+    if (link->gone_ns == NEVER)
+        link->gone_ns = after_ns > link->up_ns ? after_ns : link->up_ns;
+}
+
+static void end_at(simulation *sim, int number, int64_t at_ns)
+{
+    sim_queue_put(&sim->queue, (sim_event){.at_ns = at_ns, .kind = EVENT_ENDED, .who = number});
+}
+
+void link_cut(simulation *sim, int number, bool silent)
+{
+    sim_link *link = &sim->link[number];
+    int64_t seen_ns[2];
+    if (link->cut || link->closed || !link->served)
+        return;
+    link->cut = true;
+    for (int i = 0; i < 2; i++)
+        seen_ns[i] =
+            sim->now_ns + (silent ? sim_random_between(&sim->delays, 8 * SECOND, 12 * SECOND)
+                                  : delay_of(sim, link));
+    link->gone_ns = seen_ns[0];
+    end_at(sim, number, seen_ns[1]);
+}
+
+void link_stall(simulation *sim, int number, int64_t for_ns)
+{
+    sim_link *link = &sim->link[number];
+    const int64_t until_ns = sim->now_ns + for_ns;
+    link->up_ns = until_ns > link->up_ns ? until_ns : link->up_ns;
+    link->down_ns = until_ns > link->down_ns ? until_ns : link->down_ns;
+}
+
+void links_of_daemon_end(simulation *sim, const sim_daemon *gone, bool in_order)
+{
+    for (int i = 0; i < sim->n_links; i++) {
+        sim_link *link = &sim->link[i];
+        if (link->daemon != gone->number || link->incarnation != gone->incarnation || !link->served)
+            continue;
+        link->served = false;
+        if (link->cut || link->closed)
+            continue;
+        const int64_t at_ns = sim->now_ns + delay_of(sim, link);
+        link->cut = !in_order;
+        end_at(sim, i, at_ns > link->down_ns || !in_order ? at_ns : link->down_ns);
+    }
+}
+
+/* Hands a message to the core, unless it was lost. */
+static void arrive(simulation *sim, const sim_event *event, const sim_link *link)
+{
+    sim_daemon *to = &sim->daemon[link->daemon];
+    if (link->cut || !link->served || !to->listens)
+        return;
+    if (event->word && sim->rank[link->who]->link == event->who)
+        sim->rank[link->who]->under_way -= event->word;
+    daemon_message(to, link, event->data);
+}
+
+void link_event(simulation *sim, const sim_event *event)
+{
+    const sim_link link = sim->link[event->who]; /* a copy: links may move while others connect */
+    wire_msg *message = event->data;
+    if (event->kind == EVENT_UP)
+        arrive(sim, event, &link);
+    else if (event->kind == EVENT_DOWN && !link.cut && !link.closed)
+        people_message(sim, event->who, message);
+    else if (event->kind == EVENT_ENDED && !link.closed)
+        people_ended(sim, event->who);
+    wire_msg_free(&message);
+}

@@ -1,0 +1,84 @@
+/* operators.c: what people and strangers do to a daemon: commands, new options, nonsense. */
+#include <stdio.h>
+
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+
+void daemon_command(sim_daemon *daemon, const char *format, int number)
+{
+    char json[96];
+    simulation *sim = daemon->sim;
+    const int link = link_open(sim, END_OPERATOR, 0, daemon->number, DOOR_CONTROL, 200 * US);
+    if (link < 0)
+        return;
+    snprintf(json, sizeof json, format, number);
+    link_say(sim, link, KIND_COMMAND, 0, json);
+}
+
+void daemon_reload(sim_daemon *daemon)
+{
+    simulation *sim = daemon->sim;
+    conf now = daemon->options;
+    if (!daemon->listens || daemon->stopping)
+        return;
+    now.prepd_workers =
+        sim->options.prepd_workers < 0 ? -1 : sim_random_between(&sim->faults, 1, 5);
+    now.prepd_buffer_bytes = sim_random_between(&sim->faults, 1 << 20, 1 << 24);
+    now.prepd_solo_deaths = sim->options.prepd_solo_deaths;
+    if (sim_random_chance(&sim->faults, 1, 3))
+        now.prepd_worker_bytes += 1 << 20; /* workers start anew */
+    dispatch_at(daemon->state, sim->now_ns + daemon->skew_ns);
+    options_again(daemon->state, &now);
+    daemon_wake(daemon);
+}
+
+void daemon_child_paused(sim_daemon *daemon, pid_t pid)
+{
+    if (!daemon->state)
+        return;
+    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    child_paused(daemon->state, pid);
+    daemon_wake(daemon);
+}
+
+bool daemon_kill_prints(sim_daemon *daemon)
+{
+    if (!daemon->state || !daemon->prints_pid || daemon->prints_deaths >= 2)
+        return false;
+    daemon->prints_deaths++;
+    daemon->prints_pid = 0;
+    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    fingerprinting_ended(daemon->state);
+    daemon_wake(daemon);
+    return true;
+}
+
+void daemon_rude_peer(sim_daemon *daemon)
+{
+    simulation *sim = daemon->sim;
+    static const struct {
+        door at;
+        int kind;
+        const char *json;
+    } rude[] = {{DOOR_CONSUMERS, KIND_HELLO, "{}"},
+                {DOOR_CONSUMERS, KIND_CREDIT, "{\"bytes\":5}"},
+                {DOOR_CONSUMERS, KIND_HELLO,
+                 "{\"version\":2,\"stream\":\"train\",\"rank\":0,\"ranks\":1,\"credit_bytes\":-1}"},
+                {DOOR_CONSUMERS, KIND_JOIN, "{}"},
+                {DOOR_WORKERS, KIND_JOIN, "{\"version\":7}"},
+                {DOOR_WORKERS, KIND_RECORDS, "{\"records\":[]}"},
+                {DOOR_WORKERS, KIND_WELCOME, "{}"},
+                {DOOR_CONTROL, KIND_COMMAND, "{\"command\":\"dance\"}"},
+                {DOOR_CONTROL, KIND_COMMAND, "{\"command\":\"drain\"}"},
+                {DOOR_CONTROL, KIND_COMMAND, "{\"command\":\"scale\",\"workers\":0}"},
+                {DOOR_CONTROL, KIND_HELLO, "[]"}};
+    /* A stranger has no role; one with all of them is refused for what it says. */
+    const bool may = sim_random_chance(&sim->faults, 1, 2);
+    const size_t at = sim_random_below(&sim->faults, sizeof rude / sizeof *rude);
+    const int link = link_open(sim, END_STRANGER, 0, daemon->number, rude[at].at, MS);
+    const bool commands = rude[at].kind == KIND_COMMAND;
+    if (link >= 0 && may && !commands)
+        sim->link[link].peer.roles = WIRE_GIVEN;
+    if (link >= 0)
+        link_say(sim, link, rude[at].kind, 0, rude[at].json);
+}

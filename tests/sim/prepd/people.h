@@ -1,0 +1,72 @@
+/* people.h: those who take part in a schedule, as the network and the event loop call them. */
+#ifndef TESSERA_TESTS_SIM_PREPD_PEOPLE_H
+#define TESSERA_TESTS_SIM_PREPD_PEOPLE_H
+
+#include "tests/sim/prepd/sim.h"
+
+/* A message has reached the far end of a link; it may move the message's parts out. */
+void people_message(simulation *sim, int link, wire_msg *message);
+/* The far end of a link sees that the connection has ended. */
+void people_ended(simulation *sim, int link);
+
+/* --- daemons.c --- */
+void daemon_start(simulation *sim, int number);
+void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message);
+void daemon_event(simulation *sim, const sim_event *event);
+/* The process ends at once; it comes back later. */
+void daemon_kill(sim_daemon *daemon, bool keep_cache);
+void daemon_signal(sim_daemon *daemon, signal_kind kind);
+void daemon_reload(sim_daemon *daemon);
+/* An operator's command. */
+void daemon_command(sim_daemon *daemon, const char *format, int number);
+void daemon_child_paused(sim_daemon *daemon, pid_t pid);
+bool daemon_kill_prints(sim_daemon *daemon); /* false: it is not running, or died too often */
+void daemon_rude_peer(sim_daemon *daemon);
+/* Has the daemon's loop turn after what was just given to it. */
+void daemon_wake(sim_daemon *daemon);
+void daemon_free(sim_daemon *daemon);
+
+/* --- workers.c --- */
+/* Starts a worker process; returns its number. supervisor -1: a child of the daemon. */
+int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_bent bent);
+void worker_message(simulation *sim, int number, wire_msg *message);
+void worker_event(simulation *sim, const sim_event *event);
+/* The process ends. */
+void worker_end(simulation *sim, int number, proc_end how, int code, const char *what);
+/* SIGTERM. */
+void worker_ask_to_leave(simulation *sim, int number);
+sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number);
+
+/* Its connection has ended. */
+void worker_lost(simulation *sim, int number);
+/* Reads the messages that wait, unless it is at work. */
+void worker_read(simulation *sim, int number);
+/* It has answered its lease. */
+void worker_done(simulation *sim, int number);
+
+/* --- worker_leases.c --- */
+/* Takes up a lease; takes `said`. */
+void work_begin(simulation *sim, int number, const frame *head, json_value *said);
+void work_go_on(simulation *sim, int number);
+
+/* --- sim_supervisors.c --- */
+void supervisor_start(simulation *sim, int number);
+void supervisor_event(simulation *sim, const sim_event *event);
+void supervisor_message(simulation *sim, int number, const wire_msg *message);
+void supervisor_worker_ended(simulation *sim, int worker);
+void supervisor_start_again(simulation *sim, int number); /* the workers that are missing */
+
+/* --- sim_consumers.c, jobs.c --- */
+void jobs_start(simulation *sim);
+void rank_message(simulation *sim, int number, const wire_msg *message);
+void rank_event(simulation *sim, const sim_event *event);
+void rank_lost(simulation *sim, int number); /* its connection has ended */
+/* The job's processes end and start again with other ranks, where all have come to. */
+void job_restart(simulation *sim, int job);
+bool jobs_are_done(const simulation *sim);
+void jobs_free(simulation *sim);
+
+/* --- sim_faults.c --- */
+void fault_event(simulation *sim, const sim_event *event);
+
+#endif

@@ -1,0 +1,133 @@
+/* rules.c: draws the rules of a schedule. */
+#include "tests/sim/prepd/rules.h"
+
+#include <string.h>
+
+#include "tests/unit/prepd/conf_defaults.h"
+
+const char *const fault_words[N_FAULTS] = {
+#define SIM_FAULT_WORDS(name, words) [name] = words,
+    SIM_FAULTS(SIM_FAULT_WORDS)
+#undef SIM_FAULT_WORDS
+};
+
+static int64_t pick(sim_random *luck, const int64_t *from, int count)
+{
+    return from[sim_random_below(luck, (uint64_t)count)];
+}
+#define PICK(luck, ...)                                                                            \
+    pick(luck, (const int64_t[]){__VA_ARGS__},                                                     \
+         (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
+
+static void draw_options(sim_random *luck, conf *out)
+{
+    *out = conf_defaults();
+    out->prepd_endpoint =
+        sim_random_chance(luck, 1, 2) ? "ipc:///sim/prepd.sock" : "tcp://10.0.0.1:7000";
+    out->training_seq_len = PICK(luck, 256, 384, 512, 768);
+    out->training_global_batch_size = PICK(luck, 1, 2, 4, 4, 8, 8, 16, 64);
+    out->training_epochs = (double)PICK(luck, 1, 1, 2, 3);
+    out->training_seed = (int64_t)sim_random_below(luck, 1000);
+    out->data_window = PICK(luck, 8, 16, 32, 64);
+    out->data_group = (int)PICK(luck, GROUP_NONE, GROUP_NONE, GROUP_SHARED_IMAGE,
+                                GROUP_SHARED_PREFIX, GROUP_SHARED_PREFIX);
+    out->data_quarantine_limit = 100;
+    out->prepd_workers = PICK(luck, -1, 1, 1, 2, 2, 3, 5);
+    out->prepd_sample_timeout = (double)PICK(luck, 1, 3, 10);
+    out->prepd_solo_deaths = PICK(luck, 1, 2, 2, 2, 3);
+    out->prepd_recycle_leases = PICK(luck, 3, 20, 100000, 100000);
+    out->prepd_buffer_bytes = PICK(luck, 1 << 21, 1 << 23, (int64_t)1 << 32);
+}
+
+/* How often something is wrong with the data: in a third of the schedules, never. */
+static void draw_data(sim_random *luck, const conf *options, int64_t samples, sim_data_rules *out)
+{
+    const int bad = (int)PICK(luck, 0, 1, 4);
+    *out = (sim_data_rules){.n_samples = samples,
+                            .n_pictures = 1 + (int64_t)sim_random_below(luck, (uint64_t)samples),
+                            .begins = options->data_group == GROUP_SHARED_PREFIX,
+                            .common_text = (int32_t)PICK(luck, 0, 3, 80),
+                            .longest_text = (int32_t)options->training_seq_len * 2,
+                            .bad_header = 8 * bad,
+                            .kills_header = 5 * bad,
+                            .not_there = 3 * bad,
+                            .fails = 10 * bad,
+                            .vanishes = 4 * bad,
+                            .kills = 8 * bad,
+                            .hangs = 4 * bad,
+                            .not_adapted = 5 * bad,
+                            .refused = 5 * bad,
+                            .text_kills = 4 * bad,
+                            .plain = (int)PICK(luck, 0, 0, 60),
+                            .without_picture = (int)PICK(luck, 20, 200, 500)};
+}
+
+static void draw_jobs(sim_random *luck, const conf *options, sim_rules *out)
+{
+    const int64_t most =
+        options->training_global_batch_size < 64 ? options->training_global_batch_size : 64;
+    out->n_jobs = sim_random_chance(luck, 1, 5) ? 2 : 1;
+    for (int i = 0; i < out->n_jobs; i++) {
+        const char *stream = i == 0 ? "train" : sim_random_chance(luck, 2, 3) ? "eval" : "sample";
+        out->job[i] = (sim_job_rules){.stream = stream,
+                                      .ranks = (int)sim_random_between(luck, 1, most),
+                                      .start_ns = (int64_t)sim_random_below(luck, 3000000000u)};
+        if (sim_random_chance(luck, 1, 2))
+            out->job[i].ranks = 1;
+    }
+}
+
+/* Every daemon has someone honest to work for it: a local worker, or the first supervisor that
+ * comes to it. */
+static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
+{
+    const bool any_local = options->prepd_workers >= 0;
+    out->n_daemons = (int)PICK(luck, 1, 1, 1, 2, 3);
+    out->n_hosts = 3;
+    out->n_supervisors = (any_local ? 0 : out->n_daemons) + (int)sim_random_below(luck, 3);
+    for (int i = 0; i < out->n_supervisors; i++) {
+        out->kept[i] = (int)sim_random_between(luck, 1, 3);
+        out->arrive_ns[i] = (int64_t)sim_random_below(luck, 2000000000u);
+        if ((any_local || i >= out->n_daemons) && sim_random_chance(luck, 1, 2))
+            out->bent[i] = (worker_bent)sim_random_below(luck, N_BENTS);
+        /* The only worker is believed, for there is no other to ask. */
+        if (out->bent[i] == BENT_LIES_RECORDS && !any_local)
+            out->bent[i] = BENT_HONEST;
+    }
+}
+
+static void draw_faults(sim_random *luck, sim_rules *out)
+{
+    const uint64_t share = (uint64_t)sim_random_between(luck, 0, 4);
+    for (int i = 0; i < N_FAULTS; i++)
+        out->weight[i] =
+            sim_random_chance(luck, share, 6) ? (int)sim_random_between(luck, 1, 8) : 0;
+    out->fault_every_ns = PICK(luck, 100000000, 400000000, 1500000000);
+    out->calm_ns = PICK(luck, 5, 15, 40) * INT64_C(1000000000);
+}
+
+static void draw_hopeless(sim_random *luck, sim_rules *out)
+{
+    out->hopeless = (hopeless)sim_random_between(luck, HOPELESS_WORKERS_SAY, HOPELESS_PRINTS_SAY);
+    out->n_supervisors = 0;
+    out->n_daemons = 1;
+    for (int i = 0; i < N_FAULTS; i++)
+        out->weight[i] = 0;
+}
+
+void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
+{
+    *out = (sim_rules){0};
+    draw_options(luck, out_options);
+    draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
+    draw_data(luck, out_options, PICK(luck, 5, 20, 40), &out->data[1]);
+    draw_jobs(luck, out_options, out);
+    draw_people(luck, out_options, out);
+    draw_faults(luck, out);
+    out->credit = PICK(luck, 1, 300000, 2000000, 1 << 28);
+    out->row_ns = PICK(luck, 1, 5, 20) * INT64_C(1000000);
+    out->step_ns = PICK(luck, 1, 10, 50) * INT64_C(1000000);
+    out->drain_at_end = sim_random_chance(luck, 1, 2);
+    if (out_options->prepd_workers > 0 && sim_random_chance(luck, 1, 40))
+        draw_hopeless(luck, out);
+}

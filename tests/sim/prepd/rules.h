@@ -1,0 +1,99 @@
+/* rules.h: what a schedule is like: its data, its options, who takes part, and what goes wrong how
+ * often. All of it is drawn from the seed, each schedule with its own few kinds of faults, so that
+ * rare ones meet undisturbed. */
+#ifndef TESSERA_TESTS_SIM_PREPD_RULES_H
+#define TESSERA_TESTS_SIM_PREPD_RULES_H
+
+#include "common/conf/conf.h"
+#include "tests/sim/prepd/sim_data.h"
+
+enum { MOST_DAEMONS = 3, MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
+
+/* What can go wrong; FAULTS(X) names each for people. */
+#define SIM_FAULTS(X)                                                                              \
+    X(FAULT_KILL_WORKER, "a worker is killed")                                                     \
+    X(FAULT_ACCIDENT, "a worker crashes without an item's fault")                                  \
+    X(FAULT_STOP_WORKER, "a worker is stopped")                                                    \
+    X(FAULT_FREEZE_WORKER, "a worker hangs where no time limit reaches it")                        \
+    X(FAULT_BREACH, "a worker breaks the protocol")                                                \
+    X(FAULT_CUT_WORKER, "a worker's connection is cut")                                            \
+    X(FAULT_HALF_OPEN, "a connection goes silent")                                                 \
+    X(FAULT_STALL, "a connection stalls for a while")                                              \
+    X(FAULT_CUT_RANK, "a rank's connection is cut")                                                \
+    X(FAULT_CLOG, "a rank takes nothing from its socket for a while")                              \
+    X(FAULT_RESTART_JOB, "a job starts again with other ranks")                                    \
+    X(FAULT_KILL_DAEMON, "a daemon is killed, and its cache is lost")                              \
+    X(FAULT_KILL_DAEMON_KEPT, "a daemon is killed, and its cache stays")                           \
+    X(FAULT_STOP_DAEMON, "a daemon is stopped by a signal")                                        \
+    X(FAULT_DRAIN_DAEMON, "a daemon is drained by a signal")                                       \
+    X(FAULT_RELOAD, "a daemon reads its options again")                                            \
+    X(FAULT_SCALE, "an operator changes the number of workers")                                    \
+    X(FAULT_STATUS, "an operator asks for the status")                                             \
+    X(FAULT_JUMP, "a daemon's clock jumps forward")                                                \
+    X(FAULT_KILL_PRINTS, "the process that makes fingerprints is killed")                          \
+    X(FAULT_NO_PROCESS, "the system has no process for the next child of a daemon")                \
+    X(FAULT_NO_FILES, "held-out data cannot be opened when it is wanted next")                     \
+    X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
+    X(FAULT_RUDE_PEER, "a stranger sends nonsense")
+
+typedef enum sim_fault {
+#define SIM_FAULT_ENUM(name, words) name,
+    SIM_FAULTS(SIM_FAULT_ENUM)
+#undef SIM_FAULT_ENUM
+        N_FAULTS
+} sim_fault;
+
+extern const char *const fault_words[N_FAULTS];
+
+/* How a simulated worker differs from an honest one. */
+typedef enum worker_bent {
+    BENT_HONEST,
+    BENT_SLOW,
+    BENT_OTHER_BUILD,
+    BENT_OTHER_DECODER,
+    BENT_OTHER_TOKENIZER,
+    BENT_BREACHER,     /* sends what no worker sends, now and then */
+    BENT_LIES_RECORDS, /* tells false index records */
+    BENT_LIES_ROWS,    /* changes what is in its rows */
+    BENT_LIES_IDS,     /* says that its rows have other samples */
+    BENT_LIES_ON,      /* says that it is at another item than it is */
+    BENT_POOR_COPY,    /* its machine's copy of the data lacks some pictures */
+    BENT_CANNOT_BEGIN, /* says why it cannot begin any work, and leaves */
+    BENT_DIES_EARLY,   /* crashes before it has joined */
+    BENT_MUTE,         /* joins and then never says its fingerprints */
+    N_BENTS
+} worker_bent;
+
+typedef struct sim_job_rules {
+    const char *stream;
+    int ranks;
+    int64_t start_ns;
+} sim_job_rules;
+
+/* Why nothing can ever work, so that the daemon has to give up and say so. */
+typedef enum hopeless {
+    HOPELESS_NOT,
+    HOPELESS_WORKERS_SAY, /* its workers say why they cannot begin */
+    HOPELESS_WORKERS_DIE, /* its workers die before they have joined */
+    HOPELESS_PRINTS_DIE,  /* the process that makes fingerprints dies each time */
+    HOPELESS_PRINTS_SAY,  /* it says why it cannot make them */
+} hopeless;
+
+typedef struct sim_rules {
+    sim_data_rules data[2]; /* train, eval */
+    int n_daemons, n_supervisors, n_jobs, n_hosts;
+    int kept[MOST_SUPERVISORS];         /* workers of each supervisor */
+    worker_bent bent[MOST_SUPERVISORS]; /* how all of them differ */
+    int64_t arrive_ns[MOST_SUPERVISORS];
+    sim_job_rules job[MOST_JOBS];
+    int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */
+    int64_t calm_ns, fault_every_ns;
+    int weight[N_FAULTS]; /* 0: it does not happen in this schedule */
+    bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
+    hopeless hopeless;
+} sim_rules;
+
+/* Draws the rules and the daemon's options. The options borrow constant texts. */
+void rules_draw(sim_random *luck, sim_rules *out, conf *out_options);
+
+#endif

@@ -1,0 +1,222 @@
+/* sim_consumers.c: a rank of a job: it greets with the cursor of the last row that it took, judges
+ * the rows that come, and gives credit back for those that it has used. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/jobs.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_row.h"
+
+static const int64_t AGAIN_NS = 500000000;
+
+void rank_go_on(simulation *sim, int number, int64_t after_ns)
+{
+    sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns + after_ns,
+                                           .kind = EVENT_RANK,
+                                           .who = number,
+                                           .word = ++sim->rank[number]->turn});
+}
+
+static void send_hello(simulation *sim, sim_rank *rank)
+{
+    const sim_stream_job *job = &sim->job[rank->job];
+    const char *cursor = rank->cursor ? rank->cursor : job->cursor;
+    char *text;
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "version", SESSION_VERSION);
+    json_put_key_cstr(&writer, "stream", job->stream);
+    json_put_key_int(&writer, "rank", rank->rank);
+    json_put_key_int(&writer, "ranks", job->ranks);
+    json_put_key_int(&writer, "credit_bytes", sim->rules.credit);
+    json_put_key_bool(&writer, "prefixes", true);
+    json_put_key_bool(&writer, "rows_later", sim_random_chance(&sim->people, 1, 3));
+    if (cursor)
+        json_put_key_cstr(&writer, "cursor", cursor);
+    json_end_object(&writer);
+    if (json_writer_take(&writer, &text, NULL) != ST_OK)
+        abort();
+    link_say(sim, rank->link, KIND_HELLO, 0, text);
+    free(text);
+    json_writer_done(&writer);
+}
+
+/* Where the rank must go on, by the cursor that it comes with. */
+static void find_next(simulation *sim, sim_rank *rank, uint64_t from)
+{
+    const sim_stream_job *job = &sim->job[rank->job];
+    rank->any_left = reference_next(job->rows, job->ranks, rank->rank, from, &rank->next);
+}
+
+static void greet(simulation *sim, int number)
+{
+    sim_rank *rank = sim->rank[number];
+    rank->link = link_open(sim, END_RANK, number, rank->daemon, DOOR_CONSUMERS, MS);
+    if (rank->link < 0) {
+        rank_go_on(sim, number, AGAIN_NS);
+        return;
+    }
+    rank->state = RANK_GREETING;
+    rank->under_way = rank->n_held = 0;
+    rank->asked_ns = sim->now_ns;
+    send_hello(sim, rank);
+}
+
+/* Uses the rows that it holds, and gives their credit back. */
+static void use_rows(simulation *sim, int number)
+{
+    sim_rank *rank = sim->rank[number];
+    int64_t bytes = 0;
+    for (int i = 0; i < rank->n_held; i++)
+        bytes += rank->held[i];
+    if (rank->n_held == 0 || rank->link < 0)
+        return;
+    rank->n_held = 0;
+    link_give_back(sim, rank->link, bytes);
+}
+
+void rank_event(simulation *sim, const sim_event *event)
+{
+    sim_rank *rank = sim->rank[event->who];
+    if (event->word != rank->turn || rank->state == RANK_GONE)
+        return;
+    if (rank->state == RANK_AWAY)
+        greet(sim, event->who);
+    else
+        use_rows(sim, event->who);
+}
+
+static void keep_text(char **to, const char *text, size_t size)
+{
+    free(*to);
+    *to = strndup(text, size);
+    if (!*to)
+        abort();
+}
+
+/* Remembers the cursor after the last row of a step, from which a job of any size can go on. */
+static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
+{
+    const uint64_t batch = (uint64_t)sim->options.training_global_batch_size;
+    const bool ends = !rank->any_left || rank->next / batch > row / batch;
+    if (!ends)
+        return;
+    const uint64_t step = row / batch;
+    keep_text(&rank->steps[step % KEPT_CURSORS].cursor, rank->cursor, strlen(rank->cursor));
+    rank->steps[step % KEPT_CURSORS].step = step;
+    rank->done_steps = step + 1;
+}
+
+/* The row is not what its tag says: its worker is to be dismissed, and it is made again. */
+static void refuse_row(simulation *sim, int number, uint64_t row)
+{
+    sim_rank *rank = sim->rank[number];
+    char json[80];
+    snprintf(json, sizeof json, "{\"row\":%llu,\"message\":\"it has other samples\"}",
+             (unsigned long long)row);
+    link_say(sim, rank->link, KIND_REFUSE, 0, json);
+    rank->refuses = true;
+    sim->stats->rows_refused++;
+}
+
+static void take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
+{
+    sim_rank *rank = sim->rank[number];
+    static sim_row row;
+    if (!sim_row_read(message, head, &row)) {
+        sim_break(sim, "rank %d gets a row that no worker has made", number);
+        return;
+    }
+    if (!sim_row_fits_tag(&row)) {
+        check_tag(sim, number, head->row, &row);
+        refuse_row(sim, number, head->row);
+        sim_row_done(&row);
+        return;
+    }
+    check_row(sim, number, head->row, &row);
+    sim->stats->rows++;
+    rank->rows++;
+    const json_value *cursor = json_find(row.tag, "cursor");
+    keep_text(&rank->cursor, json_text(cursor, ""), json_text_size(cursor));
+    sim_row_done(&row);
+    find_next(sim, rank, head->row + 1);
+    keep_step(sim, rank, head->row);
+    if (rank->n_held < HELD_ROWS)
+        rank->held[rank->n_held++] = (int64_t)wire_msg_bytes(message);
+    else
+        rank->held[0] += (int64_t)wire_msg_bytes(message);
+    rank_go_on(sim, number, sim_random_tail(&sim->people, 1, sim->rules.step_ns));
+}
+
+/* It has been told to wait, to go, or that something is wrong. It comes back later. */
+static void go_away(simulation *sim, int number)
+{
+    sim_rank *rank = sim->rank[number];
+    if (rank->link >= 0)
+        link_close(sim, rank->link);
+    rank->link = -1;
+    rank->refuses = false;
+    rank->state = RANK_AWAY;
+    rank_go_on(sim, number, AGAIN_NS + sim_random_tail(&sim->people, 1, 200 * MS));
+}
+
+static void take_welcome(simulation *sim, int number, const json_value *said)
+{
+    sim_rank *rank = sim->rank[number];
+    if (rank->state != RANK_GREETING)
+        sim_break(sim, "rank %d is welcomed twice", number);
+    rank->state = RANK_READING;
+    check_welcome(sim, number, said);
+}
+
+void rank_message(simulation *sim, int number, const wire_msg *message)
+{
+    sim_rank *rank = sim->rank[number];
+    frame head;
+    json_value *said = NULL;
+    if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK)
+        return;
+    if (rank->refuses && head.kind != KIND_ERROR)
+        return; /* it waits for the word to come again */
+    if (head.kind == KIND_ROW) {
+        take_row(sim, number, message, &head);
+        return;
+    }
+    if (wire_read_json(message, "core", &head, &said) != ST_OK) {
+        sim_break(sim, "rank %d cannot read what it was sent: %s", number, status_text());
+        return;
+    }
+    if (head.kind == KIND_WELCOME) {
+        take_welcome(sim, number, said);
+    } else if (head.kind == KIND_END) {
+        check_end_of_stream(sim, number, said);
+        link_say(sim, rank->link, KIND_BYE, 0, "{}");
+        link_close(sim, rank->link);
+        rank->state = RANK_ENDED;
+        rank->link = -1;
+    } else if (head.kind == KIND_ERROR) {
+        const status st = wire_error(said, "core");
+        sim_log_tell(&sim->log, sim->now_ns, "rank %d is told: %s", number, status_text());
+        check_consumer_refusal(sim, number, st);
+        go_away(sim, number);
+    }
+    json_free(&said);
+}
+
+void rank_lost(simulation *sim, int number)
+{
+    const sim_rank *rank = sim->rank[number];
+    if (rank->state == RANK_GREETING || rank->state == RANK_READING)
+        go_away(sim, number);
+}
+
+void rank_begin(simulation *sim, int number, uint64_t from)
+{
+    sim_rank *rank = sim->rank[number];
+    find_next(sim, rank, from);
+    rank->state = RANK_AWAY;
+    rank_go_on(sim, number, sim_random_tail(&sim->people, 1, 300 * MS));
+}

@@ -1,0 +1,149 @@
+/* sim_row.c: makes rows from leases, and reads them. */
+#include "tests/sim/prepd/sim_row.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/frame.h"
+#include "tests/sim/prepd/row_content.h"
+
+enum { MOST_PARTS = 4, PART_BYTES = 48 << 10 };
+
+static uint64_t hash_turns(const json_value *turns)
+{
+    uint64_t hash = json_count(turns);
+    for (size_t i = 0; i < json_count(turns); i++) {
+        const json_value *said = json_item(turns, i), *parts = json_find(said, "parts");
+        hash = sim_random_mix(hash ^ (uint64_t)json_int(json_find(said, "role"), -1) ^
+                              (uint64_t)json_bool(json_find(said, "trained"), false) << 8);
+        for (size_t k = 0; k < json_count(parts); k++) {
+            const json_value *piece = json_item(parts, k);
+            const char *text = json_text(piece, NULL);
+            hash = sim_random_mix(hash ^ (uint64_t)(text ? 1 : 2 + json_int(piece, 0)));
+            for (size_t j = 0; text && j < json_text_size(piece); j++)
+                hash = sim_random_mix(hash ^ (uint8_t)text[j]);
+        }
+    }
+    return hash;
+}
+
+static uint64_t hash_pictures(const json_value *lease, const json_value *doc)
+{
+    const json_value *files = json_find(lease, "files"), *images = json_find(doc, "images"),
+                     *grids = json_find(doc, "grids");
+    uint64_t hash = 0;
+    for (size_t i = 0; i < json_count(images); i++) {
+        const json_value *file = json_item(files, (size_t)json_int(json_item(images, i), -1)),
+                         *grid = json_item(grids, i);
+        const char *name = json_text(json_find(file, "path"), "");
+        hash = content_add_picture(
+            hash, name, strlen(name), json_int(json_find(file, "bytes"), -1),
+            json_int(json_find(file, "height"), -1), json_int(json_find(file, "width"), -1),
+            json_int(json_item(grid, 0), -1), json_int(json_item(grid, 1), -1));
+    }
+    return hash;
+}
+
+/* turns: the hash of the document before, which holds if this one is of the same sample. */
+static void read_doc(const json_value *lease, const json_value *doc, uint64_t *turns,
+                     sim_row_doc *out)
+{
+    doc_content content = {.sample = json_int(json_find(doc, "id"), -1),
+                           .part = json_int(json_find(doc, "part"), 0),
+                           .tokens = json_int(json_find(doc, "tokens"), -1),
+                           .from = json_int(json_find(doc, "from"), 0),
+                           .prefix = json_int(json_find(doc, "prefix"), 0),
+                           .before = json_int(json_find(doc, "before"), 0),
+                           .n_pictures = (int64_t)json_count(json_find(doc, "images")),
+                           .shared = json_bool(json_find(doc, "shared"), false),
+                           .pictures = hash_pictures(lease, doc)};
+    content.whole = json_int(json_find(doc, "whole"), content.tokens);
+    if (!json_bool(json_find(doc, "same"), false))
+        *turns = hash_turns(json_find(doc, "turns"));
+    content.turns = *turns;
+    *out = (sim_row_doc){content.sample, content_hash(&content),
+                         json_bool(json_find(doc, "bad"), false)};
+}
+
+/* A picture's bytes, which all rows share. */
+static void add_pictures(wire_msg *message, uint32_t count)
+{
+    static wire_msg *shown;
+    uint8_t *bytes;
+    if (!shown &&
+        (wire_msg_new(&shown) != ST_OK || wire_msg_add_space(shown, PART_BYTES, &bytes) != ST_OK))
+        abort();
+    for (uint32_t i = 0; i < count; i++)
+        if (wire_msg_share(message, shown) != ST_OK)
+            abort();
+}
+
+/* The words of a document as its worker sends them. */
+static void put_doc(uint8_t *to, const sim_row_doc *doc, row_lie lie)
+{
+    const uint64_t word[ROW_WORDS] = {(uint64_t)doc->sample + (lie == ROW_LIES_IDS),
+                                      doc->content + (lie == ROW_LIES_CONTENT), doc->bad};
+    memcpy(to, word, sizeof word);
+}
+
+wire_msg *sim_row_make(const json_value *lease, row_lie lie)
+{
+    const json_value *docs = json_find(lease, "docs");
+    const size_t n_docs = json_count(docs), files = json_count(json_find(lease, "files")),
+                 size = (2 + ROW_WORDS * n_docs) * sizeof(uint64_t);
+    frame head = {.kind = KIND_ROW,
+                  .row = (uint64_t)json_int(json_find(lease, "row"), 0),
+                  .block_bytes = size,
+                  .n_images = (uint32_t)(files < MOST_PARTS ? files : MOST_PARTS)};
+    head.image_bytes = (uint64_t)head.n_images * PART_BYTES;
+    uint8_t header[FRAME_BYTES], *block;
+    uint64_t turns = 0, words[2] = {lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
+    wire_msg *made;
+    frame_encode(&head, header);
+    if (wire_msg_new(&made) != ST_OK || wire_msg_add(made, header, sizeof header) != ST_OK ||
+        wire_msg_add_space(made, size, &block) != ST_OK)
+        abort();
+    memcpy(block, words, sizeof words);
+    block += sizeof words;
+    for (size_t i = 0; i < n_docs; i++, block += ROW_WORDS * sizeof(uint64_t)) {
+        sim_row_doc doc;
+        read_doc(lease, json_item(docs, i), &turns, &doc);
+        put_doc(block, &doc, i == 0 ? lie : ROW_TRUE);
+    }
+    add_pictures(made, head.n_images);
+    return made;
+}
+
+bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out)
+{
+    const span block = wire_msg_part(message, 1);
+    const span tag = wire_msg_part(message, 2 + (size_t)head->n_images);
+    uint64_t words[2], word[ROW_WORDS];
+    if (block.size < sizeof words)
+        return false;
+    memcpy(words, block.data, sizeof words);
+    if (words[1] > MOST_DOCS || block.size != sizeof words + words[1] * sizeof word)
+        return false;
+    out->lied = words[0] != 0;
+    out->n_docs = (int64_t)words[1];
+    for (int64_t i = 0; i < out->n_docs; i++) {
+        memcpy(word, block.data + sizeof words + (size_t)i * sizeof word, sizeof word);
+        out->doc[i] = (sim_row_doc){(int64_t)word[0], word[1], word[2] != 0};
+    }
+    return wire_msg_parts(message) == 3 + (size_t)head->n_images &&
+           json_parse((const char *)tag.data, tag.size, "tag", &out->tag) == ST_OK;
+}
+
+void sim_row_done(sim_row *row)
+{
+    json_free(&row->tag);
+}
+
+bool sim_row_fits_tag(const sim_row *row)
+{
+    const json_value *ids = json_find(row->tag, "ids");
+    bool fits = (int64_t)json_count(ids) == row->n_docs;
+    for (int64_t i = 0; fits && i < row->n_docs; i++)
+        fits = json_int(json_item(ids, (size_t)i), -1) == row->doc[i].sample;
+    return fits;
+}

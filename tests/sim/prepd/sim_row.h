@@ -1,0 +1,41 @@
+/* sim_row.h: the block of a simulated row, which stands where tokens and pixels would: 64-bit words
+ *
+ *   lied, n_docs, then for each document: sample, content (row_content.h), bad
+ *
+ * `lied` says that the worker changed the contents on purpose, so that the consumer can tell lies
+ * that nothing can find from rows that are wrong. What else a row has is in its tag, which the
+ * dispatcher adds (proto/tag.h). */
+#ifndef TESSERA_TESTS_SIM_PREPD_SIM_ROW_H
+#define TESSERA_TESTS_SIM_PREPD_SIM_ROW_H
+
+#include "common/json/json.h"
+#include "proto/wire.h"
+#include "tests/sim/prepd/sim_data.h"
+
+enum { ROW_WORDS = 3, MOST_DOCS = 256 };
+
+typedef struct sim_row_doc {
+    int64_t sample;
+    uint64_t content;
+    bool bad;
+} sim_row_doc;
+
+typedef struct sim_row {
+    bool lied;
+    int64_t n_docs;
+    sim_row_doc doc[MOST_DOCS];
+    json_value *tag; /* owned; freed by sim_row_done */
+} sim_row;
+
+/* How a worker changes a row that it makes. */
+typedef enum row_lie { ROW_TRUE, ROW_LIES_CONTENT, ROW_LIES_IDS } row_lie;
+
+/* Makes the message of a row from its lease, as a worker sends it. */
+wire_msg *sim_row_make(const json_value *lease, row_lie lie);
+/* Reads it again, as it reaches a consumer. False for a message that no worker has made. */
+bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out);
+void sim_row_done(sim_row *row);
+/* Whether the documents are those that the tag says, as a receiver sees it. */
+bool sim_row_fits_tag(const sim_row *row);
+
+#endif

@@ -1,0 +1,120 @@
+/* state_checks.c: what must hold of the dispatcher's state after every event. */
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+
+/* All leases of a daemon, wherever they are. */
+enum { MOST_LEASES = 4096 };
+typedef struct all_leases {
+    const lease *of[MOST_LEASES];
+    int count;
+} all_leases;
+
+static void find_leases(const dispatch *state, all_leases *out)
+{
+    out->count = 0;
+    for (const lease *one = state->book.lost; one && out->count < MOST_LEASES; one = one->next)
+        out->of[out->count++] = one;
+    for (const worker_seat *seat = state->seats; seat && out->count < MOST_LEASES - 1;
+         seat = seat->next) {
+        if (seat->work)
+            out->of[out->count++] = seat->work;
+        if (seat->ahead)
+            out->of[out->count++] = seat->ahead;
+    }
+}
+
+static void check_apart(simulation *sim, const all_leases *leases)
+{
+    for (int i = 0; i < leases->count; i++)
+        for (int k = 0; k < i; k++)
+            if (leases->of[i]->number == leases->of[k]->number) {
+                sim_break(sim, "lease %llu is in two places",
+                          (unsigned long long)leases->of[i]->number);
+                return;
+            }
+}
+
+/* Every row that a consumer waits for is leased once, and its bytes are accounted for. */
+static void check_consumer(simulation *sim, const consumer_seat *consumer, const all_leases *leases)
+{
+    int64_t reserved = 0, open = 0, leased = 0;
+    for (int i = 0; i < consumer->n_slots; i++) {
+        const slot *at = &consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS];
+        reserved += at->reserved;
+        open += at->msg == NULL;
+    }
+    for (int i = 0; i < leases->count; i++)
+        leased += leases->of[i]->owner == consumer;
+    if (open != leased)
+        sim_break(sim, "a consumer waits for %lld rows, and %lld are leased", (long long)open,
+                  (long long)leased);
+    if (reserved != consumer->reserved || consumer->unreturned < 0 ||
+        consumer->credit + consumer->reserved + consumer->unreturned != sim->rules.credit)
+        sim_break(sim,
+                  "a consumer's %lld bytes of credit do not add up: %lld free, %lld reserved, "
+                  "%lld under way",
+                  (long long)sim->rules.credit, (long long)consumer->credit,
+                  (long long)consumer->reserved, (long long)consumer->unreturned);
+}
+
+static void check_list(simulation *sim, const sim_data *data, const quarantine *list)
+{
+    for (int64_t i = 0; i < list->n_entries; i++)
+        if (!sim_data_is_bad(data, list->entry[i].sample))
+            sim_break(sim, "the good sample %lld is quarantined: %s",
+                      (long long)list->entry[i].sample, list->entry[i].cause);
+}
+
+/* Every record that is to come is leased, or still to be leased. */
+static void check_build(simulation *sim, const source *section, const all_leases *leases)
+{
+    const index_build *build = &section->build;
+    if (!build->active)
+        return;
+    int64_t open = index_images(section->index) - build->next_image +
+                   index_samples(section->index) - build->next_sample;
+    for (int i = 0; i < leases->count; i++)
+        if (leases->of[i]->owner == section)
+            open += leases->of[i]->n_items;
+    if (open != build->left)
+        sim_break(sim,
+                  "%lld records of the index of %s are to come, and %lld are leased or to be "
+                  "leased",
+                  (long long)build->left, section->name, (long long)open);
+}
+
+static void check_seat(simulation *sim, const worker_seat *seat)
+{
+    int number = -1;
+    for (int i = sim->n_workers - 1; i >= 0 && number < 0; i--)
+        if (sim->worker[i]->pid == seat->pid)
+            number = i;
+    if (number < 0)
+        return;
+    const worker_bent bent = sim->worker[number]->bent;
+    if (seat->proved && (bent == BENT_OTHER_BUILD || bent == BENT_OTHER_DECODER ||
+                         bent == BENT_OTHER_TOKENIZER || bent == BENT_MUTE))
+        sim_break(sim, "worker %d may work although it differs", number);
+    if (seat->work && !seat->proved)
+        sim_break(sim, "worker %d works and has not proved what it is", number);
+}
+
+void check_daemon(simulation *sim, const sim_daemon *daemon)
+{
+    const dispatch *state = daemon->state;
+    static all_leases leases;
+    find_leases(state, &leases);
+    check_apart(sim, &leases);
+    for (const consumer_seat *consumer = state->consumer_seats; consumer;
+         consumer = consumer->next) {
+        check_consumer(sim, consumer, &leases);
+        check_list(sim, &sim->data[consumer->src == &state->eval], &consumer->bad);
+    }
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next)
+        check_seat(sim, seat);
+    check_list(sim, &sim->data[0], &state->train.bad);
+    check_list(sim, &sim->data[1], &state->eval.bad);
+    check_build(sim, &state->train, &leases);
+    check_build(sim, &state->eval, &leases);
+}

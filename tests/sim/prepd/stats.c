@@ -1,0 +1,34 @@
+/* stats.c: prints what a run held. */
+#include "tests/sim/prepd/stats.h"
+
+const char *const phase_words[N_PHASES] = {"greeting", "index", "lease",
+                                           "delivery", "drain", "idle"};
+
+void stats_print(const sim_stats *of, FILE *to)
+{
+    const double count = of->schedules > 0 ? (double)of->schedules : 1;
+    fprintf(
+        to,
+        "of a schedule: %.0f events (%.0f turns), %.1f rows, %.1f faults, %.1f lives of daemons, "
+        "%.0f virtual seconds\n",
+        (double)of->events / count, (double)of->turns / count, (double)of->rows / count,
+        (double)of->faults / count, (double)of->lives / count,
+        (double)of->virtual_ns / 1e9 / count);
+    fprintf(
+        to,
+        "%.0f events a second of CPU; bad samples in rows %llu; rows with lies %llu, refused %llu; "
+        "false records told %llu\n",
+        (double)of->events / (of->seconds > 0 ? of->seconds : 1),
+        (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
+        (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied);
+    fprintf(to, "%-58s", "");
+    for (int k = 0; k < N_PHASES; k++)
+        fprintf(to, "%10s", phase_words[k]);
+    fprintf(to, "\n");
+    for (int i = 0; i < N_FAULTS; i++) {
+        fprintf(to, "%-58s", fault_words[i]);
+        for (int k = 0; k < N_PHASES; k++)
+            fprintf(to, "%10llu", (unsigned long long)of->fault_in[i][k]);
+        fprintf(to, "\n");
+    }
+}

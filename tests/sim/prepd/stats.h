@@ -1,0 +1,34 @@
+/* stats.h: what the schedules of a run held: events, rows, faults, and in which phase of a daemon's
+ * work each kind of fault came. */
+#ifndef TESSERA_TESTS_SIM_PREPD_STATS_H
+#define TESSERA_TESTS_SIM_PREPD_STATS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "tests/sim/prepd/rules.h"
+
+typedef enum sim_phase {
+    PHASE_GREETING, /* a consumer waits for its WELCOME, or the data is being opened */
+    PHASE_INDEX,    /* the index is being built */
+    PHASE_LEASE,    /* rows are in work, and none waits */
+    PHASE_DELIVERY, /* a row that is made waits for its turn or its consumer */
+    PHASE_DRAIN,
+    PHASE_IDLE, /* nothing of the above */
+    N_PHASES
+} sim_phase;
+
+extern const char *const phase_words[N_PHASES];
+
+typedef struct sim_stats {
+    uint64_t schedules, events, turns, rows, faults, rows_lied, rows_refused, records_lied, lives,
+        quarantined;
+    uint64_t fault_in[N_FAULTS][N_PHASES];
+    uint64_t wrong_items[10]; /* items of each fate that ended or failed a worker */
+    int64_t virtual_ns;
+    double seconds; /* of the run */
+} sim_stats;
+
+void stats_print(const sim_stats *stats, FILE *to);
+
+#endif

@@ -1,0 +1,162 @@
+/* work.c: how a simulated worker does a lease, item by item, and what the items do to it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/work.h"
+
+static const int64_t TELL_EVERY_NS = 50000000; /* between two ONs of an index lease */
+
+const sim_data *job_data(const simulation *sim, const sim_job *job)
+{
+    return &sim->data[strcmp(json_text(json_find(job->said, "stream"), ""), "eval") == 0];
+}
+
+/* Reads which items a lease has. */
+static void read_items(sim_job *job)
+{
+    const bool images = job->kind == LEASE_IMAGES;
+    const json_value *list = json_find(job->said, images                     ? "images"
+                                                  : job->kind == LEASE_TEXTS ? "samples"
+                                                                             : "docs");
+    job->n_items = (int64_t)json_count(list);
+    for (int64_t i = 0; i < job->n_items && i < MOST_ITEMS; i++) {
+        const json_value *value = json_item(list, (size_t)i);
+        const int64_t id = images ? json_int(value, -1) : json_int(json_find(value, "id"), -1);
+        job->item[i] = json_int(json_find(value, "prefix"), 0) ? ~id : id;
+    }
+}
+
+void work_begin(simulation *sim, int number, const frame *head, json_value *said)
+{
+    sim_worker *worker = sim->worker[number];
+    const char *kind = json_text(json_find(said, "kind"), "");
+    json_free(&worker->job.said);
+    worker->job = (sim_job){.number = head->row,
+                            .kind = strcmp(kind, "row") == 0      ? LEASE_ROW
+                                    : strcmp(kind, "images") == 0 ? LEASE_IMAGES
+                                                                  : LEASE_TEXTS,
+                            .each = json_bool(json_find(said, "each"), false),
+                            .said = said};
+    read_items(&worker->job);
+    if (worker->job.n_items > MOST_ITEMS)
+        sim_break(sim, "a lease has %lld items", (long long)worker->job.n_items);
+    work_go_on(sim, number);
+}
+
+/* The number of a picture in the data set, from the name of its file. */
+static int64_t picture_of(const json_value *file)
+{
+    return strtoll(json_text(json_find(file, "path"), "0"), NULL, 10);
+}
+
+bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t picture)
+{
+    return worker->bent == BENT_POOR_COPY &&
+           sim_random_mix(sim->seed ^ (uint64_t)(picture + 1) << 16 ^ (uint64_t)worker->host) % 6 ==
+               0;
+}
+
+picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
+                      int64_t *out_picture)
+{
+    const json_value *files = json_find(worker->job.said, "files"),
+                     *images = json_find(doc, "images");
+    const sim_data *data = job_data(sim, &worker->job);
+    if (json_bool(json_find(doc, "bad"), false) || json_find(doc, "before"))
+        return PICTURE_FINE; /* it decodes nothing */
+    for (size_t i = 0; i < json_count(images); i++) {
+        const int64_t picture =
+            picture_of(json_item(files, (size_t)json_int(json_item(images, i), -1)));
+        const picture_fate fate =
+            lacks_picture(sim, worker, picture) ? PICTURE_VANISHES : data->picture[picture].fate;
+        *out_picture = picture;
+        if (fate >= PICTURE_FAILS)
+            return fate;
+    }
+    return PICTURE_FINE;
+}
+
+/* Whether encoding a sample of a texts lease, or the one that it is compared with, ends the worker.
+ */
+static bool text_kills(const sim_data *data, const json_value *object)
+{
+    const json_value *after = json_find(object, "after");
+    const int64_t own = json_int(json_find(object, "id"), 0),
+                  other = after && json_typeof(after) == JSON_OBJECT
+                              ? json_int(json_find(after, "id"), 0)
+                              : own;
+    return data->sample[own].fate == TEXT_KILLS || data->sample[other].fate == TEXT_KILLS;
+}
+
+/* Finds out what the item that is begun does to the worker. Returns how long it takes. */
+static int64_t meet_item(simulation *sim, sim_worker *worker)
+{
+    sim_job *job = &worker->job;
+    const sim_data *data = job_data(sim, job);
+    const json_value *object = json_item(
+        json_find(job->said, job->kind == LEASE_ROW ? "docs" : "samples"), (size_t)job->at);
+    int64_t picture;
+    const picture_fate fate = job->kind == LEASE_ROW      ? doc_fate(sim, worker, object, &picture)
+                              : job->kind == LEASE_IMAGES ? data->picture[job->item[job->at]].fate
+                                                          : PICTURE_FINE;
+    const int64_t usual = job->kind == LEASE_ROW ? sim->rules.row_ns : 200 * US;
+    const int64_t takes =
+        sim_random_tail(&sim->delays, 1, usual) * (worker->bent == BENT_SLOW ? 20 : 1);
+    const bool kills = fate == PICTURE_KILLS ||
+                       (job->kind == LEASE_IMAGES && fate == PICTURE_KILLS_HEADER) ||
+                       (job->kind == LEASE_TEXTS && text_kills(data, object));
+    if (kills && job->kind == LEASE_IMAGES && fate != PICTURE_KILLS_HEADER)
+        return takes; /* its header is fine */
+    if (kills) {
+        job->doom = "signal 11";
+        job->doom_how = PROC_END_CRASH;
+    } else if (fate == PICTURE_HANGS && job->kind == LEASE_ROW) {
+        job->doom = "signal 14";
+        job->doom_how = PROC_END_TIME;
+        return (int64_t)(sim->options.prepd_sample_timeout * 1e9);
+    }
+    const int64_t limit = (int64_t)(sim->options.prepd_sample_timeout * 0.9e9);
+    return takes < limit ? takes : limit;
+}
+
+/* Says which item it begins. Of index leases only some items are told. */
+static void tell_on(simulation *sim, sim_worker *worker)
+{
+    sim_job *job = &worker->job;
+    int64_t item = job->item[job->at];
+    char json[64];
+    if (job->kind != LEASE_ROW && !job->each && job->told_ns &&
+        sim->now_ns - job->told_ns < TELL_EVERY_NS)
+        return;
+    if (worker->bent == BENT_LIES_ON && sim_random_chance(&sim->lies, 1, 2))
+        item = job->item[sim_random_below(&sim->lies, (uint64_t)job->n_items)];
+    job->told_ns = sim->now_ns;
+    snprintf(json, sizeof json, "{\"item\":%lld}", (long long)item);
+    link_say(sim, worker->link, KIND_ON, job->number, json);
+}
+
+void work_go_on(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    sim_job *job = &worker->job;
+    if (job->frozen)
+        return;
+    if (job->doom) {
+        worker_end(sim, number, job->doom_how, -1, job->doom);
+        return;
+    }
+    if (job->at == job->n_items) {
+        work_answer(sim, number);
+        return;
+    }
+    tell_on(sim, worker);
+    const int64_t takes = meet_item(sim, worker);
+    job->at++;
+    sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns + takes,
+                                           .kind = EVENT_WORKER,
+                                           .who = number,
+                                           .word = ++worker->turn});
+}

@@ -1,0 +1,20 @@
+/* work.h: what the files share that do a simulated worker's leases. */
+#ifndef TESSERA_TESTS_SIM_PREPD_WORK_H
+#define TESSERA_TESTS_SIM_PREPD_WORK_H
+
+#include "tests/sim/prepd/sim.h"
+
+/* The data set that a lease is about. */
+const sim_data *job_data(const simulation *sim, const sim_job *job);
+/* Whether the worker's machine lacks a picture that the daemon has. */
+bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t picture);
+/* What decoding the pictures of a document does to its worker: the first that is not fine, which is
+ * *out_picture. */
+picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
+                      int64_t *out_picture);
+/* All items are done: answers by ROW, RECORDS or FAILED. */
+void work_answer(simulation *sim, int number);
+/* Answers by something that no worker sends. */
+void work_breach(simulation *sim, int number);
+
+#endif

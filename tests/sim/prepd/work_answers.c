@@ -1,0 +1,215 @@
+/* work_answers.c: what a simulated worker answers: honestly, with lies, or with what is no answer.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_row.h"
+#include "tests/sim/prepd/work.h"
+
+/* A lie is the liar's machine's own: its workers tell the same whenever they are asked, and no two
+ * machines ever do. */
+static int64_t bend(simulation *sim, const sim_worker *worker, int64_t item, int64_t value)
+{
+    if (worker->bent != BENT_LIES_RECORDS ||
+        sim_random_mix(sim->seed ^ (uint64_t)(item + 1) << 8 ^ (uint64_t)worker->supervisor) % 8)
+        return value;
+    sim->stats->records_lied++;
+    return value + 1 + worker->supervisor;
+}
+
+static void put_picture(simulation *sim, const sim_worker *worker, int64_t number,
+                        json_writer *writer)
+{
+    const sim_data *data = job_data(sim, &worker->job);
+    const index_image record = sim_data_picture_record(data, number);
+    if (lacks_picture(sim, worker, number) || data->picture[number].fate == PICTURE_NOT_THERE) {
+        json_put_key_int(writer, "bytes", 0);
+        json_put_key_int(writer, "mtime", 0);
+        json_put_key_cstr(writer, "cause", "no such file");
+        if (!worker->local)
+            json_put_key_cstr(writer, "missing", data->picture[number].name);
+        return;
+    }
+    json_put_key_int(writer, "bytes", record.file_bytes);
+    /* Another machine's copy has a time of its own. */
+    json_put_key_int(writer, "mtime", record.mtime_ns + (worker->local ? 0 : worker->host));
+    if (record.cause) {
+        json_put_key_cstr(writer, "cause", record.cause);
+        return;
+    }
+    json_put_key_int(writer, "width", bend(sim, worker, number, record.width));
+    json_put_key_int(writer, "height", record.height);
+}
+
+/* How many tokens a text has in common with the one that the lease compares it with. */
+static int64_t agrees_of(simulation *sim, const sim_job *job, const json_value *object,
+                         int64_t number)
+{
+    const sim_data *data = job_data(sim, job);
+    const json_value *after = json_find(object, "after"),
+                     *samples = json_find(job->said, "samples");
+    if (!after)
+        return 0;
+    if (json_typeof(after) == JSON_INT)
+        after = json_item(samples, (size_t)json_int(after, 0));
+    const int64_t other = json_int(json_find(after, "id"), -1);
+    if (other < 0 || other >= number) {
+        sim_break(sim, "sample %lld is compared with sample %lld", (long long)number,
+                  (long long)other);
+        return 0;
+    }
+    return number - other == data->sample[number].begins.before ? data->sample[number].begins.agrees
+                                                                : 0;
+}
+
+static void put_text(simulation *sim, const sim_worker *worker, const json_value *object,
+                     json_writer *writer)
+{
+    const sim_job *job = &worker->job;
+    const int64_t number = json_int(json_find(object, "id"), 0);
+    const sim_sample *own = &job_data(sim, job)->sample[number];
+    if (own->record.cause) {
+        json_put_key_cstr(writer, "cause", own->record.cause);
+        return;
+    }
+    json_put_key_int(writer, "tokens", bend(sim, worker, number, own->record.text_tokens));
+    json_put_key_int(writer, "targets", own->record.targets);
+    if (!json_bool(json_find(job->said, "begins"), false))
+        return;
+    json_put_key_int(writer, "agrees", agrees_of(sim, job, object, number));
+    json_put_key_int(writer, "head", own->begins.head);
+    json_put_key_int(writer, "first_label", own->begins.first_label);
+}
+
+static void say_written(simulation *sim, const sim_worker *worker, int kind, json_writer *writer)
+{
+    char *text;
+    if (json_writer_take(writer, &text, NULL) != ST_OK)
+        abort();
+    link_say(sim, worker->link, kind, worker->job.number, text);
+    free(text);
+    json_writer_done(writer);
+}
+
+static void answer_records_of(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_begin_key_array(&writer, "records");
+    for (int64_t i = 0; i < job->n_items; i++) {
+        json_begin_object(&writer);
+        if (job->kind == LEASE_IMAGES)
+            put_picture(sim, worker, job->item[i], &writer);
+        else
+            put_text(sim, worker, json_item(json_find(job->said, "samples"), (size_t)i), &writer);
+        json_end_object(&writer);
+    }
+    json_end_array(&writer);
+    json_end_object(&writer);
+    say_written(sim, worker, KIND_RECORDS, &writer);
+}
+
+/* Names the documents whose pictures cannot be decoded. False if there are none. */
+static bool answer_failures(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    const json_value *docs = json_find(job->said, "docs");
+    int64_t count = 0;
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_begin_key_array(&writer, "samples");
+    for (int64_t i = 0; i < job->n_items; i++) {
+        int64_t picture = 0;
+        const picture_fate fate = doc_fate(sim, worker, json_item(docs, (size_t)i), &picture);
+        if (fate != PICTURE_FAILS && fate != PICTURE_VANISHES)
+            continue;
+        json_begin_object(&writer);
+        json_put_key_int(&writer, "id", job->item[i]);
+        json_put_key_cstr(&writer, "cause", "cannot be decoded");
+        if (fate == PICTURE_VANISHES)
+            json_put_key_cstr(&writer, "missing", job_data(sim, job)->picture[picture].name);
+        json_end_object(&writer);
+        count++;
+    }
+    json_end_array(&writer);
+    json_end_object(&writer);
+    if (count > 0)
+        say_written(sim, worker, KIND_FAILED, &writer);
+    json_writer_done(&writer);
+    return count > 0;
+}
+
+/* How the worker changes this row. Nobody lies twice about the samples of one row: what is refused
+ * from two workers is taken for the consumer's fault. */
+static row_lie choose_lie(simulation *sim, const sim_worker *worker)
+{
+    const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
+    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
+        !sim_random_chance(&sim->lies, 1, 4))
+        return ROW_TRUE;
+    if (worker->bent == BENT_LIES_ROWS)
+        return ROW_LIES_CONTENT;
+    for (int i = 0; i < sim->n_lied; i++)
+        if (sim->lied[i] == row)
+            return ROW_TRUE;
+    if (sim->n_lied == MOST_LIED)
+        return ROW_TRUE;
+    sim->lied[sim->n_lied++] = row;
+    return ROW_LIES_IDS;
+}
+
+static void answer_row_of(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    const row_lie lie = choose_lie(sim, worker);
+    link_say(sim, worker->link, KIND_ON, job->number,
+             "{\"item\":-1,\"stage_ns\":[1000,2000,3000],\"cache\":[1,2]}");
+    if (!answer_failures(sim, worker))
+        link_send_up(sim, worker->link, sim_row_make(job->said, lie));
+}
+
+void work_breach(simulation *sim, int number)
+{
+    const sim_worker *worker = sim->worker[number];
+    const sim_job *job = &worker->job;
+    const bool is_row = job->kind == LEASE_ROW;
+    sim_log_tell(&sim->log, sim->now_ns, "worker %d breaks the protocol", number);
+    switch (sim_random_below(&sim->lies, 5)) {
+    case 0:
+        link_say(sim, worker->link, KIND_ON, job->number, "{\"item\":987654321}");
+        break;
+    case 1:
+        link_say(sim, worker->link, is_row ? KIND_RECORDS : KIND_FAILED, job->number,
+                 is_row ? "{\"records\":[]}" : "{\"samples\":[{\"id\":0,\"cause\":\"x\"}]}");
+        break;
+    case 2:
+        link_say(sim, worker->link, is_row ? KIND_FAILED : KIND_RECORDS, job->number,
+                 is_row ? "{\"samples\":[{\"id\":987654321,\"cause\":\"x\"}]}"
+                        : "{\"records\":[{}]}");
+        break;
+    case 3:
+        link_say(sim, worker->link, KIND_HELLO, 0, "{}");
+        break;
+    default:
+        link_say(sim, worker->link, KIND_ON, job->number, "no JSON");
+    }
+}
+
+void work_answer(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    if (worker->bent == BENT_BREACHER && sim_random_chance(&sim->lies, 1, 4))
+        work_breach(sim, number);
+    else if (worker->job.kind == LEASE_ROW)
+        answer_row_of(sim, worker);
+    else
+        answer_records_of(sim, worker);
+    json_free(&worker->job.said);
+    worker_done(sim, number);
+}

@@ -1,0 +1,294 @@
+/* workers.c: the life of a simulated worker, as prepd/worker/worker.c lives it: start, connect,
+ * JOIN, TERMS, JOIN again, then lease after lease. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/daemon_world.h"
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
+
+static const int64_t ASK_AGAIN_NS = 10000000000, GIVE_UP_NS = 60000000000, RETRY_NS = 500000000;
+
+static void go_on_after(simulation *sim, int number, int64_t ns)
+{
+    sim_worker *worker = sim->worker[number];
+    sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns + ns,
+                                           .kind = EVENT_WORKER,
+                                           .who = number,
+                                           .word = ++worker->turn});
+}
+
+int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_bent bent)
+{
+    if (sim->n_workers == sim->workers_room) {
+        sim->workers_room = 2 * sim->workers_room + 16;
+        sim->worker = realloc(sim->worker, (size_t)sim->workers_room * sizeof *sim->worker);
+    }
+    sim_worker *made = calloc(1, sizeof *made);
+    if (!sim->worker || !made)
+        abort();
+    *made = (sim_worker){.state = WORKER_STARTING,
+                         .bent = bent,
+                         .local = supervisor < 0,
+                         .daemon = daemon,
+                         .supervisor = supervisor,
+                         .place = place,
+                         .pid = ++sim->next_pid,
+                         .host = supervisor < 0 ? 0 : sim->supervisor[supervisor].host,
+                         .link = -1,
+                         .heard_ns = sim->now_ns};
+    sim->worker[sim->n_workers] = made;
+    go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
+    return sim->n_workers++;
+}
+
+sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number)
+{
+    for (int i = sim->n_workers - 1; i >= 0; i--)
+        if (sim->worker[i]->pid == pid && sim->worker[i]->local) {
+            *out_number = i;
+            return sim->worker[i];
+        }
+    return NULL;
+}
+
+void worker_end(simulation *sim, int number, proc_end how, int code, const char *what)
+{
+    sim_worker *worker = sim->worker[number];
+    if (worker->state == WORKER_GONE)
+        return;
+    worker->state = WORKER_GONE;
+    worker->end = (child_end){.how = how, .code = code};
+    snprintf(worker->end.what, sizeof worker->end.what, "%s", what);
+    sim_log_tell(&sim->log, sim->now_ns, "worker %d (pid %d) ends: %s", number, (int)worker->pid,
+                 what);
+    if (worker->link >= 0)
+        link_close(sim, worker->link);
+    json_free(&worker->job.said);
+    while (worker->n_inbox > 0)
+        wire_msg_free(&worker->inbox[--worker->n_inbox]);
+    if (!worker->local) {
+        supervisor_worker_ended(sim, number);
+        return;
+    }
+    sim_queue_put(&sim->queue,
+                  (sim_event){.at_ns = sim->now_ns + sim_random_tail(&sim->delays, 1, MS),
+                              .kind = EVENT_CHILD,
+                              .who = sim->daemon[worker->daemon].incarnation,
+                              .word = number});
+}
+
+void worker_ask_to_leave(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    worker->leaving = true;
+    if (worker->state != WORKER_BUSY && worker->state != WORKER_GONE)
+        go_on_after(sim, number, sim_random_tail(&sim->delays, MS, 200 * MS));
+}
+
+static void send_join(simulation *sim, sim_worker *worker)
+{
+    char json[700], before[200] = "";
+    const char *images = worker->bent == BENT_OTHER_DECODER ? sim_prints[1] : sim_prints[0],
+               *tokens = worker->bent == BENT_OTHER_TOKENIZER ? sim_prints[0] : sim_prints[1];
+    const bool all = worker->state != WORKER_STARTING && worker->bent != BENT_MUTE;
+    if (worker->before[0])
+        snprintf(before, sizeof before, ",\"before\":%s", worker->before);
+    worker->before[0] = 0;
+    int length =
+        snprintf(json, sizeof json,
+                 "{\"version\":\"" TESSERA_VERSION
+                 "\",\"build\":\"%s\",\"fingerprints\":{\"images\":\"%s\"%s%s%s},"
+                 "\"host\":\"host%d\",\"pid\":%d",
+                 worker->bent == BENT_OTHER_BUILD ? "b1111111111111111111111111111111" : sim_build,
+                 images, all ? ",\"tokens\":\"" : "", all ? tokens : "", all ? "\"" : "",
+                 worker->host, (int)worker->pid);
+    if (worker->supervisor >= 0)
+        length += snprintf(json + length, sizeof json - (size_t)length,
+                           ",\"supervisor\":\"s%d\",\"ship\":false%s", worker->supervisor, before);
+    snprintf(json + length, sizeof json - (size_t)length, "}");
+    link_say(sim, worker->link, KIND_JOIN, 0, json);
+}
+
+static void connect_worker(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    worker->link = link_open(sim, END_WORKER, number, worker->daemon, DOOR_WORKERS,
+                             worker->local ? 100 * US : 2 * MS);
+    if (worker->link >= 0) {
+        send_join(sim, worker);
+        go_on_after(sim, number, ASK_AGAIN_NS);
+    } else if (worker->local) {
+        worker_end(sim, number, PROC_END_LEFT, 0, "there is no daemon");
+    } else {
+        go_on_after(sim, number, RETRY_NS);
+    }
+}
+
+static void take_terms(simulation *sim, int number, const wire_msg *message)
+{
+    sim_worker *worker = sim->worker[number];
+    const span text = wire_msg_part(message, 1);
+    const hash128 digest = hash_bytes(text.data, text.size);
+    uint64_t terms;
+    memcpy(&terms, digest.bytes, sizeof terms);
+    terms |= 1;
+    if (worker->terms) {
+        if (worker->terms != terms)
+            worker_end(sim, number, PROC_END_LEFT, PROC_EXIT_AGAIN, "restarts");
+        return;
+    }
+    worker->terms = terms;
+    worker->state = WORKER_LOADING;
+    go_on_after(sim, number, sim_random_tail(&sim->delays, 5 * MS, 60 * MS));
+}
+
+/* Does what the next message asks for. */
+static void handle(simulation *sim, int number, wire_msg *message)
+{
+    sim_worker *worker = sim->worker[number];
+    frame head;
+    json_value *said = NULL;
+    if (wire_read_json(message, "core", &head, &said) != ST_OK) {
+        sim_break(sim, "a worker cannot read what it was sent: %s", status_text());
+        return;
+    }
+    worker->heard_ns = sim->now_ns;
+    if (head.kind == KIND_LEASE && !worker->proved) {
+        sim_break(sim, "worker %d has a lease before it has loaded its terms", number);
+    } else if (head.kind == KIND_LEASE) {
+        worker->state = WORKER_BUSY;
+        work_begin(sim, number, &head, said);
+        return; /* the lease has taken `said` */
+    } else if (head.kind == KIND_TERMS) {
+        take_terms(sim, number, message);
+    } else if (head.kind == KIND_BYE) {
+        const bool again = json_bool(json_find(said, "again"), false);
+        worker_end(sim, number, PROC_END_LEFT, again ? PROC_EXIT_AGAIN : 0,
+                   again ? "restarts" : "exit code 0");
+    } else if (head.kind == KIND_ERROR) {
+        const status st = wire_error(said, "core");
+        sim_log_tell(&sim->log, sim->now_ns, "worker %d is refused: %s", number, status_text());
+        check_refusal(sim, worker, st);
+        worker_end(sim, number, PROC_END_LEFT, status_exit_code(st), "refused");
+    } else {
+        sim_break(sim, "a worker is sent %s", frame_kind_name(head.kind));
+    }
+    json_free(&said);
+}
+
+/* Reads the messages that have come, as long as nothing is in work. */
+void worker_read(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    while (worker->n_inbox > 0 && !worker->stopped &&
+           (worker->state == WORKER_IDLE || worker->state == WORKER_STARTING)) {
+        wire_msg *message = worker->inbox[0];
+        memmove(worker->inbox, worker->inbox + 1,
+                (size_t)--worker->n_inbox * sizeof *worker->inbox);
+        handle(sim, number, message);
+        wire_msg_free(&message);
+    }
+}
+
+void worker_message(simulation *sim, int number, wire_msg *message)
+{
+    sim_worker *worker = sim->worker[number];
+    wire_msg *kept = NULL;
+    if (worker->state == WORKER_GONE)
+        return;
+    frame head;
+    if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK ||
+        (worker->n_inbox > 1 && head.kind == KIND_TERMS))
+        return; /* a remote worker is sent its TERMS every second, and those that wait are enough */
+    if (worker->n_inbox == INBOX) {
+        sim_break(sim, "worker %d is sent more than it can ever read", number);
+        return;
+    }
+    if (wire_msg_new(&kept) != ST_OK || wire_msg_move(kept, message) != ST_OK)
+        abort();
+    worker->inbox[worker->n_inbox++] = kept;
+    worker_read(sim, number);
+}
+
+void worker_done(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    worker->state = WORKER_IDLE;
+    worker->leases++;
+    if (worker->leaving || worker->leases >= sim->options.prepd_recycle_leases) {
+        link_say(sim, worker->link, KIND_BYE, 0, "{}");
+        worker_end(sim, number, PROC_END_LEFT, worker->leaving ? 0 : PROC_EXIT_AGAIN,
+                   worker->leaving ? "exit code 0" : "restarts");
+        return;
+    }
+    go_on_after(sim, number, ASK_AGAIN_NS);
+    worker_read(sim, number);
+}
+
+/* An idle worker says now and then that it is there, and gives up after a long silence. */
+static void wait_on(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    if (sim->now_ns - worker->heard_ns > GIVE_UP_NS) {
+        worker_end(sim, number, PROC_END_LEFT, status_exit_code(ST_TIMEOUT), "hears nothing");
+        return;
+    }
+    send_join(sim, worker);
+    go_on_after(sim, number, ASK_AGAIN_NS);
+}
+
+void worker_event(simulation *sim, const sim_event *event)
+{
+    const int number = event->who;
+    if (number < 0) { /* the place of one that has gone */
+        supervisor_start_again(sim, -1 - number);
+        return;
+    }
+    sim_worker *worker = sim->worker[number];
+    if (event->word == KILLED)
+        worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
+    if (worker->state == WORKER_GONE || event->word != worker->turn || worker->stopped)
+        return;
+    if (worker->state == WORKER_BUSY) {
+        work_go_on(sim, number);
+    } else if (worker->leaving) {
+        if (worker->link >= 0)
+            link_say(sim, worker->link, KIND_BYE, 0, "{}");
+        worker_end(sim, number, PROC_END_LEFT, 0, "exit code 0");
+    } else if (worker->bent == BENT_DIES_EARLY) {
+        worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
+    } else if (worker->link < 0) {
+        connect_worker(sim, number);
+    } else if (worker->state == WORKER_LOADING && worker->bent == BENT_CANNOT_BEGIN) {
+        link_say(sim, worker->link, KIND_ERROR, 0,
+                 "{\"code\":\"ST_NO_INPUT\",\"message\":\"there is no tokenizer\"}");
+        worker_end(sim, number, PROC_END_LEFT, status_exit_code(ST_NO_INPUT), "exit code 66");
+    } else if (worker->state == WORKER_LOADING) {
+        send_join(sim, worker);
+        worker->proved = true;
+        worker->state = WORKER_IDLE;
+        go_on_after(sim, number, ASK_AGAIN_NS);
+        worker_read(sim, number);
+    } else {
+        wait_on(sim, number);
+    }
+}
+
+void worker_lost(simulation *sim, int number)
+{
+    sim_worker *worker = sim->worker[number];
+    if (worker->state == WORKER_GONE)
+        return;
+    if (worker->local) {
+        worker_end(sim, number, PROC_END_LEFT, 0, "exit code 0");
+    } else if (worker->proved) { /* in the sandbox it cannot connect again */
+        worker_end(sim, number, PROC_END_LEFT, PROC_EXIT_AGAIN, "restarts");
+    } else {
+        worker->link = -1;
+        worker->terms = 0;
+        worker->state = WORKER_STARTING;
+        go_on_after(sim, number, RETRY_NS);
+    }
+}
