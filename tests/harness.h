@@ -32,6 +32,10 @@ int harness_port(int *out_fd);
 /* $TESSERA_SEED, or 1. It is printed once, so that a failure can be repeated. */
 uint64_t harness_seed(void);
 
+/* HARNESS_SANITIZED (from CMake) is whether this is a build with a sanitizer, which is several
+ * times slower. There a test may repeat fewer times what reaches no code that the first time does
+ * not reach; the numbers are compared in the other build. */
+
 /* Fails the test with status_text() unless the call returns ST_OK. */
 #define assert_ok(call)                                                                            \
     do {                                                                                           \

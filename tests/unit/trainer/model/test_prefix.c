@@ -278,10 +278,11 @@ static void compare_seeds(const comparison *how)
     fixture_close(&setup);
 }
 
-/* Draws in double, and in float, where they take less time and a hundred are wanted. */
+/* Draws in double, and in float, where they take less time and a hundred are wanted, except under a
+ * sanitizer. */
 static int draws_of(int in_double)
 {
-    return IN_DOUBLE ? in_double : 6 * in_double;
+    return IN_DOUBLE || HARNESS_SANITIZED ? in_double : 6 * in_double;
 }
 
 static void test_prefix__is_each_sample_alone(void **state)
@@ -341,7 +342,8 @@ static void test_prefix__seldom_changes_an_expert(void **state)
     (void)state;
     print_message("%d rows, %d of them with another expert\n", rows_drawn, rows_flipped);
     assert_true(rows_drawn >= draws_of(17));
-    assert_true(100 * rows_flipped <= (IN_DOUBLE ? 0 : rows_drawn));
+    if (IN_DOUBLE || !HARNESS_SANITIZED) /* one in a hundred may be among the few rows in float */
+        assert_true(100 * rows_flipped <= (IN_DOUBLE ? 0 : rows_drawn));
 }
 
 int main(void)
