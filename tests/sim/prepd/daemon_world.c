@@ -161,7 +161,8 @@ static sight look_at(void *user, const source *section, const char *file, int64_
         return SIGHT_TROUBLE;
     for (int64_t i = 0; i < data->n_pictures; i++) {
         const sim_picture *own = &data->picture[i];
-        if (strcmp(own->name, file) != 0)
+        const size_t length = strlen(own->name);
+        if (strncmp(own->name, file, length) != 0 || (file[length] != 0 && file[length] != '/'))
             continue;
         *out_size = own->bytes;
         return own->fate == PICTURE_NOT_THERE || own->fate == PICTURE_VANISHES ? SIGHT_GONE

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prepd/sample/clip.h"
 #include "proto/assign.h"
 #include "tests/sim/prepd/row_content.h"
 
@@ -68,18 +69,33 @@ void reference_done(reference *of)
     *of = (reference){0};
 }
 
-static uint64_t hash_pictures(const reference *of, const planned_doc *doc)
+/* Adds the frames of a clip that rows take: in the file's list, and in the document's. */
+static uint64_t hash_frames(reference *of, const sim_picture *clip, uint64_t hash)
+{
+    int64_t *index, count;
+    check_status(
+        clip_choose(clip->frames, clip->fps, &clip_published, &of->memory, &index, &count));
+    for (int64_t i = 0; i < count; i++)
+        hash = content_add_frame(content_add_frame(hash, index[i]), index[i]);
+    return content_add(hash, (uint64_t)clip->fps);
+}
+
+static uint64_t hash_pictures(reference *of, const planned_doc *doc)
 {
     uint64_t hash = 0;
     for (int32_t i = 0; i < doc->n_images; i++) {
         const sim_picture *own = &of->data->picture[doc->images[i]];
-        hash = content_add_picture(hash, own->name, strlen(own->name), own->bytes, own->height,
-                                   own->width, doc->grids[i].rows, doc->grids[i].columns);
+        const bool clip = own->frames > 0;
+        hash = content_add_picture(hash, own->name, strlen(own->name), own->bytes,
+                                   clip ? -1 : own->height, clip ? -1 : own->width,
+                                   doc->grids[i].rows, doc->grids[i].columns);
+        if (clip)
+            hash = hash_frames(of, own, hash);
     }
     return hash;
 }
 
-static void keep_doc(const reference *of, const planned_doc *doc, reference_doc *out)
+static void keep_doc(reference *of, const planned_doc *doc, reference_doc *out)
 {
     const doc_content content = {.sample = doc->sample,
                                  .part = doc->part,
@@ -95,7 +111,7 @@ static void keep_doc(const reference *of, const planned_doc *doc, reference_doc 
     *out = (reference_doc){doc->sample, doc->prefix, content_hash(&content)};
 }
 
-static void keep_row(const reference *of, const planned_row *placed, reference_row *out)
+static void keep_row(reference *of, const planned_row *placed, reference_row *out)
 {
     row_measure measure = {.tokens = placed->tokens, .patches = placed->patches};
     *out = (reference_row){.known = true, .n_docs = placed->n_docs};

@@ -79,6 +79,7 @@ void daemon_rude_peer(sim_daemon *daemon)
     const bool commands = rude[at].kind == KIND_COMMAND;
     if (link >= 0 && may && !commands)
         sim->link[link].peer.roles = WIRE_GIVEN;
-    if (link >= 0)
+    const int times = sim_random_chance(&sim->faults, 1, 12) ? 130 : 1;
+    for (int i = 0; link >= 0 && i < times; i++)
         link_say(sim, link, rude[at].kind, 0, rude[at].json);
 }

@@ -1,6 +1,18 @@
 /* people.c: hands what reaches the far end of a link to whoever is there. */
 #include "tests/sim/prepd/people.h"
 
+#include "tests/sim/prepd/invariants.h"
+
+enum { MOST_REFUSED = 100 }; /* as in peer_limits.c */
+
+static void be_refused(simulation *sim, sim_link *link, const wire_msg *message)
+{
+    frame head;
+    if (frame_decode(wire_msg_part(message, 0), "core", &head) == ST_OK &&
+        head.kind == KIND_ERROR && ++link->n_refused > MOST_REFUSED)
+        sim_break(sim, "a stranger is still listened to after %d refusals", MOST_REFUSED);
+}
+
 void people_message(simulation *sim, int link, wire_msg *message)
 {
     const sim_link *at = &sim->link[link];
@@ -10,6 +22,8 @@ void people_message(simulation *sim, int link, wire_msg *message)
         supervisor_message(sim, at->who, message);
     else if (at->kind == END_RANK && sim->rank[at->who]->link == link)
         rank_message(sim, at->who, message);
+    else if (at->kind == END_STRANGER)
+        be_refused(sim, &sim->link[link], message);
 }
 
 void people_ended(simulation *sim, int link)

@@ -38,6 +38,12 @@ static inline uint64_t content_add_picture(uint64_t hash, const char *name, size
     return content_add(hash, (uint64_t)rows << 32 | (uint64_t)columns);
 }
 
+/* A frame that is taken from a clip. */
+static inline uint64_t content_add_frame(uint64_t hash, int64_t number)
+{
+    return content_add(hash, (uint64_t)number + 7);
+}
+
 static inline uint64_t content_hash(const doc_content *of)
 {
     uint64_t hash = content_add(of->turns, of->pictures);

@@ -58,6 +58,7 @@ static void draw_data(sim_random *luck, const conf *options, int64_t samples, si
                             .not_adapted = 5 * bad,
                             .refused = 5 * bad,
                             .text_kills = 4 * bad,
+                            .clips = (int)PICK(luck, 0, 0, 100),
                             .plain = (int)PICK(luck, 0, 0, 60),
                             .without_picture = (int)PICK(luck, 20, 200, 500)};
 }

@@ -55,6 +55,7 @@ typedef struct sim_link {
     int64_t clogged_ns;     /* until then the far end takes nothing from its socket */
     int unread;             /* messages sent to it meanwhile */
     int64_t latency_ns;
+    int n_refused; /* errors that a stranger was sent */
 } sim_link;
 
 typedef struct sim_daemon {
@@ -110,7 +111,8 @@ typedef struct sim_worker {
     sim_job job;
     wire_msg *inbox[INBOX]; /* [n_inbox] */
     int n_inbox;
-    int64_t heard_ns;
+    int64_t heard_ns, started_ns;
+    int n_terms;      /* how often it was sent its TERMS */
     child_end end;    /* how it went */
     char before[120]; /* what its supervisor says of the one before it; "" if nothing */
 } sim_worker;

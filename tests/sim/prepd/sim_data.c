@@ -37,6 +37,10 @@ static void draw_picture(sim_picture *out, int64_t number, sim_random *luck,
                          .mtime_ns = sim_random_between(luck, 1, 1000000000),
                          .fate = draw_fate(luck, rules)};
     snprintf(out->name, sizeof out->name, "%lld.jpg", (long long)number);
+    if (sim_random_chance(luck, (uint64_t)rules->clips, 1000)) {
+        out->frames = (int32_t)sim_random_between(luck, 8, 40);
+        out->fps = (int32_t)sim_random_between(luck, 1, 12);
+    }
 }
 
 static text_fate draw_text_fate(sim_random *luck, const sim_data_rules *rules)
@@ -128,6 +132,8 @@ static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
     snprintf(out->answer, sizeof out->answer, "a%lld", (long long)number);
     write_turns(out);
     draw_record(out, luck, rules);
+    if (sim_data_has_bad_clip(data, number))
+        out->record = (index_sample){.cause = "its clip has no header"};
 }
 
 static bool same_pictures(const sim_sample *one, const sim_sample *other)
@@ -139,14 +145,14 @@ static bool same_pictures(const sim_sample *one, const sim_sample *other)
 }
 
 /* The sample that this one's beginning is compared with: the last before it that shows the same
- * pictures, or a text directly before a text. Samples that the adapter refuses are no neighbours.
+ * pictures, or a text directly before a text. Samples that no worker looks at are no neighbours.
  */
 static int64_t find_neighbour(const sim_data *data, int64_t number)
 {
     const sim_sample *own = &data->sample[number];
     for (int64_t i = number - 1; i >= 0 && !own->plain; i--) {
         const sim_sample *other = &data->sample[i];
-        if (other->fate == TEXT_NOT_ADAPTED)
+        if (other->fate == TEXT_NOT_ADAPTED || sim_data_has_bad_clip(data, i))
             continue;
         if (!other->plain && same_pictures(own, other))
             return i;
@@ -191,6 +197,17 @@ void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed)
     find_beginnings(out, rules);
 }
 
+bool sim_data_has_bad_clip(const sim_data *data, int64_t number)
+{
+    const sim_sample *own = &data->sample[number];
+    for (int32_t i = 0; i < own->n_shown; i++) {
+        const sim_picture *shown = &data->picture[own->shows[i]];
+        if (shown->frames > 0 && shown->fate > PICTURE_FINE && shown->fate < PICTURE_FAILS)
+            return true;
+    }
+    return false;
+}
+
 void sim_data_done(sim_data *data)
 {
     free(data->picture);
@@ -216,7 +233,9 @@ index_image sim_data_picture_record(const sim_data *data, int64_t picture)
                          .mtime_ns = there ? own->mtime_ns : 0,
                          .width = refused ? 0 : own->width,
                          .height = refused ? 0 : own->height,
-                         .cause = refused ? "has no header" : NULL};
+                         .cause = refused ? "has no header" : NULL,
+                         .frames = refused ? 0 : own->frames,
+                         .fps = refused ? 0 : own->fps};
 }
 
 uint64_t sim_data_turns_hash(const sim_data *data, int64_t number)

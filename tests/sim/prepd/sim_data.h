@@ -34,6 +34,7 @@ typedef enum text_fate {
 typedef struct sim_picture {
     char name[16];
     int32_t width, height;
+    int32_t frames, fps; /* of a clip, which is a folder of frames; 0: a still picture */
     int64_t bytes, mtime_ns;
     picture_fate fate;
 } sim_picture;
@@ -70,6 +71,7 @@ typedef struct sim_data_rules {
     int32_t common_text; /* tokens that texts without a picture begin with alike */
     int32_t longest_text;
     int bad_header, kills_header, not_there, fails, vanishes, kills, hangs; /* of pictures */
+    int clips;                                                              /* of pictures */
     int not_adapted, refused, text_kills, plain, without_picture;           /* of samples */
 } sim_data_rules;
 
@@ -82,6 +84,9 @@ void sim_data_done(sim_data *data);
 bool sim_data_is_bad(const sim_data *data, int64_t number);
 /* The picture's record as an honest worker finds it. */
 index_image sim_data_picture_record(const sim_data *data, int64_t picture);
+
+/* Whether the index refuses a clip that the sample shows, so that its text is not looked at. */
+bool sim_data_has_bad_clip(const sim_data *data, int64_t number);
 
 /* A hash of what a sample says: the roles, texts and places of pictures of its turns. */
 uint64_t sim_data_turns_hash(const sim_data *data, int64_t number);

@@ -2,6 +2,10 @@
  * and the plan see it. */
 #include "tests/sim/prepd/sim_data.h"
 
+#include <stdio.h>
+
+enum { MOST_FRAMES = 64 };
+
 static const sim_data *data_of(const dataset *set)
 {
     return (const sim_data *)set;
@@ -50,6 +54,22 @@ static const char *name_picture(const dataset *set, int64_t picture)
     return data_of(set)->picture[picture].name;
 }
 
+static void place_picture(const dataset *set, int64_t picture, image_place *out)
+{
+    const sim_picture *own = &data_of(set)->picture[picture];
+    snprintf(out->path, sizeof out->path, "%s", own->name);
+    out->n_frames = own->frames;
+    out->fps = own->fps;
+}
+
+static const char *name_frame(const dataset *set, int64_t picture, int32_t nth)
+{
+    static char names[MOST_FRAMES][4];
+    (void)set, (void)picture;
+    snprintf(names[nth], sizeof names[nth], "%d", nth);
+    return names[nth];
+}
+
 static const char *name_root(const dataset *set)
 {
     (void)set;
@@ -69,5 +89,7 @@ const dataset_vtable sim_data_vtable = {.name = "simulated",
                                         .outline = read_outline,
                                         .images = count_pictures,
                                         .image_path = name_picture,
+                                        .place = place_picture,
+                                        .frame = name_frame,
                                         .root = name_root,
                                         .identity = identify_data};

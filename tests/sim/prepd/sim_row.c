@@ -27,10 +27,21 @@ static uint64_t hash_turns(const json_value *turns)
     return hash;
 }
 
+/* Adds the frames of a clip: those of its file, and those that the document says it takes. */
+static uint64_t hash_frames(const json_value *file, const json_value *clip, uint64_t hash)
+{
+    const json_value *names = json_find(file, "frames"), *taken = json_find(clip, "index");
+    for (size_t i = 0; i < json_count(names); i++) {
+        hash = content_add_frame(hash, strtoll(json_text(json_item(names, i), "-1"), NULL, 10));
+        hash = content_add_frame(hash, json_int(json_item(taken, i), -1));
+    }
+    return content_add(hash, (uint64_t)json_real(json_find(clip, "fps"), -1));
+}
+
 static uint64_t hash_pictures(const json_value *lease, const json_value *doc)
 {
     const json_value *files = json_find(lease, "files"), *images = json_find(doc, "images"),
-                     *grids = json_find(doc, "grids");
+                     *grids = json_find(doc, "grids"), *clips = json_find(doc, "clips");
     uint64_t hash = 0;
     for (size_t i = 0; i < json_count(images); i++) {
         const json_value *file = json_item(files, (size_t)json_int(json_item(images, i), -1)),
@@ -40,6 +51,8 @@ static uint64_t hash_pictures(const json_value *lease, const json_value *doc)
             hash, name, strlen(name), json_int(json_find(file, "bytes"), -1),
             json_int(json_find(file, "height"), -1), json_int(json_find(file, "width"), -1),
             json_int(json_item(grid, 0), -1), json_int(json_item(grid, 1), -1));
+        if (json_find(file, "frames"))
+            hash = hash_frames(file, json_item(clips, i), hash);
     }
     return hash;
 }

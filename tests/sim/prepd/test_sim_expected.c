@@ -23,6 +23,7 @@ static const sim_data_rules rules = {.n_pictures = 12,
                                      .not_adapted = 40,
                                      .refused = 40,
                                      .text_kills = 40,
+                                     .clips = 100,
                                      .plain = 100,
                                      .without_picture = 250};
 

@@ -20,6 +20,15 @@ static int64_t bend(simulation *sim, const sim_worker *worker, int64_t item, int
     return value + 1 + worker->supervisor;
 }
 
+/* Names the file that is missing: of a clip, one of its frames. */
+static void put_missing(const sim_data *data, int64_t picture, json_writer *writer)
+{
+    char file[32];
+    snprintf(file, sizeof file, "%s%s", data->picture[picture].name,
+             data->picture[picture].frames > 0 ? "/3" : "");
+    json_put_key_cstr(writer, "missing", file);
+}
+
 static void put_picture(simulation *sim, const sim_worker *worker, int64_t number,
                         json_writer *writer)
 {
@@ -30,7 +39,7 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t numbe
         json_put_key_int(writer, "mtime", 0);
         json_put_key_cstr(writer, "cause", "no such file");
         if (!worker->local)
-            json_put_key_cstr(writer, "missing", data->picture[number].name);
+            put_missing(data, number, writer);
         return;
     }
     json_put_key_int(writer, "bytes", record.file_bytes);
@@ -42,6 +51,10 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t numbe
     }
     json_put_key_int(writer, "width", bend(sim, worker, number, record.width));
     json_put_key_int(writer, "height", record.height);
+    if (record.frames == 0)
+        return;
+    json_put_key_int(writer, "frames", record.frames);
+    json_put_key_real(writer, "fps", record.fps);
 }
 
 /* How many tokens a text has in common with the one that the lease compares it with. */
@@ -133,7 +146,7 @@ static bool answer_failures(simulation *sim, const sim_worker *worker)
         json_put_key_int(&writer, "id", job->item[i]);
         json_put_key_cstr(&writer, "cause", "cannot be decoded");
         if (fate == PICTURE_VANISHES)
-            json_put_key_cstr(&writer, "missing", job_data(sim, job)->picture[picture].name);
+            put_missing(job_data(sim, job), picture, &writer);
         json_end_object(&writer);
         count++;
     }

@@ -37,7 +37,8 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
                          .pid = ++sim->next_pid,
                          .host = supervisor < 0 ? 0 : sim->supervisor[supervisor].host,
                          .link = -1,
-                         .heard_ns = sim->now_ns};
+                         .heard_ns = sim->now_ns,
+                         .started_ns = sim->now_ns};
     sim->worker[sim->n_workers] = made;
     go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
     return sim->n_workers++;
@@ -199,8 +200,12 @@ void worker_message(simulation *sim, int number, wire_msg *message)
     if (worker->state == WORKER_GONE)
         return;
     frame head;
-    if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK ||
-        (worker->n_inbox > 1 && head.kind == KIND_TERMS))
+    if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK)
+        return;
+    worker->n_terms += head.kind == KIND_TERMS;
+    if (worker->n_terms > 20 + 3 * (sim->now_ns - worker->started_ns) / SECOND)
+        sim_break(sim, "worker %d is sent its terms again and again", number);
+    if (worker->n_inbox > 1 && head.kind == KIND_TERMS)
         return; /* a remote worker is sent its TERMS every second, and those that wait are enough */
     if (worker->n_inbox == INBOX) {
         sim_break(sim, "worker %d is sent more than it can ever read", number);
