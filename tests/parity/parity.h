@@ -38,7 +38,7 @@ typedef struct parity {
     const char *op, *name;
     uint64_t bits; /* a hash of all outputs so far */
     bool bench;
-    bool bits_only;     /* a repetition: skip the central differences, which take long */
+    bool bits_only;     /* a repetition: its bits alone are compared, with those of the first run */
     double best_ns;     /* --bench: the fastest call */
     void **held, **dev; /* this case's arrays on the host, and its device memory */
     int n_held, n_dev;
@@ -131,6 +131,10 @@ void errors_print(void);
 typedef double (*parity_loss_fn)(const void *of);
 void parity_gradient(parity *test, const char *what, tensor array, const double *base, double *x,
                      parity_loss_fn loss, const void *of, double tolerance);
+
+/* Whether outputs are compared with what the case computes for it, which takes most of the time:
+ * not under --bench, and not in a repetition. */
+bool parity_compares(const parity *test);
 
 void parity_done(parity *test); /* frees everything that a case made */
 
