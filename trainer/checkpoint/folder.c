@@ -1,5 +1,5 @@
-/* folder.c: see folder.h: locking, listing, committing, removing and publishing. The seal is in
- * seal.c. */
+/* folder.c: see folder.h: locking, listing, removing and publishing. The seal is in seal.c, the
+ * commit in folder_commit.c. */
 #include "trainer/checkpoint/folder.h"
 
 #include <dirent.h>
@@ -130,45 +130,6 @@ status folder_drop(const char *folder, int64_t step)
     if (rename(path, trash) != 0)
         return errno == ENOENT ? ST_OK : FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
     return folder_remove(trash);
-}
-
-/* Deletes the checkpoint that was replaced. A failure is only logged: the new one is in place, and
- * the next run deletes what is left (folder_tidy). */
-static status drop_replaced(const char *trash)
-{
-    if (folder_remove(trash) != ST_OK)
-        log_warn("%s", status_text());
-    return ST_OK;
-}
-
-status folder_commit(const char *folder, int64_t step)
-{
-    char path[STATUS_PATH_MAX], writing[STATUS_PATH_MAX], trash[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, folder, step, NULL));
-    TRY(folder_step_path(writing, folder, step, "writing"));
-    TRY(folder_step_path(trash, folder, step, "trash"));
-    TRY(folder_remove(trash));
-    /* If there is an earlier checkpoint of this step, the two folders exchange their names, so that
-     * the step is never missing. */
-    if (renameat2(AT_FDCWD, writing, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
-        if (rename(writing, trash) != 0)
-            return FAIL_IN(ST_IO, writing, "rename: %s", strerror(errno));
-        TRY(file_sync_folder(folder));
-        return drop_replaced(trash);
-    }
-    /* There was no earlier checkpoint, or this file system cannot exchange names. */
-    bool replaces = rename(path, trash) == 0;
-    if (!replaces && errno != ENOENT)
-        return FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
-    if (rename(writing, path) != 0) {
-        status st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
-        if (replaces && rename(trash, path) != 0)
-            log_warn("%s: the earlier checkpoint cannot be renamed back from %s: %s", path, trash,
-                     strerror(errno));
-        return st;
-    }
-    TRY(file_sync_folder(folder));
-    return drop_replaced(trash);
 }
 
 status folder_tidy(const char *folder)

@@ -19,6 +19,7 @@
 
 #include "common/base/hash.h"
 #include "common/base/status.h"
+#include "trainer/checkpoint/core/commit_core.h"
 
 #define FOLDER_TRAINING "training"
 
@@ -53,6 +54,9 @@ WARN_UNUSED status folder_step_path(char out[STATUS_PATH_MAX], const char *folde
  * out and deleted afterwards, so that at no instant is the step without a whole checkpoint (on file
  * systems that can exchange two names). */
 WARN_UNUSED status folder_commit(const char *folder, int64_t step);
+/* Does one step of that. *out_absent: it failed since what it renames is not there. */
+WARN_UNUSED status folder_commit_step(const char *folder, int64_t step, commit_step what,
+                                      bool *out_absent);
 /* Removes a checkpoint: renames it to .step-N.trash, then deletes that. */
 WARN_UNUSED status folder_drop(const char *folder, int64_t step);
 /* Deletes what a process that died left half made or half removed. Prints a warning about what

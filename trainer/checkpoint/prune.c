@@ -171,10 +171,3 @@ status prune_for_room(const char *folder, int64_t whole, int64_t keep)
         TRY(prune_one(folder, whole, keep, &gone));
     return ST_OK;
 }
-
-bool prune_was_full(void)
-{
-    const status_note *why = status_last();
-    return (why->code == ST_IO || why->code == ST_CANT_CREATE) &&
-           (why->os_error == ENOSPC || why->os_error == EDQUOT);
-}

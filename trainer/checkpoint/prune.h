@@ -24,7 +24,4 @@ WARN_UNUSED status prune_for_room(const char *folder, int64_t whole, int64_t kee
  * did. */
 WARN_UNUSED status prune_one(const char *folder, int64_t whole, int64_t keep, bool *out_gone);
 
-/* Whether this thread's last failure came from a disk without room, or from a quota. */
-bool prune_was_full(void);
-
 #endif

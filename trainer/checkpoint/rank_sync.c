@@ -12,16 +12,11 @@
 
 #include "common/base/clock.h"
 #include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/prune.h"
 #include "trainer/parallel/agree.h"
 
 enum { POLL_NS = 50000000 };
-/* MOST_NS: the longest that a rank may take to write its part. SEE_NS: how long the caches of a
- * network file system may hide a new file. LEAVING_NS: how long the first rank still waits when the
- * run ends; the others write at the same time, so they are about done. */
-static const int64_t MOST_NS = 3600 * (int64_t)1000000000;
+/* How long the caches of a network file system may hide a new file. */
 static const int64_t SEE_NS = 15 * (int64_t)1000000000;
-static const int64_t LEAVING_NS = 30 * (int64_t)1000000000;
 
 together together_of(const params *registry)
 {
@@ -87,10 +82,13 @@ status together_agree(const together *ranks, int32_t *inout)
                                (comm_at){"begin checkpoint", -1}, inout, sizeof *inout, 0);
 }
 
-static status mark_path(char out[STATUS_PATH_MAX], const char *training, int rank, const char *kind)
+static const char *const mark_kind[] = {
+    [MARK_DONE] = "done", [MARK_FAILED] = "failed", [MARK_FULL] = "full"};
+
+static status mark_path(char out[STATUS_PATH_MAX], const char *training, int rank, save_mark mark)
 {
     char name[64];
-    snprintf(name, sizeof name, ".rank-%d.%s", rank, kind);
+    snprintf(name, sizeof name, ".rank-%d.%s", rank, mark_kind[mark]);
     return hf_path(out, training, name);
 }
 
@@ -101,8 +99,7 @@ static status own_path(const together *ranks, const char *training, char out[STA
     return hf_path(out, training, name);
 }
 
-/* The digest of this rank's own training file, as text. */
-static status own_digest(const together *ranks, const char *training, char out[HASH_TEXT])
+status together_digest(const together *ranks, const char *training, char out[HASH_TEXT])
 {
     char path[STATUS_PATH_MAX];
     hash128 digest;
@@ -112,32 +109,18 @@ static status own_digest(const together *ranks, const char *training, char out[H
     return ST_OK;
 }
 
-static void remove_own(const together *ranks, const char *training)
+void together_remove_own(const together *ranks, const char *training)
 {
     char path[STATUS_PATH_MAX];
     if (own_path(ranks, training, path) == ST_OK)
         unlink(path);
 }
 
-status together_mark(const together *ranks, const char *training, status outcome)
+status together_mark(const together *ranks, const char *training, save_mark mark, const char *text)
 {
-    char name[64], digest[HASH_TEXT];
-    if (outcome == ST_OK)
-        outcome = own_digest(ranks, training, digest);
-    const bool full = outcome != ST_OK && prune_was_full();
-    status_note why = *status_last();
-    const char *text = outcome == ST_OK ? digest : status_text();
-    if (outcome != ST_OK) /* makes room for the mark if the disk is full */
-        remove_own(ranks, training);
-    snprintf(name, sizeof name, ".rank-%d.%s", ranks->writer.rank,
-             outcome == ST_OK ? "done"
-             : full           ? "full"
-                              : "failed");
-    status st = hf_write_text(training, name, text, strlen(text));
-    if (outcome == ST_OK)
-        return st;
-    status_set(&why);
-    return outcome;
+    char name[64];
+    snprintf(name, sizeof name, ".rank-%d.%s", ranks->writer.rank, mark_kind[mark]);
+    return hf_write_text(training, name, text, strlen(text));
 }
 
 /* Reads a mark. False: it is not there. */
@@ -152,49 +135,37 @@ static bool read_mark(const char *path, char *out, size_t room)
     return true;
 }
 
-/* Fails with the reason of a rank that has failed; ST_OK if it has not. */
-static status failed_mark(const char *training, int rank)
+status together_look(const together *ranks, const char *training, int writer, save_mark *out_mark,
+                     char *out, size_t size, folder_known *known)
 {
-    char path[STATUS_PATH_MAX], full_path[STATUS_PATH_MAX], text[512] = "";
-    TRY(mark_path(path, training, rank, "failed"));
-    TRY(mark_path(full_path, training, rank, "full"));
-    const bool full = read_mark(full_path, text, sizeof text);
-    if (!full && !read_mark(path, text, sizeof text))
+    static const save_mark looked_for[] = {MARK_FULL, MARK_FAILED};
+    char path[STATUS_PATH_MAX], done[STATUS_PATH_MAX], name[64];
+    TRY(mark_path(done, training, writer, MARK_DONE));
+    if (read_mark(done, out, size)) {
+        if (!hash_parse(out, &known->digest))
+            return FAIL_IN(ST_IO, done, "it contains \"%s\", which is not a digest", out);
+        train_state_name((state_writer){writer, ranks->writer.ranks}, name);
+        snprintf(known->name, sizeof known->name, "%s/%.48s", FOLDER_TRAINING, name);
+        *out_mark = MARK_DONE;
         return ST_OK;
-    errno =
-        full ? ENOSPC : 0; /* the note then carries the other rank's error, for prune_was_full */
-    return FAIL(ST_IO, "writer %d: %s", rank, *text ? text : "it failed without saying why");
-}
-
-static status wait_one(const together *ranks, const char *training, int rank,
-                       const atomic_bool *leaving, folder_known *out)
-{
-    char path[STATUS_PATH_MAX], digest[HASH_TEXT] = "", name[64];
-    TRY(mark_path(path, training, rank, "done"));
-    for (int64_t begin = clock_ns(), left = 0; access(path, F_OK) != 0;) {
-        int64_t now = clock_ns();
-        TRY(failed_mark(training, rank));
-        if (atomic_load(leaving) && !left)
-            left = now;
-        if (now - begin > MOST_NS || (left && now - left > LEAVING_NS))
-            return FAIL_IN(ST_TIMEOUT, path,
-                           "writer %d has not written its part of the checkpoint within %.0f s",
-                           rank, (double)(now - begin) * 1e-9);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
-    if (!read_mark(path, digest, sizeof digest) || !hash_parse(digest, &out->digest))
-        return FAIL_IN(ST_IO, path, "it contains \"%s\", which is not a digest", digest);
-    train_state_name((state_writer){rank, ranks->writer.ranks}, name);
-    snprintf(out->name, sizeof out->name, "%s/%.48s", FOLDER_TRAINING, name);
-    if (unlink(path) != 0)
-        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
+    for (size_t i = 0; i < sizeof looked_for / sizeof *looked_for; i++) {
+        TRY(mark_path(path, training, writer, looked_for[i]));
+        if (read_mark(path, out, size)) {
+            *out_mark = looked_for[i];
+            return ST_OK;
+        }
+    }
+    snprintf(out, size, "%s", done);
+    *out_mark = MARK_NONE;
     return ST_OK;
 }
 
-status together_wait(const together *ranks, const char *training, const atomic_bool *leaving,
-                     folder_known *out)
+status together_unmark(const char *training, int writer)
 {
-    for (int rank = 1; rank < ranks->writer.ranks; rank++)
-        TRY(wait_one(ranks, training, rank, leaving, &out[rank - 1]));
+    char path[STATUS_PATH_MAX];
+    TRY(mark_path(path, training, writer, MARK_DONE));
+    if (unlink(path) != 0)
+        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     return ST_OK;
 }

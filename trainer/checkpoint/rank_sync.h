@@ -11,8 +11,7 @@
 #ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
 #define TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
 
-#include <stdatomic.h>
-
+#include "trainer/checkpoint/core/save_core.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/train_state.h"
 
@@ -34,13 +33,23 @@ WARN_UNUSED status together_settled(const together *ranks, status mine, int64_t 
 WARN_UNUSED status together_see(const together *ranks, const char *folder, status mine);
 /* Gives all ranks the first one's value. Waits; to be called outside of steps. */
 WARN_UNUSED status together_agree(const together *ranks, int32_t *inout);
-/* Leaves this rank's mark in the folder `training`: outcome says how its part went, and after a
- * failure the last note has the reason. Returns outcome, or the error of leaving the mark. */
-WARN_UNUSED status together_mark(const together *ranks, const char *training, status outcome);
-/* On the first rank: waits for the marks of all other writers and removes them. out [writers - 1]:
- * their training files. Fails as soon as one of them has failed (ST_IO, with its reason), and with
- * ST_TIMEOUT some time after *leaving was set, since a rank that is gone leaves no mark. */
-WARN_UNUSED status together_wait(const together *ranks, const char *training,
-                                 const atomic_bool *leaving, folder_known *out);
+
+/* The files of marks in the folder `training`; which are left and looked for when, and how long one
+ * is waited for, core/save_core.h decides. */
+
+/* The digest of this rank's own training file, as text. */
+WARN_UNUSED status together_digest(const together *ranks, const char *training,
+                                   char out[HASH_TEXT]);
+/* Deletes that file, if it can be deleted. */
+void together_remove_own(const together *ranks, const char *training);
+/* Leaves this rank's mark. */
+WARN_UNUSED status together_mark(const together *ranks, const char *training, save_mark mark,
+                                 const char *text);
+/* Looks for a mark of another writer. out [size]: its text; of MARK_NONE the path of the file that
+ * is waited for. known: of MARK_DONE the writer's training file. */
+WARN_UNUSED status together_look(const together *ranks, const char *training, int writer,
+                                 save_mark *out_mark, char *out, size_t size, folder_known *known);
+/* Deletes the mark of a writer that is done. */
+WARN_UNUSED status together_unmark(const char *training, int writer);
 
 #endif

@@ -6,12 +6,13 @@
  *   begin_folder 1         old checkpoints make room if they must; .step-N.writing is made
  *   take_snapshot          values and moments are copied to host memory; steps go on after that
  *   fill_folder            Hugging Face files, training state, adapters 1, state.json 1
- *   together_mark / _wait  the others say that they are done; the first one waits for that
+ *   marks                  the others say that they are done; the first one waits for that
  *   folder_seal 1          the manifest
- *   folder_commit 1        the rename
+ *   folder_commit_step 1   the rename
  *   prune_by_policy 1      old checkpoints go
  *
- * Everything from fill_folder on runs in the writer's thread, or at once if the options ask for
+ * What follows what from fill_folder on, also after a failure, is decided by core/save_core.h; this
+ * file does it. All of that runs in the writer's thread, or at once if the options ask for
  * no thread. The thread reads `view`: a copy of the registry whose arrays are in the snapshot, read
  * through a stream of a CPU device. */
 #include "trainer/checkpoint/writer.h"
@@ -20,9 +21,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -38,7 +41,8 @@
 #include "trainer/model/lora_params.h"
 #include "trainer/ops/open.h"
 
-enum { BLOCKS = 3 }; /* values and two moments */
+enum { BLOCKS = 3 };        /* values and two moments */
+enum { NAP_NS = 50000000 }; /* between two looks for another rank's mark */
 static const char FILES[] =
     "its checkpoint"; /* what the others are told that this rank waits for */
 
@@ -91,15 +95,7 @@ static status fill_folder(checkpoint_writer *writer, const char *path)
         return ST_OK;
     TRY(adapter_export(&writer->view, writer->view_stream, writer->conf->model_path,
                        (adapter_reader)writer->conf->lora_adapter_for, adapter));
-    TRY(progress_write(&writer->todo, training));
-    folder_known *theirs = calloc((size_t)own.ranks, sizeof *theirs);
-    if (!theirs)
-        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", own.ranks);
-    status st = together_wait(&writer->together, training, &writer->leaving, theirs);
-    if (st == ST_OK)
-        st = folder_seal(path, theirs, own.ranks - 1);
-    free(theirs);
-    return st;
+    return progress_write(&writer->todo, training);
 }
 
 /* Makes the folder that is written into, empty. */
@@ -125,66 +121,107 @@ static status begin_folder(const checkpoint_writer *writer, int64_t step)
     return make_writing(writer, step);
 }
 
-/* On a rank other than the first: writes its part and leaves its mark. */
-static status write_part(checkpoint_writer *writer)
+/* A save under way on this rank. */
+typedef struct saving {
+    checkpoint_writer *writer;
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX]; /* of the folder that is written into */
+    folder_known *theirs;       /* [writers] the training files of the others */
+    char text[STATUS_PATH_MAX]; /* of a mark */
+} saving;
+
+static void warn_if(status st, const char *what)
 {
-    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, writer->folder, writer->todo.step, "writing"));
-    TRY(hf_path(training, path, FOLDER_TRAINING));
-    return together_mark(&writer->together, training, fill_folder(writer, path));
+    if (st != ST_OK)
+        log_warn("%s%s", what, status_text());
 }
 
-/* On the first rank: writes its part, seals and renames. After a failure it removes what was
- * written, so that it does not fill the disk. */
-static status try_writing(checkpoint_writer *writer)
+static bool make_room(const checkpoint_writer *writer)
 {
-    char path[STATUS_PATH_MAX];
-    TRY(folder_step_path(path, writer->folder, writer->todo.step, "writing"));
-    status st = fill_folder(writer, path);
-    if (st == ST_OK)
-        st = folder_commit(writer->folder, writer->todo.step);
-    if (st != ST_OK) {
-        status_note why = *status_last();
-        if (folder_remove(path) != ST_OK)
-            log_warn("%s", status_text());
-        status_set(&why);
-    }
-    return st;
-}
-
-/* After a save that found the disk full: removes the oldest checkpoint. If this rank writes
- * alone, the save is tried again (*out_retry); otherwise the room is for the next save, since the
- * other ranks are done with this one. */
-static status make_room(checkpoint_writer *writer, status st, bool *out_retry)
-{
-    const status_note why = *status_last();
     bool gone = false;
-    *out_retry = false;
-    if (!prune_was_full())
-        return st;
-    if (prune_one(writer->folder, writer->last_step, writer->conf->checkpoint_keep_latest_k,
-                  &gone) != ST_OK)
-        log_warn("no old checkpoint can be removed to make room: %s", status_text());
-    *out_retry = gone && writer->together.writer.ranks == 1 &&
-                 make_writing(writer, writer->todo.step) == ST_OK;
-    status_set(&why);
-    return st;
+    warn_if(
+        prune_one(writer->folder, writer->last_step, writer->conf->checkpoint_keep_latest_k, &gone),
+        "no old checkpoint can be removed to make room: ");
+    return gone;
+}
+
+static void prune_old(const checkpoint_writer *writer)
+{
+    if (prune_by_policy(writer->folder, writer->conf->checkpoint_keep_latest_k) != ST_OK)
+        log_warn("old checkpoints cannot be removed: %s; the next save tries again", status_text());
+}
+
+/* Does what the core answered, on a rank of several. */
+static status do_mark(saving *save, const save_action *action, save_answer *out)
+{
+    const together *ranks = &save->writer->together;
+    out->text = save->text;
+    switch (action->kind) {
+    case SAVE_DIGEST:
+        return together_digest(ranks, save->training, save->text);
+    case SAVE_REMOVE_OWN:
+        together_remove_own(ranks, save->training);
+        return ST_OK;
+    case SAVE_MARK:
+        return together_mark(ranks, save->training, action->mark, action->text);
+    case SAVE_LOOK:
+        return together_look(ranks, save->training, action->writer, &out->mark, save->text,
+                             sizeof save->text, &save->theirs[action->writer - 1]);
+    case SAVE_UNMARK:
+        return together_unmark(save->training, action->writer);
+    default:
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        return ST_OK;
+    }
+}
+
+static status do_action(saving *save, const save_action *action, save_answer *out)
+{
+    checkpoint_writer *const writer = save->writer;
+    switch (action->kind) {
+    case SAVE_FILL:
+        return fill_folder(writer, save->path);
+    case SAVE_SEAL:
+        return folder_seal(save->path, save->theirs, writer->together.writer.ranks - 1);
+    case SAVE_COMMIT:
+        return folder_commit_step(writer->folder, writer->todo.step, action->commit, &out->absent);
+    case SAVE_DISCARD: /* so that it does not fill the disk */
+        warn_if(folder_remove(save->path), "");
+        return ST_OK;
+    case SAVE_MAKE_ROOM:
+        out->gone = make_room(writer);
+        return ST_OK;
+    case SAVE_MAKE_FOLDER:
+        return make_writing(writer, writer->todo.step);
+    case SAVE_PRUNE:
+        prune_old(writer);
+        return ST_OK;
+    default:
+        return do_mark(save, action, out);
+    }
 }
 
 static status write_checkpoint(checkpoint_writer *writer)
 {
-    bool again;
-    if (!writer->together.first)
-        return write_part(writer);
-    status st = try_writing(writer);
-    if (st != ST_OK)
-        st = make_room(writer, st, &again);
-    if (st != ST_OK && again)
-        st = try_writing(writer);
-    TRY(st);
-    if (prune_by_policy(writer->folder, writer->conf->checkpoint_keep_latest_k) != ST_OK)
-        log_warn("old checkpoints cannot be removed: %s; the next save tries again", status_text());
-    return ST_OK;
+    const state_writer own = writer->together.writer;
+    saving save = {.writer = writer};
+    save_core core;
+    save_answer answer = {.now_ns = clock_ns()};
+    TRY(folder_step_path(save.path, writer->folder, writer->todo.step, "writing"));
+    TRY(hf_path(save.training, save.path, FOLDER_TRAINING));
+    save.theirs = calloc((size_t)own.ranks, sizeof *save.theirs);
+    if (!save.theirs)
+        return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", own.ranks);
+    save_core_begin(&core, own.rank, own.ranks, writer->together.first);
+    save_action action = save_core_next(&core, &answer);
+    while (action.kind != SAVE_END) {
+        answer = (save_answer){0};
+        answer.code = do_action(&save, &action, &answer);
+        answer.now_ns = clock_ns();
+        answer.leaving = atomic_load(&writer->leaving);
+        action = save_core_next(&core, &answer);
+    }
+    free(save.theirs);
+    return action.code;
 }
 
 static void save_and_tell(checkpoint_writer *writer)

@@ -33,10 +33,10 @@ static bool is_own_word(const char *why)
     return digits > 0 && strncmp(why + digits, end, sizeof end - 1) == 0;
 }
 
-/* Ends the job with this cause, and on rank 0 tells the others. Only the first cause counts. Before
- * the first step all ranks fail with the same error; if they are on one machine, rank 0 prints it
- * once when it ends, and the others only write it to their logs. */
-static void end_job(link_core *core, const char *why)
+/* Ends the job with this cause, and on rank 0 tells the others, in the words `told`. Only the first
+ * cause counts. Before the first step all ranks fail with the same error; if they are on one
+ * machine, rank 0 prints it once when it ends, and the others only write it to their logs. */
+static void end_job(link_core *core, const char *why, const char *told)
 {
     if (core->over)
         return;
@@ -51,7 +51,7 @@ static void end_job(link_core *core, const char *why)
                                     .hush = core->refused && core->rank != 0});
     for (int i = 0; core->rank == 0 && i < core->n_peers; i++)
         if (core->peer[i].conn >= 0)
-            link_send(core, core->peer[i].conn, CONTROL_LOST, core->lost, strlen(core->lost));
+            link_send(core, core->peer[i].conn, CONTROL_LOST, told, strlen(told));
 }
 
 /* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
@@ -62,15 +62,19 @@ static bool was_still(const link_core *core)
            core->now.ns - core->still_until_ns < STILL_TOLD_NS;
 }
 
+/* The others, if any is left, are told in the same words without "this one". */
 static void end_as_still(link_core *core, const char *who)
 {
-    char why[CONTROL_TEXT_MAX];
-    snprintf(why, sizeof why,
-             "rank %d (%s, pid %u), this one, did nothing for %.1f s because it was stopped "
-             "(SIGSTOP) or "
-             "its machine was; the other ranks, %s among them, have ended without it",
-             core->rank, core->me.host, core->me.pid, (double)core->still_ns * 1e-9, who);
-    end_job(core, why);
+    char why[CONTROL_TEXT_MAX], told[CONTROL_TEXT_MAX];
+    char *const texts[] = {why, told};
+    for (int i = 0; i < 2; i++)
+        snprintf(texts[i], CONTROL_TEXT_MAX,
+                 "rank %d (%s, pid %u)%s did nothing for %.1f s because it was stopped "
+                 "(SIGSTOP) or "
+                 "its machine was; the other ranks, %s among them, have ended without it",
+                 core->rank, core->me.host, core->me.pid, i == 0 ? ", this one," : "",
+                 (double)core->still_ns * 1e-9, who);
+    end_job(core, why, link_keep(core, told));
 }
 
 static void lose_peer(link_core *core, const link_peer *peer, const char *how)
@@ -90,7 +94,7 @@ static void lose_peer(link_core *core, const link_peer *peer, const char *how)
     if (was_still(core))
         end_as_still(core, who);
     else
-        end_job(core, why);
+        end_job(core, why, core->lost);
 }
 
 /* ---- beats ---- */
@@ -151,7 +155,7 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
         return;
     }
     if (kind == CONTROL_LOST)
-        end_job(core, text);
+        end_job(core, text, core->lost);
     else if (kind != CONTROL_BYE)
         lose_peer(core, peer, "breaks the protocol");
     /* Hanging up tells the other end that its last word was received. */

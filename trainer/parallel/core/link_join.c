@@ -218,7 +218,7 @@ void join_connected(link_core *core, int conn)
     link_send(core, conn, CONTROL_HELLO, core->hello, core->hello_size);
     /* Rank 0 answers when all have come, or its own time is up, which began before now. It then
      * says which ranks are missing. */
-    core->deadline_ns = core->now.ns + core->timeout_ns + HELLO_NS;
+    core->deadline_ns = core->now.ns + core->timeout_ns + 2 * HELLO_NS;
 }
 
 void join_message(link_core *core, int conn, rank_link_kind kind, const uint8_t *bytes, size_t size)
@@ -260,15 +260,29 @@ void join_lost(link_core *core, int conn, status code)
         end_failing(core);
 }
 
+/* Rank 0's time is up. Once it gives those that have connected the time to say who they are, and
+ * those at its port if it comes late to see them, because it was stopped. */
+static bool gives_last_call(link_core *core)
+{
+    bool wanted = core->now.ns - core->deadline_ns > RETRY_NS;
+    for (int i = 0; i < core->n_conns; i++)
+        wanted |= core->conn[i].state == CONN_NEW;
+    if (!wanted || core->last_call)
+        return false;
+    core->last_call = true;
+    core->deadline_ns = core->now.ns + HELLO_NS;
+    return true;
+}
+
 void join_time(link_core *core)
 {
     end_late(core);
     if (core->phase == LINK_MEETING && core->now.ns >= core->retry_ns)
         try_again(core);
     else if (core->phase == LINK_MEETING && core->now.ns >= core->deadline_ns) {
-        if (core->rank == 0)
+        if (core->rank == 0 && !gives_last_call(core))
             fail_joining(core, ranks_missing(core));
-        else if (core->peer[0].conn >= 0)
+        else if (core->rank != 0 && core->peer[0].conn >= 0)
             fail_coming(core, FAIL(ST_TIMEOUT, "the other end does not answer"));
     }
     if (core->phase == LINK_FAILING)

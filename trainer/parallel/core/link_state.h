@@ -55,6 +55,7 @@ struct link_core {
     link_phase phase;
     link_now now;
     int64_t deadline_ns; /* of joining */
+    bool last_call;      /* rank 0's deadline was put off once */
     int64_t retry_ns;    /* when rank 0 is tried again; INT64_MAX: not now */
     int here;            /* how many ranks have come */
     status code;         /* why joining failed, with `why` */
