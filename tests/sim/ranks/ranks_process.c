@@ -158,6 +158,9 @@ static void do_action(world *all, int rank, const link_action *action)
         sim_log_tell(&all->log, all->now_ns, "rank %d has joined", rank);
         if (memcmp(action->bytes, "0123456789abcdef", 16) != 0)
             world_broken(all, "rank %d was given another id than rank 0's", rank);
+        for (int i = 0; i < all->size; i++)
+            if (faults_find(all, FAULT_OPTIONS, i))
+                world_broken(all, "ranks %d and %d have joined with different options", rank, i);
         work_begin(all, rank);
         break;
     case LINK_FAILED:
@@ -244,6 +247,7 @@ static int free_conn(const process *at)
 void process_reach(world *all, int rank)
 {
     process *const at = &all->rank[rank];
+    at->missed_reach = at->stopped;
     if (!process_runs(all, rank))
         return;
     const bool silent = at->cut || all->rank[0].cut || all->rank[0].lost_power;
@@ -305,6 +309,7 @@ void process_leave(world *all, int rank, const char *failed)
 {
     process *const at = &all->rank[rank];
     at->work = WORK_LEAVES;
+    at->left_well = failed == NULL;
     at->waits = false;
     if (failed)
         snprintf(at->words, sizeof at->words, "rank %d failed: %s", rank, failed);
@@ -327,6 +332,13 @@ void process_continue(world *all, int rank)
     if (process_runs(all, rank)) {
         link_core_time(at->core, now_of(all, rank));
         after_event(all, rank);
+    }
+    if (at->missed_reach)
+        process_reach(all, rank);
+    if (process_runs(all, rank) && at->saving.missed) {
+        at->saving.missed = false;
+        saves_go_on(all, rank, at->saving.wish);
+        work_saved(all, rank);
     }
     if (process_runs(all, rank) && at->missed_work) {
         at->missed_work = false;

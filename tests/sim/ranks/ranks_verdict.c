@@ -12,6 +12,10 @@
 
 #include "tests/sim/ranks/ranks_world.h"
 
+/* The longest that a save takes, with its tails; and that a rank waits for those of ranks that are
+ * gone. */
+static const int64_t SAVE_NS = 60 * SECOND, MARKS_NS = 35 * SECOND;
+
 static int64_t longest(const world *all, fault_kind kind)
 {
     int64_t most = 0;
@@ -28,7 +32,8 @@ static int64_t work_ns(const world *all)
     int64_t step = 256 * all->compute_ns + 2 * MS;
     if (step > all->call_ns / 4)
         step = all->call_ns / 4;
-    return all->steps * (step + longest(all, FAULT_SLOW) + SECOND) + 2 * longest(all, FAULT_ROWS);
+    return all->steps * (step + longest(all, FAULT_SLOW) + SECOND + SAVE_NS) +
+           2 * longest(all, FAULT_ROWS);
 }
 
 int64_t verdict_deadline(const world *all)
@@ -48,7 +53,7 @@ int64_t verdict_deadline(const world *all)
     /* Until the work would have ended, a fault may still lie ahead of its rank. */
     if (!all->fatal)
         last += work_ns(all);
-    return (last > start ? last : start) + joining + loss + call;
+    return (last > start ? last : start) + joining + loss + call + SAVE_NS + MARKS_NS;
 }
 
 /* ---- faults ---- */
@@ -142,27 +147,34 @@ static bool is_cause(const world *all, int rank, bool joining)
            (all->guilty[rank] || (joining && all->rank[rank].ended && !all->rank[rank].well));
 }
 
-/* Whether all ranks of a list like " 1 3" are causes. */
-static bool list_is_cause(const world *all, const char *list, bool joining)
+/* How many ranks of a list like " 1 3" are causes; *out_named: how many it has. */
+static int causes_of(const world *all, const char *list, bool joining, int *out_named)
 {
-    int named = 0;
+    int causes = 0;
+    *out_named = 0;
     while (*list == ' ' && list[1] >= '0' && list[1] <= '9') {
         char *end;
-        if (!is_cause(all, (int)strtol(list, &end, 10), joining))
-            return false;
-        named++;
+        causes += is_cause(all, (int)strtol(list, &end, 10), joining);
+        (*out_named)++;
         list = end;
     }
-    return named > 0;
+    return causes;
 }
 
 /* Whether the words name a cause, and no other rank. */
 static bool names_cause(const world *all, const char *words, bool joining)
 {
-    static const char lists[][16] = {"from ranks", ": ranks", ": rank"};
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        const char *list = strstr(words, lists[i]);
-        if (list && list_is_cause(all, list + strlen(lists[i]), joining))
+    static const char late[] = "from ranks", *const missing[] = {": ranks", ": rank"};
+    int named = 0;
+    const char *list = strstr(words, late);
+    /* a call names all that have not come, also those that wait for rows, if nobody says that any
+     * more
+     */
+    if (list && causes_of(all, list + strlen(late), joining, &named) > 0)
+        return true;
+    for (size_t i = 0; i < 2; i++) {
+        list = strstr(words, missing[i]);
+        if (list && causes_of(all, list + strlen(missing[i]), joining, &named) == named && named)
             return true;
     }
     const char *at = strstr(words, "rank ");
@@ -203,12 +215,17 @@ void verdict_process(world *all, int rank)
         any |= all->guilty[i];
     if (at->well && at->step <= all->steps)
         world_broken(all, "rank %d ends well in step %d of %d", rank, at->step, all->steps);
+    for (int i = 0; i < all->size && at->well && rank == 0; i++)
+        if (!all->rank[i].left_well)
+            world_broken(all, "rank 0 ends well, and rank %d has not done its work", i);
     if (at->well)
         return;
     if (!any)
         world_broken(all, "rank %d ends though nothing happened to any rank: %s", rank, at->words);
-    else if (named_itself(all, rank) && !all->guilty[rank])
-        world_broken(all, "rank %d, which was not stopped, names itself: %s", rank, at->words);
+    else if (named_itself(all, rank) &&
+             (!all->guilty[rank] || at->still_ns < all->silence_ns * 3 / 4))
+        world_broken(all, "rank %d, which was not stopped for long, names itself: %s", rank,
+                     at->words);
     else if (!is_disturbed(all, rank) && !names_cause(all, at->words, !at->joined))
         world_broken(all, "rank %d names another than the culprit: %s", rank, at->words);
     else

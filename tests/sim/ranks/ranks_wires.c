@@ -1,7 +1,7 @@
-/* ranks_wires.c: connections as TCP gives them: bytes in order, or the end; nothing at all while a
- * machine is cut off, and what was sent meanwhile once it is not. A process that closes while
- * there are bytes that it has not read resets the connection, which may take with it what it sent
- * last. */
+/* ranks_wires.c: connections as TCP gives them: bytes in order, cut and joined anyhow, or the end;
+ * nothing at all while a machine is cut off, and what was sent meanwhile once it is not. A process
+ * that closes while there are bytes that it has not read resets the connection, which may take with
+ * it what it sent last. */
 #include "tests/sim/ranks/ranks_world.h"
 
 #include <stdlib.h>
@@ -67,8 +67,13 @@ int wires_connect(world *all, int rank)
 void wires_send(world *all, int wire, int end, const void *bytes, size_t size)
 {
     wire_end *const from = end_of(all, wire, end);
-    if (from->open && !from->finished)
-        put_segment(all, wire, !end, bytes, size, false);
+    const size_t cut =
+        sim_random_chance(&all->wires, 1, 6) ? sim_random_below(&all->wires, size) : 0;
+    if (!from->open || from->finished)
+        return;
+    if (cut > 0)
+        put_segment(all, wire, !end, bytes, cut, false);
+    put_segment(all, wire, !end, (const char *)bytes + cut, size - cut, false);
 }
 
 void wires_finish(world *all, int wire, int end)
@@ -119,7 +124,26 @@ static bool is_cut(const world *all, const wire_end *end)
     return end->rank >= 0 && (all->rank[end->rank].cut || all->rank[end->rank].lost_power);
 }
 
-/* Gives one segment to the process. A process that has closed its end answers bytes by a reset. */
+/* What has arrived comes in one read, as far as it fits into READ_MOST bytes. */
+static segment *join_segments(const world *all, wire_end *from)
+{
+    enum { READ_MOST = 2048 };
+    segment *got = take_segment(from);
+    while (got->size > 0 && from->first && from->first->at_ns <= all->now_ns &&
+           from->first->size > 0 && got->size + from->first->size <= READ_MOST) {
+        segment *next = take_segment(from);
+        segment *both = realloc(got, sizeof *got + got->size + next->size);
+        if (!both)
+            abort();
+        memcpy(both->bytes + both->size, next->bytes, next->size);
+        both->size += next->size;
+        free(next);
+        got = both;
+    }
+    return got;
+}
+
+/* Gives a read to the process. A process that has closed its end answers bytes by a reset. */
 static void give_segment(world *all, int wire, int end, const segment *got)
 {
     wire_end *const to = end_of(all, wire, end);
@@ -148,7 +172,7 @@ void wires_deliver(world *all, int wire, int end)
             return;
         if (has_process && to->open && (!process_runs(all, to->rank) || to->conn < 0))
             return; /* the system keeps it */
-        segment *got = take_segment(to);
+        segment *got = join_segments(all, to);
         give_segment(all, wire, end, got);
         free(got);
     }

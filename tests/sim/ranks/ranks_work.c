@@ -1,6 +1,8 @@
 /* ranks_work.c: what a rank does besides watching the others: steps, in each of which it computes,
- * now and then waits for rows, and makes a collective call that all ranks make. It stands for the
- * engines' wait (trainer/parallel/mpi_exchange.c) and for the steps around it. */
+ * now and then waits for rows, and makes a collective call that all ranks make; now and then a
+ * checkpoint is saved, which takes two more calls and goes on beside the next steps. It stands for
+ * the engines' wait (trainer/parallel/mpi_exchange.c), the steps around it and the beginning of a
+ * save (trainer/checkpoint/writer.c). */
 #include <string.h>
 
 #include "tests/sim/ranks/ranks_world.h"
@@ -19,12 +21,64 @@ static int64_t look_ns(const world *all)
     return part < 500 * MS ? part : 500 * MS;
 }
 
+static call_state *call_of(world *all, int rank)
+{
+    const process *at = &all->rank[rank];
+    return &all->call[at->step * CALLS + at->part];
+}
+
+static void enter_call(world *all, int rank)
+{
+    process *const at = &all->rank[rank];
+    call_state *const call = call_of(all, rank);
+    at->work = WORK_CALLS;
+    at->call = call_deadline_begin(all->now_ns, all->call_ns);
+    call->came[rank] = true;
+    call->n_came++;
+    sim_log_note(&all->log, all->now_ns, 111, rank, (uint64_t)(at->step * CALLS + at->part));
+    wish(all, rank, look_ns(all));
+    work_look(all);
+}
+
+/* Waits for the save under way, or goes on with work_saved at once. */
+static void await_save(world *all, int rank)
+{
+    all->rank[rank].work = WORK_WAITS_SAVE;
+    all->rank[rank].waits = true;
+    work_saved(all, rank);
+}
+
+/* The rank's work has failed. */
+static void fail_work(world *all, int rank, const char *why)
+{
+    process *const at = &all->rank[rank];
+    const size_t length = strnlen(why, sizeof at->reason - 1);
+    memcpy(at->reason, why, length);
+    at->reason[length] = 0;
+    at->leaves = at->leaves_badly = at->saving.leaving = true;
+    await_save(all, rank);
+}
+
+void work_saved(world *all, int rank)
+{
+    process *const at = &all->rank[rank];
+    if (at->work != WORK_WAITS_SAVE || at->saving.busy || !process_runs(all, rank))
+        return;
+    at->waits = false;
+    if (at->leaves_badly)
+        process_leave(all, rank, at->reason);
+    else
+        enter_call(all, rank);
+}
+
 static void begin_step(world *all, int rank)
 {
     process *const at = &all->rank[rank];
     at->step++;
+    at->part = 0;
     if (at->step > all->steps) {
-        process_leave(all, rank, NULL);
+        at->leaves = true;
+        await_save(all, rank);
         return;
     }
     sim_log_note(&all->log, all->now_ns, 110, rank, (uint64_t)at->step);
@@ -42,17 +96,27 @@ static void begin_step(world *all, int rank)
     wish(all, rank, computes + (slow ? slow->for_ns : 0));
 }
 
-static void enter_call(world *all, int rank)
+/* A call has completed. */
+static void end_call(world *all, int rank)
 {
     process *const at = &all->rank[rank];
-    call_state *const call = &all->call[at->step];
-    at->work = WORK_CALLS;
-    at->call = call_deadline_begin(all->now_ns, all->call_ns);
-    call->came[rank] = true;
-    call->n_came++;
-    sim_log_note(&all->log, all->now_ns, 111, rank, (uint64_t)at->step);
-    wish(all, rank, look_ns(all));
-    work_look(all);
+    const bool saves = all->save_every > 0 && at->step % all->save_every == 0;
+    if (at->leaves) { /* a slow one has something to do at its end, too */
+        const fault *slow = faults_find(all, FAULT_SLOW, rank);
+        at->work = WORK_COMPUTES;
+        wish(all, rank, slow ? slow->for_ns : 0);
+    } else if (at->part == 0 && saves) {
+        at->part = 1;
+        await_save(all, rank);
+    } else if (at->part == 1) {
+        at->part = 2;
+        at->work = WORK_MAKES_FOLDER;
+        wish(all, rank, rank == 0 ? sim_random_tail(&all->works, MS, 20 * MS) : 1000);
+    } else {
+        if (at->part == 2)
+            saves_begin(all, rank);
+        begin_step(all, rank);
+    }
 }
 
 static void end_computing(world *all, int rank)
@@ -62,11 +126,13 @@ static void end_computing(world *all, int rank)
     const fault *hangs = faults_find(all, FAULT_HANGS, rank);
     at->waits = false;
     if (at->lost[0]) { /* it looks before it calls */
-        process_leave(all, rank, at->lost);
+        fail_work(all, rank, at->lost);
+    } else if (at->leaves) {
+        process_leave(all, rank, NULL);
     } else if (fails && fails->step == at->step) {
         all->guilty[rank] = all->fatal = true;
         all->disturbed_ns = all->now_ns;
-        process_leave(all, rank, "a NaN");
+        fail_work(all, rank, "a NaN");
     } else if (hangs && hangs->step == at->step) {
         all->guilty[rank] = all->fatal = true;
         all->disturbed_ns = all->now_ns;
@@ -81,23 +147,23 @@ static void end_computing(world *all, int rank)
 static void fail_late(world *all, int rank)
 {
     char words[256];
-    const call_state *call = &all->call[all->rank[rank].step];
+    const call_state *call = call_of(all, rank);
     int used = snprintf(words, sizeof words, "no answer within %.1f s from ranks",
                         (double)all->call_ns * 1e-9);
     for (int i = 0; i < all->size && used < (int)sizeof words - 16; i++)
         if (!call->came[i] || (i != rank && (all->rank[i].cut || all->rank[i].lost_power)))
             used += snprintf(words + used, sizeof words - (size_t)used, " %d", i);
-    process_leave(all, rank, words);
+    fail_work(all, rank, words);
 }
 
 static void look_at_call(world *all, int rank)
 {
     process *const at = &all->rank[rank];
-    const call_state *call = &all->call[at->step];
+    const call_state *call = call_of(all, rank);
     if (call->complete && all->now_ns >= call->complete_ns && !at->cut)
-        begin_step(all, rank);
+        end_call(all, rank);
     else if (at->lost[0])
-        process_leave(all, rank, at->lost);
+        fail_work(all, rank, at->lost);
     else if (call_deadline_passed(&at->call, all->now_ns,
                                   at->waits || link_core_others_wait(at->core)))
         fail_late(all, rank);
@@ -129,12 +195,17 @@ void work_go_on(world *all, int rank, uint64_t wished)
         begin_step(all, rank);
     else if (at->work == WORK_COMPUTES || at->work == WORK_WAITS_ROWS)
         end_computing(all, rank);
+    else if (at->work == WORK_MAKES_FOLDER) {
+        if (rank == 0)
+            saves_make_folder(all, at->step);
+        enter_call(all, rank);
+    }
 }
 
 void work_look(world *all)
 {
-    for (int step = 1; step <= all->steps; step++) {
-        call_state *const call = &all->call[step];
+    for (int number = 0; number < (all->steps + 2) * CALLS; number++) {
+        call_state *const call = &all->call[number];
         bool cut = false;
         if (call->complete || call->n_came < all->size)
             continue;
@@ -145,7 +216,7 @@ void work_look(world *all)
         call->complete = true;
         call->complete_ns = all->now_ns + sim_random_tail(&all->works, 10000, MS);
         for (int i = 0; i < all->size; i++)
-            if (all->rank[i].work == WORK_CALLS && all->rank[i].step == step)
+            if (all->rank[i].work == WORK_CALLS && call_of(all, i) == call)
                 world_put(all, call->complete_ns, SIM_WORK, i, all->rank[i].work_wish);
     }
 }

@@ -52,14 +52,18 @@ static void draw_world(world *all, uint64_t seed)
         rank->clock_from = sim_random_between(&shape, 0, SECOND * 1000000);
         rank->clock_ppm = sim_random_between(&shape, -300, 300);
     }
+    all->save_every = (int)sim_random_below(&shape, 4);
     faults_draw(all, &faults);
+    saves_prepare(all);
 }
 
 static void tell_world(const world *all)
 {
-    sim_log_tell(&all->log, 0, "%d ranks, %d steps, silence %g s, joining %g s, calls %g s%s",
-                 all->size, all->steps, all->silence_s, all->timeout_s,
-                 (double)all->call_ns / (double)SECOND, all->one_machine ? ", one machine" : "");
+    sim_log_tell(
+        &all->log, 0,
+        "%d ranks, %d steps, a checkpoint every %d, silence %g s, joining %g s, calls %g s%s",
+        all->size, all->steps, all->save_every, all->silence_s, all->timeout_s,
+        (double)all->call_ns / (double)SECOND, all->one_machine ? ", one machine" : "");
     for (int i = 0; i < all->n_faults; i++)
         sim_log_tell(&all->log, 0, "fault: rank %d %s at %.3f s for %.3f s, step %d",
                      all->fault[i].rank, faults_name(all->fault[i].kind),
@@ -84,6 +88,10 @@ static void give(world *all, const sim_event *event)
         break;
     case SIM_WORK:
         work_go_on(all, event->who, (uint64_t)event->word);
+        break;
+    case SIM_SAVE:
+        saves_go_on(all, event->who, (uint64_t)event->word);
+        work_saved(all, event->who);
         break;
     case SIM_FAULT:
         faults_begin(all, event->who);

@@ -11,10 +11,18 @@
 #include "tests/sim/common/sim_main.h"
 #include "tests/sim/common/sim_queue.h"
 #include "tests/sim/common/sim_random.h"
+#include "trainer/checkpoint/core/save_core.h"
 #include "trainer/parallel/core/call_deadline.h"
 #include "trainer/parallel/core/link_core.h"
 
-enum { RANKS_MOST = 48, STEPS_MOST = 12, WIRES_MOST = 512, FAULTS_MOST = 3 };
+enum {
+    RANKS_MOST = 48,
+    STEPS_MOST = 12,
+    WIRES_MOST = 512,
+    FAULTS_MOST = 3,
+    FOLDERS_MOST = 48,
+    CALLS = 3
+};
 #define MS     INT64_C(1000000)
 #define SECOND (INT64_C(1000) * MS)
 
@@ -24,6 +32,7 @@ typedef enum sim_kind {
     SIM_REACH,    /* a rank tries to reach rank 0 */
     SIM_ARRIVE,   /* the next segment of a wire arrives; who: wire * 2 + direction */
     SIM_WORK,     /* a rank's work goes on; word: of which wish */
+    SIM_SAVE,     /* an action of a save has ended; word: of which wish */
     SIM_FAULT,    /* who: number of the fault */
     SIM_MEND,     /* the fault ends */
     SIM_STRANGER, /* someone who is no rank connects, or goes on */
@@ -66,9 +75,41 @@ typedef enum work_state {
     WORK_WAITS_ROWS,
     WORK_CALLS,
     WORK_HANGS,
+    WORK_WAITS_SAVE, /* for its own save before this one, or before it leaves */
+    WORK_MAKES_FOLDER,
     WORK_LEAVES,
     WORK_OVER
 } work_state;
+
+/* ---- checkpoints ---- */
+
+/* A folder of a checkpoint, whatever its name is: what every rank wrote into it. */
+typedef struct save_folder {
+    bool used, sealed;
+    bool part[RANKS_MOST], torn[RANKS_MOST]; /* its file is there; and is not all written */
+    uint64_t digest[RANKS_MOST], seal[RANKS_MOST];
+    save_mark mark[RANKS_MOST];
+    char text[RANKS_MOST][80]; /* of the marks */
+} save_folder;
+
+typedef struct sim_disk {
+    save_folder folder[FOLDERS_MOST];
+    int named[STEPS_MOST + 1], writing[STEPS_MOST + 1], trash[STEPS_MOST + 1]; /* -1: none */
+    int last;       /* the step of the last whole checkpoint; 0: none */
+    bool exchanges; /* its file system can exchange two names */
+} sim_disk;
+
+/* A save on one rank. */
+typedef struct save_state {
+    save_core core;
+    save_action action; /* that is under way */
+    bool busy, missed;  /* its action ended while the process was stopped */
+    bool leaving;
+    int step;
+    uint64_t wish, files;
+    uint64_t known[RANKS_MOST]; /* digests from the others' marks */
+    char text[80];
+} save_state;
 
 typedef struct process {
     int64_t start_ns;
@@ -87,12 +128,17 @@ typedef struct process {
     int wire_of[RANKS_MOST + LINK_STRANGERS]; /* by conn; -1: none */
     int64_t reach_until;                      /* local */
     work_state work;
+    save_state saving;
+    int part;                  /* of its step: which of the CALLS comes next */
+    bool leaves, leaves_badly; /* it waits for its save before */
+    char reason[512];
     bool waits, joined;
+    bool left_well; /* its work was done when it left */
     int step;
     call_deadline call;
-    int64_t stopped_at, still_ns; /* when it was stopped; for how long the last time */
-    int64_t lost_at;              /* when `lost` was heard */
-    bool missed_work;             /* its work was due while it was stopped */
+    int64_t stopped_at, still_ns;   /* when it was stopped; for how long the last time */
+    int64_t lost_at;                /* when `lost` was heard */
+    bool missed_work, missed_reach; /* these were due while it was stopped */
 } process;
 
 /* ---- what goes wrong ---- */
@@ -130,7 +176,8 @@ typedef struct call_state {
 } call_state;
 
 typedef struct world {
-    int size, steps;
+    int size, steps, save_every; /* 0: no checkpoints */
+    sim_disk disk;
     double silence_s, timeout_s;
     int64_t silence_ns, call_ns, compute_ns; /* call_ns: how long a call may take */
     int64_t latency_ns;
@@ -138,7 +185,7 @@ typedef struct world {
     process rank[RANKS_MOST];
     tcp_wire wire[WIRES_MOST];
     int n_wires;
-    call_state call[STEPS_MOST + 1];
+    call_state call[(STEPS_MOST + 2) * CALLS];
     fault fault[FAULTS_MOST];
     int n_faults;
     int stranger; /* what it does; its wire is stranger_wire */
@@ -201,8 +248,19 @@ bool process_runs(const world *all, int rank);
 
 void work_begin(world *all, int rank);
 void work_go_on(world *all, int rank, uint64_t wish);
+/* An action of the rank's save has ended. */
+void work_saved(world *all, int rank);
 /* Looks at calls that may complete now. */
 void work_look(world *all);
+
+/* ---- ranks_saves.c ---- */
+
+void saves_prepare(world *all);
+/* The first rank makes the folder that is written into, empty. */
+void saves_make_folder(world *all, int step);
+/* A rank begins its part of its step's checkpoint. */
+void saves_begin(world *all, int rank);
+void saves_go_on(world *all, int rank, uint64_t wish);
 
 /* ---- ranks_fault_plan.c ---- */
 
