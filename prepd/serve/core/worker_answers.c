@@ -275,9 +275,9 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
         return ST_OK;
     }
     end_work(state, worker);
-    if (solo != LEASE_NO_ITEM)
+    if (solo != LEASE_NO_ITEM && !missed)
         lease_solo_done(&state->book, leased);
-    else
+    else /* a worker that could not open the file has not tried the item */
         lease_book_return(&state->book, leased);
     dismiss_if_blind(state, worker, missed);
     return ST_OK;

@@ -1,0 +1,76 @@
+/* Test of worker_answers.c: a remote worker that misses a file which the daemon has. */
+#include "prepd/serve/core/dispatch_state.h"
+#include "tests/harness.h"
+#include "tests/sim/prepd/expected.h"
+#include "tests/unit/prepd/serve/still_world.h"
+
+static sight see_it(void *shell, const source *section, const char *file, int64_t *out_size)
+{
+    (void)shell, (void)file;
+    index_image image;
+    index_image_get(section->index, 0, &image);
+    *out_size = image.file_bytes;
+    return SIGHT_THERE;
+}
+
+static void stat_it(void *shell, const source *section, int64_t image, int64_t *out_bytes,
+                    int64_t *out_mtime_ns)
+{
+    index_image record;
+    (void)shell;
+    index_image_get(section->index, image, &record);
+    *out_bytes = record.file_bytes;
+    *out_mtime_ns = record.mtime_ns;
+}
+
+/* The item that a lease tries alone has killed a worker. One that cannot open its file has not
+ * tried it, so the item is still tried alone, and what it did before still counts. */
+static void test_answer_failed__a_missing_file_tries_nothing(void **unused)
+{
+    (void)unused;
+    static dispatch state;
+    static consumer_seat consumer;
+    const sim_data_rules rules = {.n_pictures = 1, .n_samples = 2, .longest_text = 10};
+    worker_seat worker = {.number = 1, .proved = true, .fresh = true};
+    json_value *said = NULL;
+    static const char text[] =
+        "{\"samples\":[{\"id\":0,\"cause\":\"no such file\",\"missing\":\"0.jpg\"}]}";
+    lease *leased = NULL;
+    int64_t poison;
+    sim_data data;
+    sim_data_init(&data, &rules, harness_seed());
+    state = (dispatch){.outside = still_world(), .seats = &worker, .n_seats = 1};
+    state.outside.look_at = see_it;
+    state.outside.stat_image = stat_it;
+    state.train = (source){.of = &state, .data = &data.base, .index = reference_index(&data)};
+    consumer.src = &state.train;
+    arena_init(&state.scratch, 0);
+    lease_book_init(&state.book, 2);
+    assert_ok(lease_new(&state.book, LEASE_ROW, &consumer, 0, (const int64_t[]){0, 1}, 2, &leased));
+    for (int death = 0; death < LEASE_MAX_LOSSES + 1; death++) {
+        lease_on(leased, 0);
+        assert_int_equal(lease_lost(&state.book, leased, LOSS_CRASH, &poison), LEASE_AGAIN);
+        assert_ptr_equal(lease_book_take(&state.book, true), leased);
+    }
+    assert_int_equal(lease_solo_item(leased), 0);
+    worker.work = leased;
+    assert_ok(json_parse(text, sizeof text - 1, "text", &said));
+    assert_ok(answer_failed(&state, &worker, &(frame){.row = leased->number}, said, "worker"));
+    assert_ptr_equal(state.book.lost, leased);
+    assert_int_equal(lease_solo_item(leased), 0);
+    assert_int_equal(leased->solo_deaths, 1);
+    assert_int_equal(state.train.bad.n_entries, 0);
+    lease_free(&leased);
+    json_free(&said);
+    arena_done(&state.scratch);
+    index_free(&state.train.index);
+    sim_data_done(&data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answer_failed__a_missing_file_tries_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
