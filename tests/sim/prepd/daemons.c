@@ -34,7 +34,7 @@ void daemon_start(simulation *sim, int number)
 {
     sim_daemon *daemon = &sim->daemon[number];
     const daemon_place place = {
-        .pid = 1000 + number, .host = "host0", .cpus = 2, .build = sim_build};
+        .pid = 1000 + number, .host = "host0", .cpus = 2, .build = sim_build, .secret = sim->seed};
     const outside world = daemon_world(daemon);
     daemon->sim = sim;
     daemon->number = number;

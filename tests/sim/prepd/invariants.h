@@ -12,6 +12,10 @@ void sim_break(simulation *sim, const char *format, ...) __attribute__((format(p
  * blamed who is not to blame. */
 void check_daemon(simulation *sim, const sim_daemon *daemon);
 
+/* Whether a worker has in work what it answers now; then one that breaks the protocol must go. */
+bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link);
+void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link);
+
 /* A row goes out: never more bytes under way than the rank has granted, or a single row. */
 void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, int64_t bytes);
 /* A row has come: it is the one that must come next, and holds what the plan says. */

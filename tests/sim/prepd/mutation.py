@@ -1,6 +1,6 @@
 """mutation.py: builds the simulator of the dispatcher with changed sources of its core, and plays schedules until they are found.
 
-Used by tests/sim/mutant and tests/sim/drawn_mutants. Needs a build tree (build/, or $TESSERA_BUILD) in which sim_prepd is built.
+Used by tests/sim/mutant and tests/sim/mutants. Needs a build tree (build/, or $TESSERA_BUILD) in which sim_prepd is built.
 """
 import os
 import re
@@ -38,7 +38,7 @@ def objects():
 
 def compile_one(path, source, out, above):
     """Compiles a source; above: folders that are looked at before the tree. None, or what the compiler says."""
-    flags = ["-DTESSERA_VERSION=\"0.1.0\"", "-D_GNU_SOURCE", "-O2", "-w", "-Werror=incompatible-pointer-types",
+    flags = ["-DTESSERA_VERSION=\"0.1.0\"", "-D_GNU_SOURCE", "-O2", "-Werror=incompatible-pointer-types",
              "-Werror=int-conversion", "-fno-strict-aliasing", "-std=gnu11",
              f"-ffile-prefix-map={os.path.dirname(source)}/="]
     done = subprocess.run([os.environ.get("CC", "cc"), *flags, *[f"-I{folder}" for folder in above], f"-I{ROOT}", "-c", source,
@@ -46,6 +46,7 @@ def compile_one(path, source, out, above):
     return None if done.returncode == 0 else done.stderr
 
 
+# Memory that is lost is found at the end of a portion of schedules (LeakSanitizer).
 def build(changed, folder):
     """Builds the simulator with the changed files, a dict of path to text. Returns the program; None if that does not compile."""
     headers = any(path.endswith(".h") for path in changed)
@@ -65,7 +66,7 @@ def build(changed, folder):
         made.append(out)
     program = os.path.join(folder, "sim")
     rest = [] if headers else objects()
-    done = subprocess.run([os.environ.get("CC", "cc"), *made, *rest, *link_libraries(), "-o", program], capture_output=True, text=True)
+    done = subprocess.run([os.environ.get("CC", "cc"), *made, *rest, *link_libraries(), "-fsanitize=leak", "-o", program], capture_output=True, text=True)
     return program if done.returncode == 0 else None
 
 

@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 
 static const int64_t NEVER = INT64_MAX;
 enum {
     PEER_BYTES = 5,  /* of a routing id: a zero and a number */
+    BREACH = -1,     /* the word of a message that breaks the protocol */
     MOST_UNREAD = 2, /* rows that a clogged link still takes */
 };
 
@@ -96,6 +98,11 @@ static wire_msg *make_json(int kind, uint64_t row, const char *json)
 void link_say(simulation *sim, int number, int kind, uint64_t row, const char *json)
 {
     send_up(sim, number, make_json(kind, row, json), 0);
+}
+
+void link_breach(simulation *sim, int number, int kind, uint64_t row, const char *json)
+{
+    send_up(sim, number, make_json(kind, row, json), BREACH);
 }
 
 void link_give_back(simulation *sim, int number, int64_t bytes)
@@ -193,9 +200,12 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
     sim_daemon *to = &sim->daemon[link->daemon];
     if (link->cut || !link->served || !to->listens)
         return;
-    if (event->word && sim->rank[link->who]->link == event->who)
+    if (event->word > 0 && sim->rank[link->who]->link == event->who)
         sim->rank[link->who]->under_way -= event->word;
+    const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link);
     daemon_message(to, link, event->data);
+    if (must_go)
+        check_has_gone(sim, to, link);
 }
 
 void link_event(simulation *sim, const sim_event *event)

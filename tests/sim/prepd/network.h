@@ -12,6 +12,8 @@ int link_open(simulation *sim, end_kind kind, int who, int daemon, door at, int6
 void link_send_up(simulation *sim, int link, wire_msg *message);
 /* The same for a message of JSON. */
 void link_say(simulation *sim, int link, int kind, uint64_t row, const char *json);
+/* A worker says what no worker says, of which the invariants hear when it arrives. */
+void link_breach(simulation *sim, int link, int kind, uint64_t row, const char *json);
 /* A rank gives credit back, of which the invariants hear when it arrives. */
 void link_give_back(simulation *sim, int link, int64_t bytes);
 /* Sends to the far end, as outside.send. TIMEOUT only for rows and the end. */

@@ -34,6 +34,7 @@ static void draw_options(sim_random *luck, conf *out)
     out->data_quarantine_limit = 100;
     out->prepd_workers = PICK(luck, -1, 1, 1, 2, 2, 3, 5);
     out->prepd_sample_timeout = (double)PICK(luck, 1, 3, 10);
+    out->prepd_audit = (double)PICK(luck, 0, 0, 1, 4) / 4;
     out->prepd_solo_deaths = PICK(luck, 1, 2, 2, 2, 3);
     out->prepd_recycle_leases = PICK(luck, 3, 20, 100000, 100000);
     out->prepd_buffer_bytes = PICK(luck, 1 << 21, 1 << 23, (int64_t)1 << 32);

@@ -63,6 +63,14 @@ static const char *cause_of(text_fate fate)
     return causes[fate];
 }
 
+static const char *const prompts[] = {"", "answer briefly", "answer at length"};
+
+static void add_turn(sim_sample *to, int role, bool trained, part *parts, int32_t count)
+{
+    to->turns[to->n_turns++] =
+        (turn){.role = role, .trained = trained, .parts = parts, .n_parts = count};
+}
+
 /* Writes the turns of a sample: its pictures and a question, then the answer; or one plain text. */
 static void write_turns(sim_sample *out)
 {
@@ -71,17 +79,15 @@ static void write_turns(sim_sample *out)
     for (int32_t i = 0; i < out->n_shown; i++)
         parts[count++] = (part){.image = i};
     parts[count++] = (part){out->question, (int64_t)strlen(out->question), -1};
-    out->turns[0] = (turn){.role = out->plain ? ROLE_ASSISTANT : ROLE_USER,
-                           .trained = out->plain,
-                           .parts = parts,
-                           .n_parts = count};
-    out->n_turns = 1;
+    if (out->system > 0) {
+        out->told[0] = (part){prompts[out->system], (int64_t)strlen(prompts[out->system]), -1};
+        add_turn(out, ROLE_SYSTEM, false, out->told, 1);
+    }
+    add_turn(out, out->plain ? ROLE_ASSISTANT : ROLE_USER, out->plain, parts, count);
     if (out->plain)
         return;
     parts[count] = (part){out->answer, (int64_t)strlen(out->answer), -1};
-    out->turns[1] =
-        (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = parts + count, .n_parts = 1};
-    out->n_turns = 2;
+    add_turn(out, ROLE_ASSISTANT, true, parts + count, 1);
 }
 
 /* Tokens that come before what tells the sample from its neighbours. */
@@ -116,6 +122,8 @@ static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
     sim_sample *out = &data->sample[number];
     out->fate = draw_text_fate(luck, rules);
     out->plain = sim_random_chance(luck, (uint64_t)rules->plain, 1000);
+    if (!out->plain && sim_random_chance(luck, 1, 3))
+        out->system = (int)sim_random_between(luck, 1, 2);
     const bool shows = !out->plain && data->n_pictures > 0 &&
                        !sim_random_chance(luck, (uint64_t)rules->without_picture, 1000);
     /* Questions on one picture are neighbours now and then and far apart at other times. */
@@ -138,14 +146,16 @@ static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
 
 static bool same_pictures(const sim_sample *one, const sim_sample *other)
 {
-    bool same = one->n_shown == other->n_shown;
+    bool same =
+        one->n_shown == other->n_shown && (one->n_shown == 0 || one->system == other->system);
     for (int32_t i = 0; same && i < one->n_shown; i++)
         same = one->shows[i] == other->shows[i];
     return same;
 }
 
 /* The sample that this one's beginning is compared with: the last before it that shows the same
- * pictures, or a text directly before a text. Samples that no worker looks at are no neighbours.
+ * pictures after the same prompt, or a text directly before a text. Samples that no worker looks at
+ * are no neighbours.
  */
 static int64_t find_neighbour(const sim_data *data, int64_t number)
 {
@@ -174,7 +184,8 @@ static void find_beginnings(sim_data *data, const sim_data_rules *rules)
         if (before < 0 || data->sample[before].record.cause)
             continue; /* a refused neighbour is none */
         own->begins.before = i - before;
-        own->begins.agrees = common_tokens(own, rules);
+        own->begins.agrees =
+            own->system == data->sample[before].system ? common_tokens(own, rules) : 0;
     }
 }
 

@@ -45,12 +45,14 @@ typedef struct sim_sample {
     int32_t shows[MOST_SHOWN]; /* [n_shown] pictures */
     int32_t n_shown;
     bool plain;
+    int system; /* 0: none; otherwise which of two system prompts it begins with */
     text_fate fate;
     index_sample record;    /* its cause is set where the index refuses it */
     index_beginning begins; /* zeros unless the data set has beginnings */
     char question[24], answer[24], name[16];
     part parts[MOST_TURN_PARTS + 1];
-    turn turns[2];
+    part told[1]; /* of the system prompt */
+    turn turns[3];
     int32_t n_turns;
 } sim_sample;
 

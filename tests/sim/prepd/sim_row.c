@@ -99,23 +99,13 @@ static void put_doc(uint8_t *to, const sim_row_doc *doc, row_lie lie)
     memcpy(to, word, sizeof word);
 }
 
-wire_msg *sim_row_make(const json_value *lease, row_lie lie)
+/* Fills the block of a row. */
+static void put_block(const json_value *lease, row_lie lie, uint8_t *block)
 {
     const json_value *docs = json_find(lease, "docs");
-    const size_t n_docs = json_count(docs), files = json_count(json_find(lease, "files")),
-                 size = (2 + ROW_WORDS * n_docs) * sizeof(uint64_t);
-    frame head = {.kind = KIND_ROW,
-                  .row = (uint64_t)json_int(json_find(lease, "row"), 0),
-                  .block_bytes = size,
-                  .n_images = (uint32_t)(files < MOST_PARTS ? files : MOST_PARTS)};
-    head.image_bytes = (uint64_t)head.n_images * PART_BYTES;
-    uint8_t header[FRAME_BYTES], *block;
-    uint64_t turns = 0, words[2] = {lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
-    wire_msg *made;
-    frame_encode(&head, header);
-    if (wire_msg_new(&made) != ST_OK || wire_msg_add(made, header, sizeof header) != ST_OK ||
-        wire_msg_add_space(made, size, &block) != ST_OK)
-        abort();
+    const size_t n_docs = json_count(docs);
+    const uint64_t words[2] = {lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
+    uint64_t turns = 0;
     memcpy(block, words, sizeof words);
     block += sizeof words;
     for (size_t i = 0; i < n_docs; i++, block += ROW_WORDS * sizeof(uint64_t)) {
@@ -123,6 +113,28 @@ wire_msg *sim_row_make(const json_value *lease, row_lie lie)
         read_doc(lease, json_item(docs, i), &turns, &doc);
         put_doc(block, &doc, i == 0 ? lie : ROW_TRUE);
     }
+}
+
+wire_msg *sim_row_make(const json_value *lease, row_lie lie)
+{
+    const size_t n_docs = json_count(json_find(lease, "docs")),
+                 files = json_count(json_find(lease, "files")),
+                 size = (2 + ROW_WORDS * n_docs) * sizeof(uint64_t);
+    frame head = {.kind = KIND_ROW,
+                  .row = (uint64_t)json_int(json_find(lease, "row"), 0),
+                  .block_bytes = size,
+                  .n_images = (uint32_t)(files < MOST_PARTS ? files : MOST_PARTS)};
+    uint8_t header[FRAME_BYTES] = {0}, *block;
+    wire_msg *made;
+    if (wire_msg_new(&made) != ST_OK || wire_msg_add(made, header, sizeof header) != ST_OK ||
+        wire_msg_add_space(made, size, &block) != ST_OK)
+        abort();
+    put_block(lease, lie, block);
+    head.image_bytes = (uint64_t)head.n_images * PART_BYTES;
+    head.digest = hash_bytes(block, size);
+    frame_encode(&head, header);
+    if (wire_msg_set(made, 0, header, sizeof header) != ST_OK)
+        abort();
     add_pictures(made, head.n_images);
     return made;
 }

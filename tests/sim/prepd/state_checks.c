@@ -100,6 +100,37 @@ static void check_seat(simulation *sim, const worker_seat *seat)
         sim_break(sim, "worker %d works and has not proved what it is", number);
 }
 
+static const worker_seat *seat_of(const sim_daemon *daemon, const sim_link *link)
+{
+    const worker_seat *seat = daemon->state->seats;
+    while (seat && seat->peer.connection != link->peer.connection)
+        seat = seat->next;
+    return seat;
+}
+
+bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link)
+{
+    const worker_seat *seat = seat_of(daemon, link);
+    return seat && seat->work && seat->work->owner && !daemon->state->stopping &&
+           seat->work->number == sim->worker[link->who]->job.number &&
+           !peer_limits_ignores(&daemon->state->peer_limits, &link->peer);
+}
+
+void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link)
+{
+    if (daemon->state && !daemon->stopping && seat_of(daemon, link))
+        sim_break(sim, "worker %d broke the protocol and is still there", link->who);
+}
+
+/* Only pictures with a warning count as damaged. */
+static void check_damaged(simulation *sim, const sim_data *data, const quarantine *list)
+{
+    for (int64_t i = 0; i < list->n_entries; i++)
+        if (data->picture[list->entry[i].sample].fate != PICTURE_FINE)
+            sim_break(sim, "picture %lld counts as damaged, and nobody has said so",
+                      (long long)list->entry[i].sample);
+}
+
 void check_daemon(simulation *sim, const sim_daemon *daemon)
 {
     const dispatch *state = daemon->state;
@@ -115,6 +146,8 @@ void check_daemon(simulation *sim, const sim_daemon *daemon)
         check_seat(sim, seat);
     check_list(sim, &sim->data[0], &state->train.bad);
     check_list(sim, &sim->data[1], &state->eval.bad);
+    check_damaged(sim, &sim->data[0], &state->train.damaged);
+    check_damaged(sim, &sim->data[1], &state->eval.damaged);
     check_build(sim, &state->train, &leases);
     check_build(sim, &state->eval, &leases);
 }

@@ -158,31 +158,49 @@ static bool answer_failures(simulation *sim, const sim_worker *worker)
     return count > 0;
 }
 
-/* How the worker changes this row. Nobody lies twice about the samples of one row: what is refused
- * from two workers is taken for the consumer's fault. */
+/* How the worker changes this row. Nobody lies twice about one row: what is refused from two
+ * workers is taken for the consumer's fault, and what two workers make alike for true. */
 static row_lie choose_lie(simulation *sim, const sim_worker *worker)
 {
     const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
     if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
-        !sim_random_chance(&sim->lies, 1, 4))
+        sim->n_lied == MOST_LIED || !sim_random_chance(&sim->lies, 1, 4))
         return ROW_TRUE;
-    if (worker->bent == BENT_LIES_ROWS)
-        return ROW_LIES_CONTENT;
     for (int i = 0; i < sim->n_lied; i++)
         if (sim->lied[i] == row)
             return ROW_TRUE;
-    if (sim->n_lied == MOST_LIED)
-        return ROW_TRUE;
     sim->lied[sim->n_lied++] = row;
-    return ROW_LIES_IDS;
+    return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
+}
+
+/* A third of the pictures that can be decoded come with a warning. */
+static bool is_damaged(const simulation *sim, const sim_data *data, int32_t picture)
+{
+    return data->picture[picture].fate == PICTURE_FINE &&
+           sim_random_mix(sim->seed + (uint64_t)picture) % 3 == 0;
+}
+
+/* Says where the time went, and which pictures were damaged. */
+static void tell_stages(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    const sim_data *data = job_data(sim, job);
+    const sim_sample *own =
+        job->n_items > 0 && job->item[0] >= 0 ? &data->sample[job->item[0]] : NULL;
+    char json[200] = "{\"item\":-1,\"stage_ns\":[1000,2000,3000],\"cache\":[1,2]}";
+    if (own && own->n_shown > 0 && is_damaged(sim, data, own->shows[0]))
+        snprintf(json, sizeof json,
+                 "{\"item\":-1,\"stage_ns\":[1000],\"damaged\":[{\"id\":%lld,\"image\":0,"
+                 "\"warning\":\"is cut off\"}]}",
+                 (long long)job->item[0]);
+    link_say(sim, worker->link, KIND_ON, job->number, json);
 }
 
 static void answer_row_of(simulation *sim, const sim_worker *worker)
 {
     const sim_job *job = &worker->job;
     const row_lie lie = choose_lie(sim, worker);
-    link_say(sim, worker->link, KIND_ON, job->number,
-             "{\"item\":-1,\"stage_ns\":[1000,2000,3000],\"cache\":[1,2]}");
+    tell_stages(sim, worker);
     if (!answer_failures(sim, worker))
         link_send_up(sim, worker->link, sim_row_make(job->said, lie));
 }
@@ -192,25 +210,38 @@ void work_breach(simulation *sim, int number)
     const sim_worker *worker = sim->worker[number];
     const sim_job *job = &worker->job;
     const bool is_row = job->kind == LEASE_ROW;
+    char json[160];
     sim_log_tell(&sim->log, sim->now_ns, "worker %d breaks the protocol", number);
-    switch (sim_random_below(&sim->lies, 5)) {
+    switch (sim_random_below(&sim->lies, 6)) {
     case 0:
-        link_say(sim, worker->link, KIND_ON, job->number, "{\"item\":987654321}");
+        link_breach(sim, worker->link, KIND_ON, job->number, "{\"item\":987654321}");
         break;
     case 1:
-        link_say(sim, worker->link, is_row ? KIND_RECORDS : KIND_FAILED, job->number,
-                 is_row ? "{\"records\":[]}" : "{\"samples\":[{\"id\":0,\"cause\":\"x\"}]}");
+        link_breach(sim, worker->link, is_row ? KIND_RECORDS : KIND_FAILED, job->number,
+                    is_row ? "{\"records\":[]}" : "{\"samples\":[{\"id\":0,\"cause\":\"x\"}]}");
         break;
     case 2:
-        link_say(sim, worker->link, is_row ? KIND_FAILED : KIND_RECORDS, job->number,
-                 is_row ? "{\"samples\":[{\"id\":987654321,\"cause\":\"x\"}]}"
-                        : "{\"records\":[{}]}");
+        link_breach(sim, worker->link, is_row ? KIND_FAILED : KIND_RECORDS, job->number,
+                    is_row ? "{\"samples\":[{\"id\":987654321,\"cause\":\"x\"}]}"
+                           : "{\"records\":[{}]}");
         break;
     case 3:
-        link_say(sim, worker->link, KIND_HELLO, 0, "{}");
+        link_breach(sim, worker->link, KIND_HELLO, 0, "{}");
+        break;
+    case 4:
+        if (is_row) { /* damage in a picture that the sample does not have */
+            snprintf(json, sizeof json,
+                     "{\"item\":-1,\"stage_ns\":[1],\"damaged\":[{\"id\":%lld,\"image\":%d,"
+                     "\"warning\":\"w\"}]}",
+                     (long long)lease_sample(job->item[0]),
+                     sim_random_chance(&sim->lies, 1, 2) ? -1 : MOST_SHOWN);
+            link_breach(sim, worker->link, KIND_ON, job->number, job->n_items ? json : "x");
+            break;
+        }
+        link_breach(sim, worker->link, KIND_TERMS, 0, "{}");
         break;
     default:
-        link_say(sim, worker->link, KIND_ON, job->number, "no JSON");
+        link_breach(sim, worker->link, KIND_ON, job->number, "no JSON");
     }
 }
 
