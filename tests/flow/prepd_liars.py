@@ -11,7 +11,7 @@ import numpy as np
 import zmq
 
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
-from prepd_workers import JOIN, LEASE, joining, message
+from prepd_workers import FAILED, JOIN, LEASE, answer, joining, message
 
 sys.path.insert(0, os.path.join(os.environ["TESSERA_SOURCE"], "proto"))
 import client  # noqa: E402
@@ -44,8 +44,11 @@ class Liar:
             if kind == ERROR:
                 self.words = bytes(body[0]).decode()
             if said.get("kind") == "row":
-                s.send_multipart(self.false_row(said["row"]))
+                s.send_multipart(self.answer_to(head, said))
         context.destroy(0)
+
+    def answer_to(self, head, said):
+        return self.false_row(said["row"])
 
     def false_row(self, number):
         header, *rest = next(parts for at, parts in self.rows if at != number)
@@ -73,6 +76,14 @@ class BadMemory(Liar):
         pixels = [client.image(p, grid)[1] for p, grid in zip(rest[1:], row["grid_thw"])]
         row = dict(row, pixels=np.concatenate(pixels))
         return [head_of(header, number, client.digest_of(row)), *rest]
+
+
+class Pessimist(Liar):
+    """It says of the first sample of every lease that it cannot be decoded."""
+
+    def answer_to(self, head, said):
+        number, = struct.unpack_from("<Q", head, 8)
+        return answer(FAILED, number, {"samples": [{"id": said["docs"][0]["id"], "cause": "a lie"}]})
 
 
 def head_of(header, number, digest=None):
@@ -146,4 +157,25 @@ def a_bit_that_is_flipped():
             print(f"{said['rows_audited']} rows were made alike by two workers before the one with bad memory was found", flush=True)
 
 
-main(a_row_that_was_not_ordered, a_bit_that_is_flipped)
+def healthy_samples_stay():
+    """What a worker says of a sample is tried by another one, and by a third, which the daemon starts."""
+    with Folder(images=24, **{"prepd.workers": 1}) as f:
+        run("record", "-c", f.config, "--steps", "12", "--out", f.file("rows.rec"))
+        honest = [client.digest_of(row) for row in client.replay(f.file("rows.rec"))]
+        with Daemon(f.config) as d:
+            endpoint = "ipc://" + f.file("d.sock")
+            liar = Pessimist(endpoint + ".workers", joining(f), [])
+            wait_for(lambda: len(status(f)["workers"]) == 2, "it has joined")
+            rows = client.connect(endpoint, timeout=20.0, credit_bytes=4 << 20)
+            got = [client.digest_of(row) for row, _ in zip(rows, honest)]
+            wait_for(lambda: liar.words, "it is told why")
+            check("cannot be decoded" in liar.words and "two others found that it can" in liar.words, liar.words)
+            liar.end()
+            rows.close()
+            said = status(f)
+            check(got == honest and said["train"]["quarantined_count"] == 0, f"a healthy sample is in quarantine: {said['train']}")
+            check(said["audit_deviants"] == 1, str(said))
+            check("another local worker is started to decide" in d.said(), d.said()[-2000:])
+
+
+main(a_row_that_was_not_ordered, healthy_samples_stay, a_bit_that_is_flipped)

@@ -39,9 +39,8 @@ static bool has_made(const row_audit *audit, uint64_t number)
 static const worker_seat *other_worker(const dispatch *state, const row_audit *audit, bool apart)
 {
     const worker_seat *other = state->seats;
-    while (other &&
-           (!other->proved || other->ended || other->lost_ns || has_made(audit, other->number) ||
-            (apart && strcmp(other->host, audit->host[0]) == 0)))
+    while (other && (!seat_can_work(state, other) || has_made(audit, other->number) ||
+                     (apart && strcmp(other->host, audit->host[0]) == 0)))
         other = other->next;
     return other;
 }
@@ -132,15 +131,6 @@ static void dismiss_deviant(dispatch *state, const lease *leased, int place, has
     seat_dismiss(state, worker, "its row differs from what others made");
 }
 
-/* A worker that was started to decide is not needed any more. */
-static void send_third_home(dispatch *state)
-{
-    if (!state->third_worker)
-        return;
-    state->third_worker = false;
-    local_scale(state, state->local.target - 1);
-}
-
 /* The second row has come, or the third: whether two agree. The good one becomes *out. */
 static bool settle(dispatch *state, lease *leased, const worker_seat *worker, wire_msg *made,
                    wire_msg **out)
@@ -155,7 +145,7 @@ static bool settle(dispatch *state, lease *leased, const worker_seat *worker, wi
         *out = take_made(audit, k);
         wire_msg_free(&made);
         state->counts.audited++;
-        send_third_home(state);
+        local_third_done(state);
         for (int other = 0; other < audit->count; other++)
             if (other != k)
                 dismiss_deviant(state, leased, other, digest);
@@ -168,7 +158,7 @@ static bool settle(dispatch *state, lease *leased, const worker_seat *worker, wi
                  "%s is sent. Is the memory of these machines sound?",
                  (unsigned long long)leased->row, AUDIT_TRIES, (int)worker->pid, worker->host);
     *out = made;
-    send_third_home(state);
+    local_third_done(state);
     return true;
 }
 
@@ -245,13 +235,11 @@ void audits_go_on(dispatch *state)
             give_up(state, leased);
             return; /* the consumer may have gone, and its leases with it */
         }
-        if (state->draining || state->third_worker)
+        if (!local_call_third(state))
             continue;
         outside_warn(&state->outside,
                      "audit: row %llu came out differently from two workers; another local worker "
                      "is started to decide",
                      (unsigned long long)leased->row);
-        state->third_worker = true;
-        local_scale(state, state->local.target + 1);
     }
 }

@@ -221,7 +221,7 @@ typedef struct serve_counts {
     uint64_t leases_lost, crashes, timeouts, outside, breaches;
     uint64_t audited, unaudited; /* rows drawn for the audit: made alike by two workers; not
                                     compared, since there was no second worker */
-    uint64_t deviants;           /* workers that the audit found to make other rows */
+    uint64_t deviants;           /* workers that said or made something else than two others */
     int64_t stage_ns[N_STAGES];  /* of all workers */
     int64_t longest_turn_ns; /* the longest turn of the loop, during which no peer is answered */
     uint64_t rows_at_tick;
@@ -271,7 +271,7 @@ struct dispatch {
     breaches breaches;
     refusal refusals[MAX_REFUSALS]; /* a ring */
     unsigned next_refusal;
-    bool third_worker; /* one more local worker was started, to decide in an audit */
+    bool third_worker; /* one more local worker was started, to decide between two others */
     int64_t started_ns, ticked_ns;
 };
 
@@ -371,6 +371,19 @@ void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could 
 /* The row of this lease is good. Takes the lease and the message, which has its tag. */
 void consumer_take_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *made);
 
+/* sample_failures.c */
+/* The worker says that an item of its row lease cannot be decoded. */
+WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
+                                const worker_seat *worker);
+/* The worker has decoded the item that it was to try alone. */
+void failure_denied(lease *lease, const worker_seat *worker);
+/* Whether this worker may try the item of which others have said that it cannot be decoded. */
+bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
+/* Quarantines what is decided, and has the next item tried alone. The lease is in the book. */
+void failures_settle(dispatch *dispatch, lease *lease);
+/* Decides where whoever could be asked has left; has a worker started where two disagree. */
+void failures_go_on(dispatch *dispatch);
+
 /* audit.c */
 /* A worker has made the row of this lease: its consumer gets it, or another worker makes it as
  * well. Takes the lease and the message's parts, unless it fails. */
@@ -392,7 +405,9 @@ WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, con
 /* seats.c */
 worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer);      /* NULL if there is none */
 worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL: it has left */
-worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid);                /* a local one; NULL */
+/* Whether the worker may be given work: it is there, has shown what it is and is not held off. */
+bool seat_can_work(const dispatch *dispatch, const worker_seat *worker);
+worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
@@ -497,6 +512,9 @@ WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const worker_seat 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);
 void local_scale(dispatch *dispatch, int target);
+/* Starts one more local worker, to decide where two others disagree; false if one was started. */
+bool local_call_third(dispatch *dispatch);
+void local_third_done(dispatch *dispatch);     /* it is not needed any more */
 void local_follow_options(dispatch *dispatch); /* as many as prepd.workers says */
 void local_joined(dispatch *dispatch, pid_t pid);
 void local_begun(dispatch *dispatch, pid_t pid);

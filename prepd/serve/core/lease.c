@@ -41,6 +41,12 @@ void lease_free(lease **leased)
     free((*leased)->branches);
     free((*leased)->untried);
     free((*leased)->tag);
+    while ((*leased)->failures) {
+        failure *told = (*leased)->failures;
+        (*leased)->failures = told->next;
+        free(told->cause);
+        free(told);
+    }
     for (int i = 0; (*leased)->audit && i < (*leased)->audit->count; i++)
         wire_msg_free(&(*leased)->audit->made[i]);
     free((*leased)->audit);
@@ -69,11 +75,17 @@ void lease_book_return(lease_book *book, lease *leased)
     *at = leased;
 }
 
+/* Whether only a worker that has done nothing yet may do the lease. */
+static bool needs_fresh(const lease *leased)
+{
+    return leased->solo && !leased->asking;
+}
+
 static lease *take_first(lease_book *book, bool solo, lease_filter may, const void *user)
 {
     for (lease **at = &book->lost; *at; at = &(*at)->next) {
         lease *leased = *at;
-        if (leased->solo != solo || !may(user, leased))
+        if (needs_fresh(leased) != solo || !may(user, leased))
             continue;
         *at = leased->next;
         leased->next = NULL;
@@ -103,7 +115,7 @@ lease *lease_book_take(lease_book *book, bool fresh)
 bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user)
 {
     for (const lease *leased = book->lost; leased; leased = leased->next)
-        if ((fresh || !leased->solo) && may(user, leased))
+        if ((fresh || !needs_fresh(leased)) && may(user, leased))
             return true;
     return false;
 }
@@ -111,7 +123,7 @@ bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const 
 bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user)
 {
     for (const lease *leased = book->lost; leased; leased = leased->next)
-        if (leased->solo && may(user, leased))
+        if (needs_fresh(leased) && may(user, leased))
             return true;
     return false;
 }
@@ -200,7 +212,7 @@ static void end_solo(lease *leased)
     free(leased->untried);
     leased->untried = NULL;
     leased->n_untried = 0;
-    leased->solo = false;
+    leased->solo = leased->asking = false;
     leased->solo_deaths = 0;
     leased->losses = 0;
     leased->suspect = LEASE_NO_ITEM;
@@ -233,6 +245,23 @@ static void begin_solo(lease *leased)
     leased->solo = true;
     leased->untried = order;
     leased->n_untried = count;
+}
+
+void lease_try_alone(lease *leased, int64_t item)
+{
+    int64_t *order = calloc(1, sizeof(*order));
+    if (!order)
+        return; /* without memory the lease simply stays whole */
+    end_solo(leased);
+    *order = item;
+    leased->solo = leased->asking = true;
+    leased->untried = order;
+    leased->n_untried = 1;
+}
+
+void lease_end_alone(lease *leased)
+{
+    end_solo(leased);
 }
 
 static bool is_own_doing(loss how)

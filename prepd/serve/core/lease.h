@@ -74,6 +74,19 @@ static inline int64_t lease_sample(int64_t item)
     return item < 0 ? ~item : item;
 }
 
+/* What workers say of a sample of a row: that it cannot be decoded, or that it can
+ * (sample_failures.c). */
+enum { FAILURE_VOTES = 3 };
+typedef struct failure {
+    int64_t item;
+    char *cause;                /* as the first one told it; owned */
+    char host[64];              /* of the first one */
+    uint64_t by[FAILURE_VOTES]; /* [n_votes] worker_seat.number; each votes once */
+    bool failed[FAILURE_VOTES]; /* what it says */
+    int n_votes;
+    struct failure *next;
+} failure;
+
 /* What came of a row that is made more than once (audit.c): the messages of the workers that have
  * made it. */
 enum { AUDIT_TRIES = 3 };
@@ -102,12 +115,14 @@ typedef struct lease {
     int losses;        /* by a worker's own doing, since the last verdict */
     int64_t suspect;   /* the item last reported in work, or LEASE_NO_ITEM */
     bool solo;         /* items are being tried one by one */
+    bool asking;       /* solo, to hear what another worker says: none has died of it */
     int64_t *untried;  /* [n_untried] items still to be tried, the next one first; owned */
     int64_t n_untried;
     int solo_deaths; /* workers that died of untried[0] alone */
     int rounds;      /* how often the lease has gone solo */
     lease_claim claim[LEASE_MAX_CLAIMS];
     int n_claims;      /* if there are two, they differ */
+    failure *failures; /* LEASE_ROW: samples that workers could not decode; owned */
     bool audited;      /* LEASE_ROW: two workers have made it alike */
     row_audit *audit;  /* LEASE_ROW, kept to be made again; owned; NULL for most */
     uint64_t bad_mark; /* LEASE_ROW: which of its documents were quarantined when it was given */
@@ -165,6 +180,10 @@ bool lease_has(const lease *lease, int64_t item);
  * is further in the lease than before, which happens at most n_items times, whatever is reported.
  */
 bool lease_on(lease *lease, int64_t item);
+
+/* Has one item tried alone, by a worker that need not be fresh. */
+void lease_try_alone(lease *lease, int64_t item);
+void lease_end_alone(lease *lease); /* the lease is whole again */
 
 /* The worker that had the lease has gone. Queues the lease at the front and says whether an item is
  * poison now. */

@@ -117,7 +117,7 @@ static bool may_take(const void *asker, const lease *leased)
 {
     const claim_asker *who = (const claim_asker *)asker;
     return claim_may_take(asker, leased) && audit_may_take(who->dispatch, who->worker, leased) &&
-           !index_build_waits(leased);
+           failure_may_try(who->dispatch, who->worker, leased) && !index_build_waits(leased);
 }
 
 static bool may_be_tried(const void *user, const lease *leased)
@@ -257,6 +257,7 @@ static void give_claims(dispatch *state)
 void seats_schedule(dispatch *state)
 {
     audits_go_on(state);
+    failures_go_on(state);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
         if (!worker->work && worker->local && !worker->ended &&

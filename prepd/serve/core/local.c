@@ -162,6 +162,23 @@ void local_tick(dispatch *state, int64_t now)
     }
 }
 
+bool local_call_third(dispatch *state)
+{
+    if (state->third_worker || state->draining)
+        return false;
+    state->third_worker = true;
+    local_scale(state, state->local.target + 1);
+    return true;
+}
+
+void local_third_done(dispatch *state)
+{
+    if (!state->third_worker)
+        return;
+    state->third_worker = false;
+    local_scale(state, state->local.target - 1);
+}
+
 void local_follow_options(dispatch *state)
 {
     local_scale(state, wanted(state));

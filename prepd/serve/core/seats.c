@@ -31,6 +31,12 @@ worker_seat *seat_of_number(const dispatch *state, uint64_t number)
     return worker;
 }
 
+bool seat_can_work(const dispatch *state, const worker_seat *worker)
+{
+    return worker->proved && !worker->ended && !worker->lost_ns &&
+           (worker->local || !breach_is_held(&state->breaches, worker->from, state->now_ns));
+}
+
 static void remove_seat(dispatch *state, worker_seat *worker)
 {
     worker_seat **at = &state->seats;

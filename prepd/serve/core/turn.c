@@ -42,7 +42,7 @@ static void tick_core(dispatch *state)
 
 /* Whether no work is left. Rows that were made have been sent, as far as their
  * consumers take them. Index records that wait to be confirmed are not waited for, since the
- * workers that could confirm them may have left; nor is a row that two workers made differently,
+ * workers that could confirm them may have left; nor is a row that workers disagree on,
  * which its consumer gets from the next daemon. */
 static bool is_drained(const dispatch *state)
 {
@@ -50,7 +50,7 @@ static bool is_drained(const dispatch *state)
         if (worker->work)
             return false;
     const lease *leased = state->book.lost;
-    while (leased && (leased->n_claims > 0 || leased->audit))
+    while (leased && (leased->n_claims > 0 || leased->audit || leased->failures))
         leased = leased->next;
     return !leased;
 }

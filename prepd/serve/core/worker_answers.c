@@ -30,6 +30,14 @@ static lease *end_work(dispatch *state, worker_seat *worker)
     return leased;
 }
 
+/* The worker has made the one sample that it was to try alone, without harm. */
+static void tried_alone(dispatch *state, lease *leased, const worker_seat *worker)
+{
+    failure_denied(leased, worker);
+    lease_solo_done(&state->book, leased);
+    failures_settle(state, leased);
+}
+
 status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_msg *message,
                   const char *name)
 {
@@ -53,7 +61,7 @@ status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_
     if (!leased->owner)
         lease_free(&leased); /* its consumer has left */
     else if (lease_solo_item(leased) != LEASE_NO_ITEM)
-        lease_solo_done(&state->book, leased);
+        tried_alone(state, leased, worker);
     else if (audit_made(state, leased, worker, message) != ST_OK)
         dispatch_fail(state, status_last()->code);
     return ST_OK;
@@ -234,8 +242,8 @@ static status check_failed(const lease *leased, const json_value *said, const ch
     return ST_OK;
 }
 
-/* Handles FAILED: quarantines the samples that could not be decoded, of a prefix all branches. A
- * file that only this worker misses is the worker's fault. */
+/* Handles FAILED: samples that the worker could not decode, of a prefix all branches
+ * (sample_failures.c). A file that only this worker misses is the worker's fault. */
 status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
                      const json_value *said, const char *name)
 {
@@ -267,8 +275,9 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
         worker->missing_files += seen == SIGHT_THERE;
         missed = seen == SIGHT_THERE ? missing : missed;
         trouble = seen == SIGHT_TROUBLE ? missing : trouble;
-        if (seen == SIGHT_GONE)
-            seats_condemn(state, leased, item, json_text(json_find(value, "cause"), ""));
+        if (seen == SIGHT_GONE &&
+            failure_told(leased, item, json_text(json_find(value, "cause"), ""), worker) != ST_OK)
+            dispatch_fail(state, ST_NO_MEMORY);
     }
     if (trouble) {
         lost_in_trouble(state, worker, trouble);
@@ -280,6 +289,7 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
     else /* a worker that could not open the file has not tried the item */
         lease_book_return(&state->book, leased);
     dismiss_if_blind(state, worker, missed);
+    failures_settle(state, leased);
     return ST_OK;
 }
 

@@ -1,0 +1,178 @@
+/* sample_failures.c: a sample of which a worker says that it cannot be decoded.
+ *
+ * That is a claim. Another process tries the sample alone, on another host where there is one,
+ * before the sample is quarantined. Where the two disagree a third decides, and the one that stands
+ * alone is dismissed: a worker must not be able to take samples out of a training by its word. What
+ * the only worker says counts at once, since there is no other to ask. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prepd/serve/core/dispatch_state.h"
+
+/* How many of the first `count` voters say that the sample cannot be decoded. */
+static int count_failed(const failure *told)
+{
+    int count = 0;
+    for (int k = 0; k < told->n_votes; k++)
+        count += told->failed[k];
+    return count;
+}
+
+static bool has_voted(const failure *told, uint64_t number)
+{
+    bool voted = false;
+    for (int k = 0; k < told->n_votes; k++)
+        voted |= told->by[k] == number;
+    return voted;
+}
+
+/* A worker that can be asked next; NULL if there is none. `apart`: on another host than the first.
+ */
+static const worker_seat *next_voter(const dispatch *state, const failure *told, bool apart)
+{
+    const worker_seat *other = state->seats;
+    while (other && (!seat_can_work(state, other) || has_voted(told, other->number) ||
+                     (apart && strcmp(other->host, told->host) == 0)))
+        other = other->next;
+    return other;
+}
+
+static void add_vote(failure *told, const worker_seat *worker, bool failed)
+{
+    if (has_voted(told, worker->number) || told->n_votes == FAILURE_VOTES)
+        return;
+    told->by[told->n_votes] = worker->number;
+    told->failed[told->n_votes++] = failed;
+}
+
+bool failure_may_try(const dispatch *state, const worker_seat *worker, const lease *leased)
+{
+    const failure *told = leased->failures;
+    if (!told || lease_solo_item(leased) != told->item)
+        return true;
+    return !has_voted(told, worker->number) &&
+           (strcmp(worker->host, told->host) != 0 || !next_voter(state, told, true));
+}
+
+status failure_told(lease *leased, int64_t item, const char *cause, const worker_seat *worker)
+{
+    failure **at = &leased->failures;
+    while (*at && (*at)->item != item)
+        at = &(*at)->next;
+    if (!*at) {
+        failure *told = (failure *)calloc(1, sizeof *told);
+        if (told)
+            told->cause = strdup(cause);
+        if (!told || !told->cause) {
+            free(told);
+            return FAIL(ST_NO_MEMORY, "no memory for the failure of a sample");
+        }
+        told->item = item;
+        snprintf(told->host, sizeof told->host, "%s", worker->host);
+        *at = told;
+    }
+    add_vote(*at, worker, true);
+    return ST_OK;
+}
+
+void failure_denied(lease *leased, const worker_seat *worker)
+{
+    if (leased->failures && lease_solo_item(leased) == leased->failures->item)
+        add_vote(leased->failures, worker, false);
+}
+
+/* Dismisses those that said (`failed`) what the others deny. */
+static void dismiss_voters(dispatch *state, const failure *told, bool failed)
+{
+    for (int k = 0; k < told->n_votes; k++) {
+        worker_seat *worker = seat_of_number(state, told->by[k]);
+        if (!worker || told->failed[k] != failed)
+            continue;
+        const status st = FAIL(ST_PROTOCOL,
+                               "a worker (pid %d on %s) said that sample %lld %s (\"%s\"), and two "
+                               "others found that it %s: it is dismissed",
+                               (int)worker->pid, worker->host, (long long)lease_sample(told->item),
+                               failed ? "cannot be decoded" : "can be decoded", told->cause,
+                               failed ? "can" : "cannot");
+        state->counts.deviants++;
+        outside_warn(&state->outside, "worker dismissed: %s", status_text());
+        if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
+            outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+        seat_dismiss(state, worker, "its word about a sample is false");
+    }
+}
+
+/* Takes the first failure off the lease. */
+static failure *take_first(lease *leased)
+{
+    failure *told = leased->failures;
+    leased->failures = told->next;
+    return told;
+}
+
+static void free_failure(failure *told)
+{
+    free(told->cause);
+    free(told);
+}
+
+/* Whether all that the item stands for is in quarantine, by what was found in another row. */
+static bool is_known_bad(const lease *leased, int64_t item)
+{
+    int64_t id;
+    for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
+        if (!quarantine_find(&lease_source(leased)->bad, id))
+            return false;
+    return true;
+}
+
+/* Whether the first failure of the lease is decided, as it then says. */
+static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad)
+{
+    const failure *told = leased->failures;
+    const int failed = count_failed(told), fine = told->n_votes - failed;
+    *out_bad = failed > fine;
+    if (failed > 1 || fine > 1 || is_known_bad(leased, told->item))
+        return true;
+    /* Decoders may differ, or there is no other to be asked. */
+    return failed > fine &&
+           (state->options->prepd_mixed_workers || !next_voter(state, told, false));
+}
+
+void failures_settle(dispatch *state, lease *leased)
+{
+    bool bad;
+    while (leased->failures && is_decided(state, leased, &bad)) {
+        failure *told = take_first(leased);
+        if (told->n_votes == FAILURE_VOTES)
+            local_third_done(state);
+        if (bad)
+            seats_condemn(state, leased, told->item, told->cause);
+        if (count_failed(told) > 1 || !bad)
+            dismiss_voters(state, told, !bad);
+        free_failure(told);
+    }
+    if (leased->failures && !leased->solo)
+        lease_try_alone(leased, leased->failures->item);
+}
+
+void failures_go_on(dispatch *state)
+{
+    for (lease *leased = state->book.lost; leased; leased = leased->next) {
+        if (!leased->failures)
+            continue;
+        const failure *told = leased->failures;
+        bool bad;
+        if (is_decided(state, leased, &bad)) { /* whoever could be asked has left */
+            lease_end_alone(leased);
+            failures_settle(state, leased);
+            return; /* workers may have been dismissed, and their leases come back */
+        }
+        if (told->n_votes == 2 && !next_voter(state, told, false) && local_call_third(state))
+            outside_warn(&state->outside,
+                         "two workers disagree on whether sample %lld can be decoded; another "
+                         "local worker is started to decide",
+                         (long long)lease_sample(told->item));
+    }
+}
