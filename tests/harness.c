@@ -1,3 +1,4 @@
+/* harness.c: see harness.h. */
 #include "tests/harness.h"
 
 #include <ftw.h>

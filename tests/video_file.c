@@ -1,3 +1,4 @@
+/* video_file.c: see video_file.h. */
 #include "tests/video_file.h"
 
 #include <libavcodec/avcodec.h>

@@ -1,3 +1,4 @@
+/* step_bench.c: see step_bench.h. */
 #include "tests/unit/trainer/run/step_bench.h"
 
 #include "tests/harness.h"
