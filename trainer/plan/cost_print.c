@@ -22,10 +22,9 @@ static void print_pairs(FILE *to, const cost *price)
         fprintf(to, ", %.2f times fewer than with data.group none", price->saving);
     fputs("\n", to);
     if (price->epoch_pairs > 0)
-        fprintf(to,
-                "  %-26s %10.1f min, %.0f steps for the %" PRId64
-                " questions of VQAv2's training set\n",
-                "epoch", price->epoch / 60, price->epoch / price->step, price->epoch_pairs);
+        fprintf(to, "  %-26s %10.1f min, %.0f steps for its %" PRId64 " training questions\n",
+                "an epoch of VQAv2 itself", price->epoch / 60, price->epoch / price->step,
+                price->epoch_pairs);
     if (price->unknown_shares)
         fprintf(to, "  how many samples share a picture is not known here, so none is counted as "
                     "shared; prepd plan prints it\n");

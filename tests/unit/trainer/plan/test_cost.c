@@ -248,8 +248,7 @@ static void test_cost__questions_that_share_a_picture(void **state)
     assert_false(prefix.unknown_shares);
     assert_int_equal(prefix.epoch_pairs, 443757);
     expect_share(prefix.epoch / prefix.step, 443757 / (prefix.pairs_per_s * prefix.step), 1e-9);
-    assert_true(
-        prints(&setup, &prefix, " steps for the 443757 questions of VQAv2's training set\n"));
+    assert_true(prints(&setup, &prefix, " steps for its 443757 training questions\n"));
     assert_true(prints(&setup, &prefix, " 2.00 TFLOP each, 4.80 times fewer than with data.group"));
     setup.options.data_group = GROUP_CONVERSATION; /* a sample is all questions on a picture */
     assert_int_equal(predict(&setup, AC_NONE).epoch_pairs, 0);
@@ -260,7 +259,7 @@ static void test_cost__questions_that_share_a_picture(void **state)
     expect_share(other.pairs_per_s, apart.pairs_per_s, 1e-9);
     assert_true(other.unknown_shares);
     assert_int_equal(other.epoch_pairs, 0);
-    assert_false(prints(&setup, &other, "  epoch "));
+    assert_false(prints(&setup, &other, "an epoch of VQAv2"));
     close_setting(&setup);
 }
 
