@@ -79,7 +79,7 @@ void faults_draw(world *all, sim_random *from)
     for (int i = 0; i < all->n_faults; i++) {
         fault *const made = &all->fault[i];
         *made = draw_fault(all, from);
-        all->stranger = (int)sim_random_below(from, 4);
+        all->stranger = (int)sim_random_below(from, 6);
         process *const rank = &all->rank[made->rank];
         if (made->kind == FAULT_LATE && rank->start_ns >= 0)
             rank->start_ns += made->for_ns;
@@ -150,13 +150,18 @@ void faults_end(world *all, int number)
     }
 }
 
-/* A stranger says nothing, or something that is no message, and may hang up or not. */
+/* A stranger says nothing, something that is no message, or one that is no greeting, and may hang
+ * up or not. */
 void faults_stranger(world *all)
 {
     static const char request[] = "GET / HTTP/1.1\r\n\r\n";
     if (all->stranger_wire < 0 || !all->wire[all->stranger_wire].end[0].open)
         return;
-    if (all->stranger & 1)
+    uint8_t beat[CONTROL_HEADER];
+    rank_link_header_put(beat, CONTROL_BEAT, 0);
+    if (all->stranger & 4) /* as from a rank that has lost its way */
+        wires_send(all, all->stranger_wire, 0, beat, sizeof beat);
+    else if (all->stranger & 1)
         wires_send(all, all->stranger_wire, 0, request, sizeof request - 1);
     if (all->stranger & 2)
         wires_close(all, all->stranger_wire, 0);

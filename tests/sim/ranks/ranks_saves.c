@@ -56,6 +56,8 @@ static void check_disk(world *all)
         const save_folder *folder = folder_at(all, disk->named[step]);
         if (folder && !is_whole(all, folder))
             world_broken(all, "step-%d has its name and is not whole", step);
+        if (!folder && disk->had[step] && disk->exchanges)
+            world_broken(all, "step-%d is missing, on a disk that can exchange two names", step);
     }
     if (disk->last > 0 && disk->named[disk->last] < 0)
         world_broken(all, "the checkpoint of step %d, the last whole one, is gone", disk->last);
@@ -82,10 +84,12 @@ void saves_prepare(world *all)
 
 /* ---- what the core says ---- */
 
-static bool rename_folder(int *from, int *to)
+static bool rename_folder(world *all, int *from, int *to)
 {
     if (*from < 0)
         return false;
+    if (*to >= 0)
+        world_broken(all, "a folder is renamed to a name that is taken");
     *to = *from;
     *from = -1;
     return true;
@@ -114,19 +118,24 @@ static status do_commit(world *all, int step, commit_step what, save_answer *out
         *writing = other;
         return ST_OK;
     case COMMIT_TRASH_OLD:
-        return rename_folder(writing, trash) ? ST_OK : no_such_name(out);
+        return rename_folder(all, writing, trash) ? ST_OK : no_such_name(out);
     case COMMIT_SET_ASIDE:
-        return rename_folder(named, trash) ? ST_OK : no_such_name(out);
+        return rename_folder(all, named, trash) ? ST_OK : no_such_name(out);
     case COMMIT_PLACE:
         if (sim_random_chance(&all->chances, 1, 50))
             return FAIL(ST_IO, "rename: an error of the disk");
-        return rename_folder(writing, named) ? ST_OK : no_such_name(out);
+        return rename_folder(all, writing, named) ? ST_OK : no_such_name(out);
     case COMMIT_PUT_BACK:
-        rename_folder(trash, named);
+        rename_folder(all, trash, named);
         return ST_OK;
     default:
         return ST_OK;
     }
+}
+
+static uint64_t own_digest(int rank, uint64_t files)
+{
+    return sim_random_mix((uint64_t)rank * 1000 + files);
 }
 
 /* Files of a rank that is full or broken, now and then. */
@@ -140,7 +149,7 @@ static status fill_part(world *all, int rank, save_folder *folder)
         return FAIL(ST_IO, "rank %d's file cannot be written", rank);
     }
     folder->torn[rank] = false;
-    folder->digest[rank] = sim_random_mix((uint64_t)rank * 1000 + ++at->saving.files);
+    folder->digest[rank] = own_digest(rank, ++at->saving.files);
     return ST_OK;
 }
 
@@ -149,8 +158,10 @@ static void prune_old(world *all, int newest, int keeps)
 {
     int count = 0;
     for (int step = newest; step > 0; step--)
-        if (all->disk.named[step] >= 0 && ++count > keeps && step != all->disk.last)
+        if (all->disk.named[step] >= 0 && ++count > keeps && step != all->disk.last) {
+            all->disk.had[step] = false;
             drop_folder(all, &all->disk.named[step]);
+        }
 }
 
 static status do_mark(world *all, int rank, save_folder *folder, const save_action *action,
@@ -252,6 +263,8 @@ void saves_begin(world *all, int rank)
     const save_answer answer = {.now_ns = all->now_ns};
     save->busy = true;
     save->step = all->rank[rank].step;
+    if (rank == 0)
+        all->disk.had[save->step] = all->disk.named[save->step] >= 0;
     save_core_begin(&save->core, rank, all->size, rank == 0);
     save->action = save_core_next(&save->core, &answer);
     sim_log_tell(&all->log, all->now_ns, "rank %d begins its part of step %d's checkpoint", rank,
@@ -268,6 +281,11 @@ static void end_save(world *all, int rank)
     sim_log_tell(&all->log, all->now_ns, "the checkpoint of step %d is %s%s", save->step,
                  save->action.code == ST_OK ? "whole" : "not written: ",
                  save->action.code == ST_OK ? "" : status_text());
+    const save_folder *made = folder_at(all, all->disk.named[save->step]);
+    if (!made && all->disk.had[save->step])
+        world_broken(all, "step-%d is gone after its save", save->step);
+    if (save->action.code == ST_OK && (!made || made->digest[0] != own_digest(0, save->files)))
+        world_broken(all, "step-%d is not what was saved", save->step);
     if (save->action.code == ST_OK)
         all->disk.last = save->step;
     check_disk(all);

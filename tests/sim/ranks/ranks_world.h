@@ -95,8 +95,9 @@ typedef struct save_folder {
 typedef struct sim_disk {
     save_folder folder[FOLDERS_MOST];
     int named[STEPS_MOST + 1], writing[STEPS_MOST + 1], trash[STEPS_MOST + 1]; /* -1: none */
-    int last;       /* the step of the last whole checkpoint; 0: none */
-    bool exchanges; /* its file system can exchange two names */
+    bool had[STEPS_MOST + 1]; /* that step had a checkpoint when its save began */
+    int last;                 /* the step of the last whole checkpoint; 0: none */
+    bool exchanges;           /* its file system can exchange two names */
 } sim_disk;
 
 /* A save on one rank. */
