@@ -132,7 +132,7 @@ lay_out() {
 # Records rows of real photographs. The file holds each picture once.
 record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
     build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
-        --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" \
+        --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" --data.group none \
         --data.limit "$5" --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.image_filter plane --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
@@ -144,7 +144,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
     mkdir -p "$text"
     gzip -dc "$shared"/data/text/c4-train.*.json.gz >"$text/c4.jsonl"
     build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
-        --model.tokenizer "$shared/data/tokenizer" --data.format text --data.path "$text/c4.jsonl" \
+        --model.tokenizer "$shared/data/tokenizer" --data.format text --data.path "$text/c4.jsonl" --data.group none \
         --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
         --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
@@ -154,7 +154,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
 record_debug() {
     build/bin/prepd synth --out "$work/synth" --images 400 --seed 1 --sizes small
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
-        --data.path "$work/synth" --training.seq_len 256 --training.global_batch_size 2 \
+        --data.path "$work/synth" --data.group none --training.seq_len 256 --training.global_batch_size 2 \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
         --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --overwrite --out .gpu/rows/debug.rec
     cp -r "$work/synth/model" .gpu/rows/debug-model

@@ -191,7 +191,7 @@ stage_feed() {
     mkdir -p "$build/live" && tar -xzf "$source_dir/.gpu/live.tar.gz" -C "$build/live" || return
     live "$model" "$length" "$build/prepd/bin/prepd" serve -c "$source_dir/configs/smoke.yaml" --quiet \
         --model.path qwen3-vl-30b-a3b --model.tokenizer "$build/live/tokenizer" \
-        --data.path "$build/live/vqav2" --training.seq_len "$length" --training.global_batch_size 4 \
+        --data.path "$build/live/vqav2" --data.group none --training.seq_len "$length" --training.global_batch_size 4 \
         --prepd.endpoint "ipc://$build/feed.sock" --prepd.cache_dir "$build/live/cache"
 }
 
