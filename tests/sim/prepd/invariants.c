@@ -202,6 +202,10 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why)
                          worker->bent == BENT_OTHER_TOKENIZER;
     if (differs && why != ST_MISMATCH)
         sim_break(sim, "a worker that differs is refused for another reason: %s", status_text());
+    const char *named = strstr(status_text(), " of worker ");
+    if (named && strtoll(named + strlen(" of worker "), NULL, 10) != worker->pid)
+        sim_break(sim, "worker %d is dismissed in the name of another: %s", (int)worker->pid,
+                  status_text());
     if (worker->bent == BENT_HONEST && !worker->breached)
         sim_break(sim, "an honest worker is refused: %s", status_text());
 }

@@ -37,6 +37,8 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
 void worker_ask_to_leave(simulation *sim, int number);
 sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number);
 
+/* Has it go on after a while; what was planned for it before does not happen. */
+void worker_go_on_after(simulation *sim, int number, int64_t ns);
 /* Its connection has ended. */
 void worker_lost(simulation *sim, int number);
 /* Reads the messages that wait, unless it is at work. */
@@ -44,7 +46,14 @@ void worker_read(simulation *sim, int number);
 /* It has answered its lease. */
 void worker_done(simulation *sim, int number);
 
-/* --- worker_leases.c --- */
+/* --- worker_joining.c --- */
+/* Connects, and says JOIN; or tries again later. */
+void worker_connect(simulation *sim, int number);
+void worker_send_join(simulation *sim, sim_worker *worker);
+/* Loads what TERMS name; other TERMS than before make it start anew. */
+void worker_take_terms(simulation *sim, int number, const wire_msg *message);
+
+/* --- work.c --- */
 /* Takes up a lease; takes `said`. */
 void work_begin(simulation *sim, int number, const frame *head, json_value *said);
 void work_go_on(simulation *sim, int number);

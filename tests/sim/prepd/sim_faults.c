@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
-#include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
-#include "tests/sim/prepd/work.h"
 
 static sim_phase phase_of(const sim_daemon *daemon)
 {
@@ -59,103 +57,6 @@ static sim_fault draw_fault(simulation *sim)
     while (drawn >= sim->rules.weight[i])
         drawn -= sim->rules.weight[i++];
     return (sim_fault)i;
-}
-
-/* Any worker that is there and at work or idle; -1 if there is none. */
-static int pick_worker(simulation *sim, bool busy, bool remote)
-{
-    int found = -1, count = 0;
-    for (int i = 0; i < sim->n_workers; i++) {
-        const sim_worker *worker = sim->worker[i];
-        if (worker->state == WORKER_GONE || (busy && worker->state != WORKER_BUSY) ||
-            (remote && (worker->local || worker->link < 0)) || worker->stopped)
-            continue;
-        if (sim_random_below(&sim->faults, (uint64_t)++count) == 0)
-            found = i;
-    }
-    return found;
-}
-
-static int pick_rank(simulation *sim)
-{
-    int found = -1, count = 0;
-    for (int i = 0; i < sim->n_ranks; i++)
-        if (sim->rank[i]->link >= 0 && sim_random_below(&sim->faults, (uint64_t)++count) == 0)
-            found = i;
-    return found;
-}
-
-/* A crash that no item is to blame for. It must not come so often while one item is alone in work
- * that the item would have to be condemned. */
-static bool cause_accident(simulation *sim, int number)
-{
-    sim_worker *worker = sim->worker[number];
-    const sim_job *job = &worker->job;
-    for (int64_t i = 1; i < job->n_items; i++)
-        if (lease_sample(job->item[i]) != lease_sample(job->item[0])) {
-            worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
-            return true;
-        }
-    return false;
-}
-
-static bool fault_worker(simulation *sim, sim_fault fault)
-{
-    const bool busy = fault == FAULT_ACCIDENT || fault == FAULT_FREEZE_WORKER ||
-                      fault == FAULT_BREACH || sim_random_chance(&sim->faults, 3, 4);
-    const int number = pick_worker(sim, busy, fault == FAULT_CUT_WORKER || fault == FAULT_BREACH);
-    if (number < 0)
-        return false;
-    sim_worker *worker = sim->worker[number];
-    switch (fault) {
-    case FAULT_KILL_WORKER:
-        worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
-        return true;
-    case FAULT_ACCIDENT:
-        return cause_accident(sim, number);
-    case FAULT_STOP_WORKER:
-        if (!worker->local)
-            worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
-        else
-            daemon_child_paused(&sim->daemon[worker->daemon], worker->pid);
-        return true;
-    case FAULT_FREEZE_WORKER:
-        worker->job.frozen = true;
-        sim_queue_put(&sim->queue, /* someone notices */
-                      (sim_event){.at_ns = sim->now_ns +
-                                           sim_random_between(&sim->faults, SECOND, 60 * SECOND),
-                                  .kind = EVENT_WORKER,
-                                  .who = number,
-                                  .word = KILLED});
-        return true;
-    case FAULT_BREACH:
-        if (worker->breached)
-            return false;
-        worker->breached = true;
-        work_breach(sim, number);
-        return true;
-    default:
-        link_cut(sim, worker->link, false);
-        return true;
-    }
-}
-
-static bool fault_link(simulation *sim, sim_fault fault)
-{
-    const int rank = pick_rank(sim), worker = pick_worker(sim, false, true);
-    const bool of_rank = fault == FAULT_CUT_RANK || fault == FAULT_CLOG || worker < 0 ||
-                         sim_random_chance(&sim->faults, 1, 2);
-    if (of_rank && rank < 0)
-        return false;
-    const int link = of_rank ? sim->rank[rank]->link : sim->worker[worker]->link;
-    const int64_t for_ns = sim_random_tail(&sim->faults, MS, SECOND);
-    if (fault == FAULT_STALL)
-        link_stall(sim, link, for_ns);
-    else if (fault == FAULT_CLOG)
-        sim->link[link].clogged_ns = sim->now_ns + for_ns;
-    else
-        link_cut(sim, link, fault == FAULT_HALF_OPEN);
-    return true;
 }
 
 static bool fault_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)

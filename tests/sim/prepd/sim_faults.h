@@ -10,4 +10,8 @@ void fault_plan(simulation *sim);
  * daemons. */
 bool fault_end(simulation *sim);
 
+/* fault_targets.c: breaks something at a worker, or a link. False if there is nothing to break. */
+bool fault_worker(simulation *sim, sim_fault fault);
+bool fault_link(simulation *sim, sim_fault fault);
+
 #endif

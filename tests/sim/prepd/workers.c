@@ -3,14 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 
 static const int64_t ASK_AGAIN_NS = 10000000000, GIVE_UP_NS = 60000000000, RETRY_NS = 500000000;
 
-static void go_on_after(simulation *sim, int number, int64_t ns)
+void worker_go_on_after(simulation *sim, int number, int64_t ns)
 {
     sim_worker *worker = sim->worker[number];
     sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns + ns,
@@ -40,7 +39,7 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
                          .heard_ns = sim->now_ns,
                          .started_ns = sim->now_ns};
     sim->worker[sim->n_workers] = made;
-    go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
+    worker_go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
     return sim->n_workers++;
 }
 
@@ -85,64 +84,7 @@ void worker_ask_to_leave(simulation *sim, int number)
     sim_worker *worker = sim->worker[number];
     worker->leaving = true;
     if (worker->state != WORKER_BUSY && worker->state != WORKER_GONE)
-        go_on_after(sim, number, sim_random_tail(&sim->delays, MS, 200 * MS));
-}
-
-static void send_join(simulation *sim, sim_worker *worker)
-{
-    char json[700], before[200] = "";
-    const char *images = worker->bent == BENT_OTHER_DECODER ? sim_prints[1] : sim_prints[0],
-               *tokens = worker->bent == BENT_OTHER_TOKENIZER ? sim_prints[0] : sim_prints[1];
-    const bool all = worker->state != WORKER_STARTING && worker->bent != BENT_MUTE;
-    if (worker->before[0])
-        snprintf(before, sizeof before, ",\"before\":%s", worker->before);
-    worker->before[0] = 0;
-    int length =
-        snprintf(json, sizeof json,
-                 "{\"version\":\"" TESSERA_VERSION
-                 "\",\"build\":\"%s\",\"fingerprints\":{\"images\":\"%s\"%s%s%s},"
-                 "\"host\":\"host%d\",\"pid\":%d",
-                 worker->bent == BENT_OTHER_BUILD ? "b1111111111111111111111111111111" : sim_build,
-                 images, all ? ",\"tokens\":\"" : "", all ? tokens : "", all ? "\"" : "",
-                 worker->host, (int)worker->pid);
-    if (worker->supervisor >= 0)
-        length += snprintf(json + length, sizeof json - (size_t)length,
-                           ",\"supervisor\":\"s%d\",\"ship\":false%s", worker->supervisor, before);
-    snprintf(json + length, sizeof json - (size_t)length, "}");
-    link_say(sim, worker->link, KIND_JOIN, 0, json);
-}
-
-static void connect_worker(simulation *sim, int number)
-{
-    sim_worker *worker = sim->worker[number];
-    worker->link = link_open(sim, END_WORKER, number, worker->daemon, DOOR_WORKERS,
-                             worker->local ? 100 * US : 2 * MS);
-    if (worker->link >= 0) {
-        send_join(sim, worker);
-        go_on_after(sim, number, ASK_AGAIN_NS);
-    } else if (worker->local) {
-        worker_end(sim, number, PROC_END_LEFT, 0, "there is no daemon");
-    } else {
-        go_on_after(sim, number, RETRY_NS);
-    }
-}
-
-static void take_terms(simulation *sim, int number, const wire_msg *message)
-{
-    sim_worker *worker = sim->worker[number];
-    const span text = wire_msg_part(message, 1);
-    const hash128 digest = hash_bytes(text.data, text.size);
-    uint64_t terms;
-    memcpy(&terms, digest.bytes, sizeof terms);
-    terms |= 1;
-    if (worker->terms) {
-        if (worker->terms != terms)
-            worker_end(sim, number, PROC_END_LEFT, PROC_EXIT_AGAIN, "restarts");
-        return;
-    }
-    worker->terms = terms;
-    worker->state = WORKER_LOADING;
-    go_on_after(sim, number, sim_random_tail(&sim->delays, 5 * MS, 60 * MS));
+        worker_go_on_after(sim, number, sim_random_tail(&sim->delays, MS, 200 * MS));
 }
 
 /* Does what the next message asks for. */
@@ -163,7 +105,7 @@ static void handle(simulation *sim, int number, wire_msg *message)
         work_begin(sim, number, &head, said);
         return; /* the lease has taken `said` */
     } else if (head.kind == KIND_TERMS) {
-        take_terms(sim, number, message);
+        worker_take_terms(sim, number, message);
     } else if (head.kind == KIND_BYE) {
         const bool again = json_bool(json_find(said, "again"), false);
         worker_end(sim, number, PROC_END_LEFT, again ? PROC_EXIT_AGAIN : 0,
@@ -228,7 +170,7 @@ void worker_done(simulation *sim, int number)
                    worker->leaving ? "exit code 0" : "restarts");
         return;
     }
-    go_on_after(sim, number, ASK_AGAIN_NS);
+    worker_go_on_after(sim, number, ASK_AGAIN_NS);
     worker_read(sim, number);
 }
 
@@ -240,8 +182,8 @@ static void wait_on(simulation *sim, int number)
         worker_end(sim, number, PROC_END_LEFT, status_exit_code(ST_TIMEOUT), "hears nothing");
         return;
     }
-    send_join(sim, worker);
-    go_on_after(sim, number, ASK_AGAIN_NS);
+    worker_send_join(sim, worker);
+    worker_go_on_after(sim, number, ASK_AGAIN_NS);
 }
 
 void worker_event(simulation *sim, const sim_event *event)
@@ -265,16 +207,16 @@ void worker_event(simulation *sim, const sim_event *event)
     } else if (worker->bent == BENT_DIES_EARLY) {
         worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
     } else if (worker->link < 0) {
-        connect_worker(sim, number);
+        worker_connect(sim, number);
     } else if (worker->state == WORKER_LOADING && worker->bent == BENT_CANNOT_BEGIN) {
         link_say(sim, worker->link, KIND_ERROR, 0,
                  "{\"code\":\"ST_NO_INPUT\",\"message\":\"there is no tokenizer\"}");
         worker_end(sim, number, PROC_END_LEFT, status_exit_code(ST_NO_INPUT), "exit code 66");
     } else if (worker->state == WORKER_LOADING) {
-        send_join(sim, worker);
+        worker_send_join(sim, worker);
         worker->proved = true;
         worker->state = WORKER_IDLE;
-        go_on_after(sim, number, ASK_AGAIN_NS);
+        worker_go_on_after(sim, number, ASK_AGAIN_NS);
         worker_read(sim, number);
     } else {
         wait_on(sim, number);
@@ -294,6 +236,6 @@ void worker_lost(simulation *sim, int number)
         worker->link = -1;
         worker->terms = 0;
         worker->state = WORKER_STARTING;
-        go_on_after(sim, number, RETRY_NS);
+        worker_go_on_after(sim, number, RETRY_NS);
     }
 }
