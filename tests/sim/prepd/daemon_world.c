@@ -37,7 +37,10 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
 
 static void know_worker(void *user, const wire_peer *worker)
 {
-    (void)user, (void)worker;
+    const sim_daemon *daemon = user;
+    sim_link *link = link_of_peer(daemon->sim, worker);
+    if (link)
+        link->known = true;
 }
 
 static void name_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT])

@@ -1,6 +1,7 @@
 /* operators.c: what people and strangers do to a daemon: commands, new options, nonsense. */
 #include <stdio.h>
 
+#include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 
@@ -53,6 +54,24 @@ bool daemon_kill_prints(sim_daemon *daemon)
     return true;
 }
 
+/* A message that breaks the limits of its endpoint, which the shell hands on. Who sent it is told.
+ */
+static void send_too_much(sim_daemon *daemon, int number, door at)
+{
+    const sim_link *link = &daemon->sim->link[number];
+    const int64_t before_ns = link->down_ns;
+    peer_limits *limits = &daemon->state->peer_limits;
+    if (daemon->stopping)
+        return;
+    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    limits->reading = &link->peer;
+    message_refused(daemon->state, at, &link->peer, FAIL(ST_PROTOCOL, "the message is too long"));
+    limits->reading = NULL;
+    if (daemon->sim->link[number].down_ns == before_ns)
+        sim_break(daemon->sim, "a stranger is not told that its message is too long");
+    daemon_wake(daemon);
+}
+
 void daemon_rude_peer(sim_daemon *daemon)
 {
     simulation *sim = daemon->sim;
@@ -76,6 +95,10 @@ void daemon_rude_peer(sim_daemon *daemon)
     const bool may = sim_random_chance(&sim->faults, 1, 2);
     const size_t at = sim_random_below(&sim->faults, sizeof rude / sizeof *rude);
     const int link = link_open(sim, END_STRANGER, 0, daemon->number, rude[at].at, MS);
+    if (link >= 0 && sim_random_chance(&sim->faults, 1, 6)) {
+        send_too_much(daemon, link, rude[at].at);
+        return;
+    }
     const bool commands = rude[at].kind == KIND_COMMAND;
     if (link >= 0 && may && !commands)
         sim->link[link].peer.roles = WIRE_GIVEN;

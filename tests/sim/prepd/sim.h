@@ -55,6 +55,7 @@ typedef struct sim_link {
     int64_t clogged_ns;     /* until then the far end takes nothing from its socket */
     int unread;             /* messages sent to it meanwhile */
     int64_t latency_ns;
+    bool known;    /* it may send messages as long as a row */
     int n_refused; /* errors that a stranger was sent */
 } sim_link;
 

@@ -96,6 +96,8 @@ static void check_seat(simulation *sim, const worker_seat *seat)
     if (seat->proved && (bent == BENT_OTHER_BUILD || bent == BENT_OTHER_DECODER ||
                          bent == BENT_OTHER_TOKENIZER || bent == BENT_MUTE))
         sim_break(sim, "worker %d may work although it differs", number);
+    if (!sim->link[seat->peer.connection - 1].known)
+        sim_break(sim, "worker %d has joined, and its rows would be too long", number);
     if (seat->work && !seat->proved)
         sim_break(sim, "worker %d works and has not proved what it is", number);
 }
