@@ -170,10 +170,12 @@ static bool names_cause(const world *all, const char *words, bool joining)
     /* a call names all that have not come, also those that wait for rows, if nobody says that any
      * more
      */
-    if (list && causes_of(all, list + strlen(late), joining, &named) > 0)
+    if (list && (causes_of(all, list + strlen(late), joining, &named) > 0 || all->guilty[0]))
         return true;
     for (size_t i = 0; i < 2; i++) {
         list = strstr(words, missing[i]);
+        if (list && joining && is_disturbed(all, 0)) /* rank 0 could not see who had come */
+            return true;
         if (list && causes_of(all, list + strlen(missing[i]), joining, &named) == named && named)
             return true;
     }
@@ -234,9 +236,13 @@ void verdict_process(world *all, int rank)
 
 void verdict_all(world *all)
 {
-    bool harmless = true;
-    for (int i = 0; i < all->size; i++)
+    bool harmless = true, all_hang = true;
+    for (int i = 0; i < all->size; i++) {
         harmless &= !all->guilty[i];
+        all_hang &= all->rank[i].work == WORK_HANGS;
+    }
+    if (all_hang) /* nobody is left who could miss another */
+        return;
     for (int i = 0; i < all->size; i++) {
         const process *at = &all->rank[i];
         if (at->alive && !at->stopped)
