@@ -139,6 +139,14 @@ static bool is_disturbed(const world *all, int rank)
     return false;
 }
 
+static bool was_cut(const world *all, int rank)
+{
+    for (int i = 0; i < all->n_faults; i++)
+        if (all->fault[i].rank == rank && all->fault[i].kind == FAULT_CUT)
+            return all->guilty[rank];
+    return false;
+}
+
 /* Whether this rank is a cause: something happened to it, or, for one that is still joining, it
  * came and has given up before. */
 static bool is_cause(const world *all, int rank, bool joining)
@@ -174,7 +182,7 @@ static bool names_cause(const world *all, const char *words, bool joining)
         return true;
     for (size_t i = 0; i < 2; i++) {
         list = strstr(words, missing[i]);
-        if (list && joining && is_disturbed(all, 0)) /* rank 0 could not see who had come */
+        if (list && joining && was_cut(all, 0)) /* rank 0 could not see who had come */
             return true;
         if (list && causes_of(all, list + strlen(missing[i]), joining, &named) == named && named)
             return true;
