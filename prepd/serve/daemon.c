@@ -107,6 +107,7 @@ static status start(shell *around)
         return ST_OK;
     TRY(open_metrics(around));
     TRY(doors_open(around));
+    dispatch_at(around->core, clock_ns()); /* the data may have taken minutes */
     return dispatch_begin(around->core);
 }
 

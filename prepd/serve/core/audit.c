@@ -48,8 +48,8 @@ static const worker_seat *other_worker(const dispatch *state, const row_audit *a
 bool audit_may_take(const dispatch *state, const worker_seat *worker, const lease *leased)
 {
     const row_audit *audit = leased->audit;
-    if (!audit)
-        return true;
+    if (!audit || lease_solo_item(leased) != LEASE_NO_ITEM)
+        return true; /* whoever tries one sample alone does not make the row again */
     return !has_made(audit, worker->number) &&
            (strcmp(worker->host, audit->host[0]) != 0 || !other_worker(state, audit, true));
 }
@@ -145,7 +145,6 @@ static bool settle(dispatch *state, lease *leased, const worker_seat *worker, wi
         *out = take_made(audit, k);
         wire_msg_free(&made);
         state->counts.audited++;
-        local_third_done(state);
         for (int other = 0; other < audit->count; other++)
             if (other != k)
                 dismiss_deviant(state, leased, other, digest);
@@ -158,7 +157,6 @@ static bool settle(dispatch *state, lease *leased, const worker_seat *worker, wi
                  "%s is sent. Is the memory of these machines sound?",
                  (unsigned long long)leased->row, AUDIT_TRIES, (int)worker->pid, worker->host);
     *out = made;
-    local_third_done(state);
     return true;
 }
 
@@ -223,6 +221,11 @@ static void give_up(dispatch *state, lease *leased)
     state->counts.unaudited++;
     lease_book_remove(&state->book, leased);
     consumer_take_row(state, leased->owner, leased, made);
+}
+
+bool audit_wants_third(const lease *leased)
+{
+    return leased->audit && leased->audit->count == AUDIT_TRIES - 1;
 }
 
 void audits_go_on(dispatch *state)

@@ -383,6 +383,7 @@ bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const 
 void failures_settle(dispatch *dispatch, lease *lease);
 /* Decides where whoever could be asked has left; has a worker started where two disagree. */
 void failures_go_on(dispatch *dispatch);
+bool failure_wants_third(const lease *lease); /* two disagree about a sample */
 
 /* audit.c */
 /* A worker has made the row of this lease: its consumer gets it, or another worker makes it as
@@ -394,6 +395,7 @@ bool audit_may_take(const dispatch *dispatch, const worker_seat *worker, const l
 void audit_forget(lease *lease); /* frees what was made of its row so far */
 /* Sends rows that nobody can make again, and has a worker started where two rows differ. */
 void audits_go_on(dispatch *dispatch);
+bool audit_wants_third(const lease *lease); /* its row came out differently from two */
 /* Removes a consumer, telling it `error` first unless that is NULL. */
 void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
 
@@ -512,6 +514,9 @@ WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const worker_seat 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);
 void local_scale(dispatch *dispatch, int target);
+/* The same on somebody's word, who need not know of a worker that was started to decide: if that
+ * one is still needed, it is called again, in addition. */
+void local_want(dispatch *dispatch, int target);
 /* Starts one more local worker, to decide where two others disagree; false if one was started. */
 bool local_call_third(dispatch *dispatch);
 void local_third_done(dispatch *dispatch);     /* it is not needed any more */

@@ -254,10 +254,31 @@ static void give_claims(dispatch *state)
     }
 }
 
+static bool wants_third(const lease *leased)
+{
+    return leased && (audit_wants_third(leased) || failure_wants_third(leased));
+}
+
+/* Sends the worker home that was started to decide between two others, once no lease waits for it:
+ * all are decided, or their consumers have left. */
+static void end_third(dispatch *state)
+{
+    if (!state->third_worker)
+        return;
+    for (const lease *leased = state->book.lost; leased; leased = leased->next)
+        if (wants_third(leased))
+            return;
+    for (const worker_seat *worker = state->seats; worker; worker = worker->next)
+        if (wants_third(worker->work) || wants_third(worker->ahead))
+            return;
+    local_third_done(state);
+}
+
 void seats_schedule(dispatch *state)
 {
     audits_go_on(state);
     failures_go_on(state);
+    end_third(state);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
         if (!worker->work && worker->local && !worker->ended &&

@@ -179,9 +179,15 @@ void local_third_done(dispatch *state)
     local_scale(state, state->local.target - 1);
 }
 
+void local_want(dispatch *state, int target)
+{
+    state->third_worker = false;
+    local_scale(state, target);
+}
+
 void local_follow_options(dispatch *state)
 {
-    local_scale(state, wanted(state));
+    local_want(state, wanted(state));
 }
 
 /* Sets how many workers are wanted. The youngest go first: a worker that has joined is told to

@@ -170,7 +170,7 @@ static status command(dispatch *state, const wire_peer *from, const json_value *
                         MAX_LOCAL);
         outside_info(&state->outside, "scaled workers=%lld were=%d", (long long)count,
                      state->local.target);
-        local_scale(state, (int)count);
+        local_want(state, (int)count);
         json_put_key_int(writer, "workers_target", count);
     } else if (strcmp(what, "drain") == 0) {
         outside_info(&state->outside, "draining");

@@ -133,8 +133,12 @@ static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad
     const failure *told = leased->failures;
     const int failed = count_failed(told), fine = told->n_votes - failed;
     *out_bad = failed > fine;
-    if (failed > 1 || fine > 1 || is_known_bad(leased, told->item))
+    if (failed > 1 || fine > 1)
         return true;
+    if (is_known_bad(leased, told->item)) {
+        *out_bad = true;
+        return true;
+    }
     /* Decoders may differ, or there is no other to be asked. */
     return failed > fine &&
            (state->options->prepd_mixed_workers || !next_voter(state, told, false));
@@ -145,8 +149,6 @@ void failures_settle(dispatch *state, lease *leased)
     bool bad;
     while (leased->failures && is_decided(state, leased, &bad)) {
         failure *told = take_first(leased);
-        if (told->n_votes == FAILURE_VOTES)
-            local_third_done(state);
         if (bad)
             seats_condemn(state, leased, told->item, told->cause);
         if (count_failed(told) > 1 || !bad)
@@ -155,6 +157,11 @@ void failures_settle(dispatch *state, lease *leased)
     }
     if (leased->failures && !leased->solo)
         lease_try_alone(leased, leased->failures->item);
+}
+
+bool failure_wants_third(const lease *leased)
+{
+    return leased->failures && leased->failures->n_votes == FAILURE_VOTES - 1;
 }
 
 void failures_go_on(dispatch *state)

@@ -50,7 +50,7 @@ static bool is_drained(const dispatch *state)
         if (worker->work)
             return false;
     const lease *leased = state->book.lost;
-    while (leased && (leased->n_claims > 0 || leased->audit || leased->failures))
+    while (leased && (leased->n_claims > 0 || audit_wants_third(leased) || leased->failures))
         leased = leased->next;
     return !leased;
 }

@@ -203,8 +203,124 @@ static void test_audit__starts_a_worker_to_decide(void **state)
     give(&all, 9);
     make(&all, 9, GOOD);
     assert_int_equal(all.sent, GOOD);
+    seats_schedule(&all.state);
     assert_int_equal(all.state.local.target, 0); /* it is not needed any more */
     assert_null(seat_of_number(&all.state, 2));
+    tear_down(&all);
+}
+
+/* Two rows that differ wait for a third worker, which is being started. */
+static void disagree(scene *all)
+{
+    set_up(all, 2);
+    make(all, 1, GOOD);
+    give(all, 2);
+    make(all, 2, FLIPPED);
+    audits_go_on(&all->state);
+    assert_int_equal(all->state.local.target, 1);
+}
+
+/* That other rows come out alike does not send the worker home that is to decide. */
+static void test_audit__the_third_stays_until_all_is_decided(void **state)
+{
+    (void)state;
+    scene all;
+    disagree(&all);
+    assert_ok(lease_new(&all.state.book, LEASE_ROW, all.consumer, ROW + 1, NULL, 0, &all.work));
+    make(&all, 1, GOOD);
+    give(&all, 2);
+    make(&all, 2, GOOD);
+    assert_int_equal(all.state.counts.audited, 1);
+    assert_int_equal(all.state.local.target, 1);
+    tear_down(&all);
+}
+
+/* A row whose consumer has left needs no decision. */
+static void test_audit__the_third_goes_with_the_consumer(void **state)
+{
+    (void)state;
+    scene all;
+    disagree(&all);
+    lease_book_forget(&all.state.book, all.consumer);
+    seats_schedule(&all.state);
+    assert_int_equal(all.state.local.target, 0);
+    tear_down(&all);
+}
+
+/* An operator's number of workers is without the one that decides, which is called again. */
+static void test_audit__the_third_outlives_an_operator(void **state)
+{
+    (void)state;
+    scene all;
+    disagree(&all);
+    local_want(&all.state, 3);
+    audits_go_on(&all.state);
+    assert_int_equal(all.state.local.target, 4);
+    add_worker(&all, 9, "a");
+    give(&all, 9);
+    make(&all, 9, GOOD);
+    seats_schedule(&all.state);
+    assert_int_equal(all.state.local.target, 3);
+    tear_down(&all);
+}
+
+/* Worker 2 cannot decode a sample of a row that worker 1 has made: worker 1 is the one to ask. */
+static void test_audit__the_maker_may_try_a_sample_alone(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 2);
+    make(&all, 1, GOOD);
+    give(&all, 2);
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 2)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    assert_int_equal(lease_solo_item(all.work), 7);
+    assert_false(failure_may_try(&all.state, seat_of_number(&all.state, 2), all.work));
+    assert_true(failure_may_try(&all.state, seat_of_number(&all.state, 1), all.work));
+    assert_true(may_make(&all, 1));
+    tear_down(&all);
+}
+
+/* Two disagree about a sample that is quarantined meanwhile, by what was found in another row: the
+ * one that could not decode it either is not dismissed. */
+static void test_audit__what_is_known_to_be_bad_dismisses_nobody(void **state)
+{
+    (void)state;
+    scene all;
+    bool fresh;
+    set_up(&all, 3);
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    failure_denied(all.work, seat_of_number(&all.state, 3));
+    failures_go_on(&all.state);
+    assert_non_null(all.work->failures); /* worker 2 is to decide */
+    assert_ok(quarantine_add(&all.state.train.bad, 7, "no picture", &fresh));
+    failures_go_on(&all.state);
+    assert_null(all.work->failures);
+    assert_int_equal(all.state.n_seats, 3);
+    assert_int_equal(all.state.counts.deviants, 0);
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
+/* A daemon that is drained sends every row that was made once, before it stops. */
+static void test_audit__a_drain_sends_what_was_made(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 2);
+    make(&all, 1, GOOD);
+    assert_ok(lease_new(&all.state.book, LEASE_ROW, all.consumer, ROW + 1, NULL, 0, &all.work));
+    make(&all, 1, GOOD);
+    all.state.draining = true;
+    for (int turns = 0; turns < 9 && !all.state.stopping; turns++)
+        dispatch_turn(&all.state);
+    assert_true(all.state.stopping);
+    assert_int_equal(all.sent, GOOD);
+    assert_int_equal(all.state.counts.unaudited, 2);
+    assert_null(all.state.book.lost);
     tear_down(&all);
 }
 
@@ -228,6 +344,12 @@ int main(void)
         cmocka_unit_test(test_audit__three_that_differ_blame_nobody),
         cmocka_unit_test(test_audit__one_worker_is_not_waited_for),
         cmocka_unit_test(test_audit__starts_a_worker_to_decide),
+        cmocka_unit_test(test_audit__the_third_stays_until_all_is_decided),
+        cmocka_unit_test(test_audit__the_third_goes_with_the_consumer),
+        cmocka_unit_test(test_audit__the_third_outlives_an_operator),
+        cmocka_unit_test(test_audit__the_maker_may_try_a_sample_alone),
+        cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
+        cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
