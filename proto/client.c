@@ -642,7 +642,8 @@ static status hear_end(client *consumer)
 }
 
 /* Tells the daemon that a row is not what was ordered, as the thread's note says, and comes back
- * for it. The daemon has another worker make it. */
+ * for it. The daemon has another worker make it. A daemon that does not let us in again counts as
+ * gone, so that the caller decides how long it waits. */
 static status refuse_row(client *consumer, uint64_t number)
 {
     status st;
@@ -652,10 +653,12 @@ static status refuse_row(client *consumer, uint64_t number)
     st = hear_end(consumer);
     if (st != ST_UNAVAILABLE)
         return st;
-    do
-        st = client_rejoin(consumer, consumer->cursor, consumer->hello.timeout_ms);
-    while (st == ST_TIMEOUT && !atomic_load(&consumer->interrupted));
-    return st;
+    st = client_rejoin(consumer, consumer->cursor, consumer->hello.timeout_ms);
+    if (st != ST_TIMEOUT)
+        return st;
+    const status_note why = *status_last();
+    hang_up(consumer);
+    return FAIL(ST_UNAVAILABLE, "%s", why.message);
 }
 
 /* A row that came from a daemon of this version must have a tag. */

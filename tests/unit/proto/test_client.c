@@ -377,6 +377,51 @@ static void test_client__asks_again_for_a_row_that_is_not_what_was_ordered(void 
     tear_down(&side);
 }
 
+/* A daemon that is told of a false row, ends the session and does not answer again. */
+static void *serve_false_row_and_go(void *user)
+{
+    static const char welcome[] = "{\"version\":3,\"stream\":\"train\",\"rows\":5}";
+    daemon_side *side = user;
+    wire_msg *message = NULL;
+    int64_t bytes;
+    assert_ok(wire_msg_new(&message));
+    assert_int_equal(next_message(side, message, &bytes), KIND_HELLO);
+    assert_ok(
+        wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, welcome, sizeof welcome - 1));
+    send_tagged(side, 0, FALSE_ROW);
+    while (next_message(side, message, &bytes) != KIND_REFUSE)
+        ;
+    assert_ok(wire_send_error(side->socket, &side->peer, 0, FAIL(ST_STOPPED, "again")));
+    wire_msg_free(&message);
+    return NULL;
+}
+
+/* The caller, who knows how long it wants to wait for a daemon, is told that this one is gone. */
+static void test_client__a_daemon_that_goes_after_a_refusal(void **state)
+{
+    enum { PATIENCE_MS = 2000 };
+    (void)state;
+    daemon_side side;
+    client *consumer = NULL;
+    arena memory;
+    row packed;
+    set_up(&side, SERVE, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    arena_init(&memory, 0);
+    assert_int_equal(pthread_create(&side.thread, NULL, serve_false_row_and_go, &side), 0);
+    client_options options = options_for(&side);
+    options.rank = 0;
+    options.ranks = 1;
+    options.timeout_ms = PATIENCE_MS;
+    assert_ok(client_open(&options, &consumer));
+    for (int i = 0; i < FALSE_ROW; i++)
+        assert_ok(client_next(consumer, &memory, &packed, NULL, NULL));
+    assert_int_equal(client_next(consumer, &memory, &packed, NULL, NULL), ST_UNAVAILABLE);
+    client_close(&consumer);
+    pthread_join(side.thread, NULL);
+    arena_done(&memory);
+    tear_down(&side);
+}
+
 static bool is_stopped(void)
 {
     return true;
@@ -497,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_client__a_daemon_that_is_restarted),
         cmocka_unit_test(test_client__refusals),
         cmocka_unit_test(test_client__asks_again_for_a_row_that_is_not_what_was_ordered),
+        cmocka_unit_test(test_client__a_daemon_that_goes_after_a_refusal),
         cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_open__stopped),
         cmocka_unit_test(test_client_open__a_cursor_too_long_for_any_daemon),
