@@ -7,7 +7,7 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 
-enum { WIRE_MAX_PARTS = FRAME_MAX_IMAGES + 2 }; /* header, block, images */
+enum { WIRE_MAX_PARTS = FRAME_MAX_IMAGES + 3 }; /* header, block, images, tag */
 
 struct wire_msg {
     zmq_msg_t *parts; /* [capacity]; the first n_parts are initialised */

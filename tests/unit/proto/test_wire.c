@@ -138,6 +138,32 @@ static void test_wire__ipc_in_a_deep_folder(void **state)
     place_done(&spot);
 }
 
+/* A row of as many images as a row may have, with header, block and tag. */
+static void test_wire__the_longest_row(void **state)
+{
+    enum { PARTS = FRAME_MAX_IMAGES + 3 };
+    (void)state;
+    place spot = place_ipc();
+    wire *net = NULL;
+    wire_socket *daemon = NULL, *worker = NULL;
+    wire_msg *message = NULL;
+    wire_peer from;
+    assert_ok(wire_new(&net));
+    assert_ok(wire_bind(net, spot.endpoint, NULL, &daemon));
+    assert_ok(wire_connect(net, spot.endpoint, &worker));
+    assert_ok(wire_msg_new(&message));
+    for (int k = 0; k < PARTS; k++)
+        assert_ok(wire_msg_add(message, "part", 4));
+    assert_ok(wire_send(worker, NULL, message));
+    assert_ok(wire_recv(daemon, WAIT_MS, &from, message));
+    assert_int_equal(wire_msg_parts(message), PARTS);
+    wire_msg_free(&message);
+    wire_close(&worker);
+    wire_close(&daemon);
+    wire_free(&net);
+    place_done(&spot);
+}
+
 static void test_wire__tcp_round_trip(void **state)
 {
     (void)state;
@@ -510,6 +536,7 @@ int main(void)
         cmocka_unit_test(test_wire_io_threads__are_as_many_as_asked_for),
         cmocka_unit_test(test_wire__ipc_round_trip),
         cmocka_unit_test(test_wire__ipc_in_a_deep_folder),
+        cmocka_unit_test(test_wire__the_longest_row),
         cmocka_unit_test(test_wire__tcp_round_trip),
         cmocka_unit_test(test_wire_bind__in_use),
         cmocka_unit_test(test_wire_bind__stale_file_is_replaced),
