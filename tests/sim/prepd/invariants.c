@@ -125,8 +125,8 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
         bad += row->doc[i].bad && want->docs[i].branches == 0;
     }
     sim->stats->rows_lied += row->lied;
-    if (row->lied && sim->options.prepd_audit >= 1 &&
-        sim->daemon[rank->daemon].state->counts.unaudited == 0)
+    const dispatch *from = sim->daemon[rank->daemon].state;
+    if (row->lied && sim->options.prepd_audit >= 1 && from && from->counts.unaudited == 0)
         sim_break(sim, "row %llu is a lie, although all rows are made twice",
                   (unsigned long long)number);
     sim->stats->quarantined += (uint64_t)bad;
