@@ -96,7 +96,7 @@ static void list_unaudited(const dispatch *state, uint64_t number, char out[LIST
     char *to = out;
     *to = 0;
     for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
-        for (int64_t i = 0; i < consumer->n_made && i < SESSION_SLOTS; i++) {
+        for (int64_t i = 0; i < consumer->n_made; i++) {
             const made_row *row = &consumer->made[i];
             if (row->by != number || row->audited || count++ >= LISTED)
                 continue;

@@ -45,6 +45,7 @@ void consumer_free(consumer_seat *consumer)
     planning_leave(consumer);
     quarantine_done(&consumer->bad);
     free(consumer->rank_of);
+    free(consumer->made);
     free(consumer->hello);
     free(consumer);
 }
@@ -308,12 +309,13 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
             return false;
         }
         wire_msg_free(&first->msg);
+        const made_row sent = {first->row, first->by, bytes, first->audited};
+        if (sent_row_add(consumer, &sent) != ST_OK)
+            dispatch_fail(state, status_last()->code);
         consumer->credit += first->reserved - bytes;
         consumer->reserved -= first->reserved;
         consumer->unreturned += bytes;
         consumer->said_ns = state->now_ns;
-        consumer->made[consumer->n_made++ % SESSION_SLOTS] =
-            (made_row){first->row, first->by, first->audited};
         consumer->rows_sent++;
         state->counts.rows++;
         state->counts.bytes += (uint64_t)bytes;

@@ -91,6 +91,7 @@ typedef struct slot {
 /* A row that was sent, and the worker_seat.number of the worker that had made it. */
 typedef struct made_row {
     uint64_t row, by;
+    int64_t bytes;
     bool audited;
 } made_row;
 
@@ -98,7 +99,9 @@ typedef struct made_row {
 typedef struct refusal {
     const source *section;
     plan_kind kind;
+    int rank, ranks; /* of the consumer */
     uint64_t row, by;
+    int64_t told_ns;
 } refusal;
 enum { MAX_REFUSALS = 64 };
 
@@ -136,8 +139,8 @@ typedef struct consumer_seat {
     int64_t need;         /* bytes that its next row reserves; 0 if not known yet */
     slot slots[SESSION_SLOTS]; /* a ring: n_slots of them from first_slot on, in row order */
     int first_slot, n_slots;
-    made_row made[SESSION_SLOTS]; /* a ring: the rows that were sent last, n_made in all */
-    int64_t n_made;
+    made_row *made; /* [n_made] the rows that were sent last, in their order; heap (sent_rows.c) */
+    int64_t n_made, made_capacity;
     uint64_t rows_sent;
     uint64_t row_at_tick;        /* next_row when the rates were last measured */
     double rows_per_s;           /* pace of next_row: rows of the stream, those of all ranks */
@@ -398,6 +401,12 @@ void audits_go_on(dispatch *dispatch);
 bool audit_wants_third(const lease *lease); /* its row came out differently from two */
 /* Removes a consumer, telling it `error` first unless that is NULL. */
 void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
+
+/* sent_rows.c */
+/* Remembers who made a row that was sent. Its bytes must not be in consumer->unreturned yet. */
+WARN_UNUSED status sent_row_add(consumer_seat *consumer, const made_row *sent);
+/* NULL if the row was not sent lately. A row that was given back long ago may be forgotten. */
+const made_row *sent_row_find(const consumer_seat *consumer, uint64_t row);
 
 /* refusals.c */
 /* Handles REFUSE of a consumer, whose session ends. */

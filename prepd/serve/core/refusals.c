@@ -5,14 +5,8 @@
  * the same row of two workers, it is the consumer that is at fault. */
 #include "prepd/serve/core/dispatch_state.h"
 
-/* The worker that made this row as it was sent to the consumer lately; NULL if none did. */
-static const made_row *maker_of(const consumer_seat *consumer, uint64_t row)
-{
-    for (int64_t i = 0; i < consumer->n_made && i < SESSION_SLOTS; i++)
-        if (consumer->made[i].row == row)
-            return &consumer->made[i];
-    return NULL;
-}
+/* For so long a refusal counts against its consumer: it comes back for the row at once. */
+static const int64_t REFUSAL_NS = 600000000000;
 
 /* Whether the same row of another worker was refused before. Notes this refusal. */
 static bool is_second(dispatch *state, const consumer_seat *consumer, const made_row *made)
@@ -21,10 +15,13 @@ static bool is_second(dispatch *state, const consumer_seat *consumer, const made
     for (int i = 0; i < MAX_REFUSALS; i++) {
         const refusal *before = &state->refusals[i];
         second |= before->by && before->by != made->by && before->row == made->row &&
-                  before->section == consumer->src && before->kind == consumer->kind;
+                  before->section == consumer->src && before->kind == consumer->kind &&
+                  before->rank == consumer->rank && before->ranks == consumer->ranks &&
+                  state->now_ns - before->told_ns < REFUSAL_NS;
     }
     state->refusals[state->next_refusal++ % MAX_REFUSALS] =
-        (refusal){consumer->src, consumer->kind, made->row, made->by};
+        (refusal){consumer->src, consumer->kind, consumer->rank, consumer->ranks,
+                  made->row,     made->by,       state->now_ns};
     return second;
 }
 
@@ -50,7 +47,7 @@ status refusal_take(dispatch *state, consumer_seat *consumer, const json_value *
     const char *why;
     TRY(json_want_int(said, "row", name, &row));
     TRY(json_want_text(said, "message", name, &why));
-    const made_row *found = maker_of(consumer, (uint64_t)row);
+    const made_row *found = sent_row_find(consumer, (uint64_t)row);
     if (!found)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer refuses row %lld, which was not sent to it lately",

@@ -336,6 +336,28 @@ static void test_audit__none_is_drawn_where_workers_may_differ(void **state)
     tear_down(&all);
 }
 
+/* However many small rows are under way, who made each is known. */
+static void test_sent_rows__all_under_way_are_known(void **state)
+{
+    (void)state;
+    enum { ROWS = 5000, BYTES = 15000 };
+    consumer_seat *consumer = (consumer_seat *)calloc(1, sizeof *consumer);
+    assert_non_null(consumer);
+    for (uint64_t row = 0; row < ROWS; row++) {
+        assert_ok(sent_row_add(consumer, &(made_row){row, row + 1, BYTES, false}));
+        consumer->unreturned += BYTES;
+    }
+    for (uint64_t row = 0; row < ROWS; row++)
+        assert_int_equal(sent_row_find(consumer, row)->by, row + 1);
+    for (uint64_t row = ROWS; row < 4 * ROWS; row++) /* each is given back before the next */
+        assert_ok(sent_row_add(consumer, &(made_row){row, row + 1, BYTES, false}));
+    assert_in_range(consumer->made_capacity, ROWS, 4 * ROWS);
+    assert_non_null(sent_row_find(consumer, 4 * ROWS - SESSION_SLOTS));
+    assert_null(sent_row_find(consumer, 4 * ROWS));
+    free(consumer->made);
+    free(consumer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
+        cmocka_unit_test(test_sent_rows__all_under_way_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
