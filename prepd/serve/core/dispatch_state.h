@@ -322,6 +322,9 @@ WARN_UNUSED status index_build_poison(dispatch *dispatch, lease *lease, int64_t 
 /* Whether a text that is to be tried alone must wait. It is compared with its predecessor's text,
  * which its worker encodes too; until that one is settled, a death could be either's. */
 bool index_build_waits(const lease *lease);
+/* Has the text tried first with which the next one is compared, if both are in this lease and its
+ * record is not there yet: its worker encodes both, so a death could be either's. */
+void index_build_order_trials(lease *lease);
 /* Completes the index if no record is left to come. */
 WARN_UNUSED status index_build_finish(source *source);
 

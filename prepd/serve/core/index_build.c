@@ -185,6 +185,21 @@ static void forget_all_compared(dispatch *state, const source *section, int64_t 
     }
 }
 
+void index_build_order_trials(lease *leased)
+{
+    if (leased->kind != LEASE_TEXTS || !leased->owner)
+        return;
+    const source *section = leased->owner;
+    for (int64_t item;
+         section->build.before && (item = lease_solo_item(leased)) != LEASE_NO_ITEM;) {
+        const int64_t before = item - predecessors_back(section->build.before, item);
+        if (before == item || index_has_sample(section->index, before) ||
+            !lease_has(leased, before))
+            return;
+        lease_try_first(leased, before);
+    }
+}
+
 status index_build_poison(dispatch *state, lease *leased, int64_t item, const char *cause)
 {
     source *section = leased->owner;

@@ -247,6 +247,19 @@ static void begin_solo(lease *leased)
     leased->n_untried = count;
 }
 
+void lease_try_first(lease *leased, int64_t item)
+{
+    int64_t count = 1;
+    for (int64_t i = 0; i < leased->n_untried; i++) /* `untried` has room for all items */
+        count += leased->untried[i] != item;
+    for (int64_t i = leased->n_untried - 1, to = count - 1; i >= 0; i--)
+        if (leased->untried[i] != item)
+            leased->untried[to--] = leased->untried[i];
+    leased->untried[0] = item;
+    leased->n_untried = count;
+    leased->solo_deaths = 0;
+}
+
 void lease_try_alone(lease *leased, int64_t item)
 {
     int64_t *order = calloc(1, sizeof(*order));

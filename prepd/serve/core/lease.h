@@ -181,6 +181,8 @@ bool lease_has(const lease *lease, int64_t item);
  */
 bool lease_on(lease *lease, int64_t item);
 
+/* Has an item of a lease that is tried item by item tried before the one that is next. */
+void lease_try_first(lease *lease, int64_t item);
 /* Has one item tried alone, by a worker that need not be fresh. */
 void lease_try_alone(lease *lease, int64_t item);
 void lease_end_alone(lease *lease); /* the lease is whole again */

@@ -99,8 +99,10 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
         state->counts.breaches++;
     else
         state->counts.outside++;
-    if (lease_lost(&state->book, leased, how, &item) != LEASE_POISON)
+    if (lease_lost(&state->book, leased, how, &item) != LEASE_POISON) {
+        index_build_order_trials(leased);
         return;
+    }
     if (how == LOSS_TIMEOUT)
         snprintf(cause, sizeof(cause), "takes a worker longer than %.3g s (prepd.sample_timeout)",
                  state->options->prepd_sample_timeout);

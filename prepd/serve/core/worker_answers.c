@@ -211,10 +211,12 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
     }
     TRY(st);
     end_work(state, worker);
-    if (solo && leased->n_items > 0)
+    if (solo && leased->n_items > 0) {
         lease_solo_done(&state->book, leased);
-    else
+        index_build_order_trials(leased);
+    } else {
         lease_free(&leased);
+    }
     return ST_OK;
 }
 

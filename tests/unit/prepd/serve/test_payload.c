@@ -380,6 +380,47 @@ static void test_index_build_waits__for_the_predecessor(void **state)
     arena_done(&all.state.scratch);
 }
 
+/* Where both are in one lease, the one that the other is compared with is tried first: whichever
+ * was in work when workers died, the death could have been either's. */
+static void test_index_build_order_trials__begins_with_the_predecessor(void **state)
+{
+    (void)state;
+    static const int64_t both[] = {0, 1};
+    scene all = {.adapter = vtable};
+    source *train = &all.state.train;
+    lease *leased;
+    int64_t poison;
+    all.data.adapter = &all.adapter;
+    arena_init(&all.state.scratch, 1 << 20);
+    lease_book_init(&all.state.book, 1);
+    assert_ok(index_new(SAMPLES, 1, &train->index));
+    assert_ok(predecessors_new(&all.data, &train->build.before));
+    for (int64_t i = 0; i < 2; i++) {
+        sample smp;
+        assert_ok(make_sample(&all.data, i, &all.state.scratch, &smp));
+        assert_ok(predecessors_add(train->build.before, i, &smp));
+    }
+    assert_ok(lease_new(&all.state.book, LEASE_TEXTS, train, 0, both, 2, &leased));
+    for (int k = 0; k < LEASE_MAX_LOSSES; k++) {
+        lease_on(leased, 1); /* which is in work, but may die of text 0 */
+        assert_int_equal(lease_lost(&all.state.book, leased, LOSS_CRASH, &poison), LEASE_AGAIN);
+        index_build_order_trials(leased);
+        assert_ptr_equal(lease_book_take(&all.state.book, true), leased);
+    }
+    assert_int_equal(lease_solo_item(leased), 0);
+    assert_int_equal(leased->n_untried, 2);
+    const index_sample record = {TEXT, 3, NULL};
+    assert_ok(index_put_sample(train->index, 0, &record));
+    lease_solo_done(&all.state.book, leased);
+    index_build_order_trials(leased);
+    assert_int_equal(lease_solo_item(leased), 1);
+    assert_ptr_equal(lease_book_take(&all.state.book, true), leased);
+    lease_free(&leased);
+    predecessors_free(&train->build.before);
+    index_free(&train->index);
+    arena_done(&all.state.scratch);
+}
+
 /* The first text is longer than a lease of texts may be. */
 static status outline_long_first(const dataset *set, int64_t index, arena *memory, sample *out)
 {
@@ -427,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
         cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),
         cmocka_unit_test(test_index_build_waits__for_the_predecessor),
+        cmocka_unit_test(test_index_build_order_trials__begins_with_the_predecessor),
         cmocka_unit_test(test_index_build_produce__counts_the_predecessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
