@@ -21,9 +21,9 @@ static bool is_drawn(const dispatch *state, const consumer_seat *consumer, uint6
     const hash128 hash = hash_bytes(key, sizeof(key));
     uint64_t drawn;
     memcpy(&drawn, hash.bytes, sizeof(drawn));
-    return !state->options
-                ->prepd_mixed_workers && /* then rows may differ, and nobody is to blame */
-           (double)drawn * 0x1p-64 < state->options->prepd_audit;
+    if (state->options->prepd_mixed_workers)
+        return false; /* rows may differ, and nobody is to blame */
+    return (double)drawn * 0x1p-64 < state->options->prepd_audit;
 }
 
 static bool has_made(const row_audit *audit, uint64_t number)
@@ -121,13 +121,13 @@ static void dismiss_deviant(dispatch *state, const lease *leased, int place, has
                            "nobody compared: %s",
                            (unsigned long long)leased->row, (int)audit->pid[place],
                            audit->host[place], theirs, ours, *rows ? rows : "none");
-    outside_warn(&state->outside, "audit: %s", status_text());
     worker_seat *worker = seat_of_number(state, audit->by[place]);
-    if (!worker)
-        return; /* it has left, or was dismissed for another row */
+    if (!worker) { /* it has left, or was dismissed for another row */
+        outside_warn(&state->outside, "audit: %s", status_text());
+        return;
+    }
     state->counts.deviants++;
-    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    seat_tell_dismissal(state, worker, st);
     seat_dismiss(state, worker, "its row differs from what others made");
 }
 
@@ -199,21 +199,13 @@ status audit_made(dispatch *state, lease *leased, const worker_seat *worker, wir
     return ST_OK;
 }
 
-void audit_forget(lease *leased)
-{
-    for (int k = 0; leased->audit && k < leased->audit->count; k++)
-        wire_msg_free(&leased->audit->made[k]);
-    free(leased->audit);
-    leased->audit = NULL;
-}
-
 /* Whether nobody is there who could make the row again. */
 static bool is_stuck(const dispatch *state, const lease *leased)
 {
     return leased->audit && (state->draining || !other_worker(state, leased->audit, false));
 }
 
-/* Sends a row that one worker alone has made. Returns the lease's place in the book. */
+/* Sends a row that one worker alone has made. Takes its lease, which is in the book. */
 static void give_up(dispatch *state, lease *leased)
 {
     wire_msg *made = take_made(leased->audit, 0);

@@ -86,11 +86,8 @@ static void dismiss_claimant(dispatch *state, uint64_t number, const source *sec
         "from what another worker found: it is dismissed, and its record is not used",
         (int)worker->pid, worker->host, kind == LEASE_IMAGES ? "image" : "the text of sample",
         (long long)item);
-    outside_warn(&state->outside, "worker dismissed: %s", status_text());
-    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
-    breach_note(&state->breaches, worker->from, state->now_ns);
-    seat_gone(state, worker, LOSS_BREACH, "dismissed");
+    seat_tell_dismissal(state, worker, st);
+    seat_dismiss(state, worker, "its record differs from what another worker found");
 }
 
 /* Where the item stands in the lease. */

@@ -398,7 +398,6 @@ WARN_UNUSED status audit_made(dispatch *dispatch, lease *lease, const worker_sea
                               wire_msg *message);
 /* Whether this worker may make a row that others have made already. */
 bool audit_may_take(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
-void audit_forget(lease *lease); /* frees what was made of its row so far */
 /* Sends rows that nobody can make again, and has a worker started where two rows differ. */
 void audits_go_on(dispatch *dispatch);
 bool audit_wants_third(const lease *lease); /* its row came out differently from two */
@@ -437,6 +436,8 @@ void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
 void seat_give_back(dispatch *dispatch, lease *lease); /* a lease that was not begun; may be NULL */
 source *lease_source(const lease *lease);
 
+/* Tells a worker, and the log, why it is dismissed: the thread's note, with this code. */
+void seat_tell_dismissal(dispatch *dispatch, const worker_seat *worker, status st);
 /* Sends away a worker that broke the protocol. Its lease is given again and no sample is blamed,
  * however often this happens, since such a worker proves nothing. A local worker is killed. */
 void seat_dismiss(dispatch *dispatch, worker_seat *worker, const char *what);
@@ -526,12 +527,13 @@ WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const worker_seat 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);
 void local_scale(dispatch *dispatch, int target);
-/* The same on somebody's word, who need not know of a worker that was started to decide: if that
- * one is still needed, it is called again, in addition. */
+/* The same as an operator asks for it, who need not know of a worker that was started to decide: if
+ * that one is still needed, it is called again, in addition. */
 void local_want(dispatch *dispatch, int target);
-/* Starts one more local worker, to decide where two others disagree; false if one was started. */
+/* Starts one more local worker, to decide where two others disagree. False if that was done before
+ * and it is still needed, or while the daemon drains. */
 bool local_call_third(dispatch *dispatch);
-void local_third_done(dispatch *dispatch);     /* it is not needed any more */
+void local_third_done(dispatch *dispatch);     /* it is no longer needed */
 void local_follow_options(dispatch *dispatch); /* as many as prepd.workers says */
 void local_joined(dispatch *dispatch, pid_t pid);
 void local_begun(dispatch *dispatch, pid_t pid);

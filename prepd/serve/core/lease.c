@@ -33,6 +33,22 @@ status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row, c
     return ST_OK;
 }
 
+void lease_drop_failure(lease *leased)
+{
+    failure *told = leased->failures;
+    leased->failures = told->next;
+    free(told->cause);
+    free(told);
+}
+
+void lease_forget_audit(lease *leased)
+{
+    for (int k = 0; leased->audit && k < leased->audit->count; k++)
+        wire_msg_free(&leased->audit->made[k]);
+    free(leased->audit);
+    leased->audit = NULL;
+}
+
 void lease_free(lease **leased)
 {
     if (!*leased)
@@ -41,15 +57,9 @@ void lease_free(lease **leased)
     free((*leased)->branches);
     free((*leased)->untried);
     free((*leased)->tag);
-    while ((*leased)->failures) {
-        failure *told = (*leased)->failures;
-        (*leased)->failures = told->next;
-        free(told->cause);
-        free(told);
-    }
-    for (int i = 0; (*leased)->audit && i < (*leased)->audit->count; i++)
-        wire_msg_free(&(*leased)->audit->made[i]);
-    free((*leased)->audit);
+    while ((*leased)->failures)
+        lease_drop_failure(*leased);
+    lease_forget_audit(*leased);
     lease_forget_claims(*leased);
     free(*leased);
     *leased = NULL;

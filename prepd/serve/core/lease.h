@@ -142,6 +142,8 @@ void lease_book_init(lease_book *book, int solo_limit);
 WARN_UNUSED status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row,
                              const int64_t *item, int64_t n_items, lease **out);
 void lease_free(lease **lease);
+void lease_drop_failure(lease *lease); /* frees the first of its failures */
+void lease_forget_audit(lease *lease); /* frees what was made of its row so far */
 
 /* Takes the first lost lease that this worker may do off the queue; NULL if there is none. A fresh
  * worker (one that has done nothing yet) gets a solo lease if there is any; other workers never do.

@@ -34,9 +34,7 @@ static void dismiss_maker(dispatch *state, uint64_t number, uint64_t row)
                            "row %llu, made by this worker (pid %d on %s), is not what was ordered: "
                            "it is dismissed",
                            (unsigned long long)row, (int)worker->pid, worker->host);
-    outside_warn(&state->outside, "worker dismissed: %s", status_text());
-    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    seat_tell_dismissal(state, worker, st);
     seat_dismiss(state, worker, "its row was refused");
 }
 

@@ -10,7 +10,7 @@
 
 #include "prepd/serve/core/dispatch_state.h"
 
-/* How many of the first `count` voters say that the sample cannot be decoded. */
+/* How many workers have said that the sample cannot be decoded. */
 static int count_failed(const failure *told)
 {
     int count = 0;
@@ -96,25 +96,9 @@ static void dismiss_voters(dispatch *state, const failure *told, bool failed)
                                failed ? "cannot be decoded" : "can be decoded", told->cause,
                                failed ? "can" : "cannot");
         state->counts.deviants++;
-        outside_warn(&state->outside, "worker dismissed: %s", status_text());
-        if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-            outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+        seat_tell_dismissal(state, worker, st);
         seat_dismiss(state, worker, "its word about a sample is false");
     }
-}
-
-/* Takes the first failure off the lease. */
-static failure *take_first(lease *leased)
-{
-    failure *told = leased->failures;
-    leased->failures = told->next;
-    return told;
-}
-
-static void free_failure(failure *told)
-{
-    free(told->cause);
-    free(told);
 }
 
 /* Whether all that the item stands for is in quarantine, by what was found in another row. */
@@ -127,7 +111,7 @@ static bool is_known_bad(const lease *leased, int64_t item)
     return true;
 }
 
-/* Whether the first failure of the lease is decided, as it then says. */
+/* Whether it is decided if the sample of the first failure is bad; *out_bad says so. */
 static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad)
 {
     const failure *told = leased->failures;
@@ -148,12 +132,12 @@ void failures_settle(dispatch *state, lease *leased)
 {
     bool bad;
     while (leased->failures && is_decided(state, leased, &bad)) {
-        failure *told = take_first(leased);
+        const failure *told = leased->failures;
         if (bad)
             seats_condemn(state, leased, told->item, told->cause);
         if (count_failed(told) > 1 || !bad)
             dismiss_voters(state, told, !bad);
-        free_failure(told);
+        lease_drop_failure(leased);
     }
     if (leased->failures && !leased->solo)
         lease_try_alone(leased, leased->failures->item);
@@ -176,7 +160,8 @@ void failures_go_on(dispatch *state)
             failures_settle(state, leased);
             return; /* workers may have been dismissed, and their leases come back */
         }
-        if (told->n_votes == 2 && !next_voter(state, told, false) && local_call_third(state))
+        if (failure_wants_third(leased) && !next_voter(state, told, false) &&
+            local_call_third(state))
             outside_warn(&state->outside,
                          "two workers disagree on whether sample %lld can be decoded; another "
                          "local worker is started to decide",

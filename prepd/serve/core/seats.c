@@ -138,6 +138,13 @@ void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
         lose_lease(state, leased, how, what);
 }
 
+void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)
+{
+    outside_warn(&state->outside, "worker dismissed: %s", status_text());
+    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
+        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+}
+
 void seat_dismiss(dispatch *state, worker_seat *worker, const char *what)
 {
     if (worker->local)

@@ -144,7 +144,7 @@ status tag_make(dispatch *state, lease *leased, const worker_seat *worker)
     leased->by = worker->number;
     const uint64_t mark = bad_mark(consumer, &placed);
     if (mark != leased->bad_mark)
-        audit_forget(leased); /* what was made of it before is another row now */
+        lease_forget_audit(leased); /* what was made of it before is another row now */
     leased->bad_mark = mark;
     return ST_OK;
 }

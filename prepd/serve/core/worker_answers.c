@@ -135,9 +135,7 @@ static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *f
                       "worker (pid %d on %s), or differ there: its --data-root must name the "
                       "folder of a complete copy",
                       (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
-    outside_warn(&state->outside, "worker dismissed: %s", status_text());
-    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    seat_tell_dismissal(state, worker, st);
     if (worker->ship) /* then it cannot be a bad copy */
         breach_note(&state->breaches, worker->from, state->now_ns);
     seat_gone(state, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");

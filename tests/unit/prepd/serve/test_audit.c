@@ -204,7 +204,7 @@ static void test_audit__starts_a_worker_to_decide(void **state)
     make(&all, 9, GOOD);
     assert_int_equal(all.sent, GOOD);
     seats_schedule(&all.state);
-    assert_int_equal(all.state.local.target, 0); /* it is not needed any more */
+    assert_int_equal(all.state.local.target, 0); /* it is no longer needed */
     assert_null(seat_of_number(&all.state, 2));
     tear_down(&all);
 }
