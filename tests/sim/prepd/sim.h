@@ -47,7 +47,7 @@ typedef struct sim_link {
     int who, daemon, incarnation; /* of the daemon's life that it belongs to */
     door at;
     wire_peer peer;
-    bool cut;               /* nothing gets through any more, in either direction */
+    bool cut;               /* nothing gets through from now on, in either direction */
     bool closed;            /* the far end has closed it */
     bool served;            /* the daemon is there; false once it has ended in good order */
     int64_t gone_ns;        /* from when the daemon's messages find nobody; INT64_MAX */
@@ -97,7 +97,7 @@ typedef struct sim_job {
     int64_t told_ns;
     const char *doom; /* what the item in work will do to the worker; NULL: nothing */
     proc_end doom_how;
-    bool frozen; /* it makes no progress any more, and no time limit ends it */
+    bool frozen; /* it has stopped making progress, and no time limit ends it */
 } sim_job;
 
 typedef struct sim_worker {
