@@ -24,7 +24,7 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
     frame sent;
     (void)at;
     if (frame_decode(head, "core", &sent) != ST_OK) {
-        sim_break(daemon->sim, "the core sends what is no message: %s", status_text());
+        sim_break(daemon->sim, INV_WIRE, "the core sends what is no message: %s", status_text());
         return ST_OK;
     }
     const size_t bytes = wire_msg_bytes(message);
@@ -99,7 +99,8 @@ static void end_process(void *user, pid_t pid, bool at_once)
     if (pid == daemon->prints_pid)
         return; /* it ends by itself */
     if (!worker_of_pid(daemon->sim, pid, &number)) {
-        sim_break(daemon->sim, "the core ends process %d, which is not its own", (int)pid);
+        sim_break(daemon->sim, INV_PROCESSES, "the core ends process %d, which is not its own",
+                  (int)pid);
         return;
     }
     if (at_once)

@@ -49,7 +49,7 @@ void daemon_start(simulation *sim, int number)
     if (dispatch_new(&daemon->options, &place, &world, sim->now_ns + daemon->skew_ns,
                      &daemon->state) != ST_OK ||
         dispatch_open(daemon->state) != ST_OK)
-        sim_break(sim, "a daemon cannot start: %s", status_text());
+        sim_break(sim, INV_GOES_ON, "a daemon cannot start: %s", status_text());
 }
 
 void daemon_free(sim_daemon *daemon)
@@ -112,7 +112,8 @@ static void wind_down(sim_daemon *daemon)
         daemon->stopping = true;
         daemon->for_good |= state->draining && state->drain_ns == 0;
         if (daemon->for_good && !daemon->draining_asked)
-            sim_break(sim, "a daemon is drained and nobody who may do so has asked for it");
+            sim_break(sim, INV_ROLES,
+                      "a daemon is drained and nobody who may do so has asked for it");
         daemon->leave_by_ns = sim->now_ns + 10 * SECOND;
         sim_log_tell(&sim->log, sim->now_ns, "daemon %d stops", daemon->number);
         dispatch_stop(state);
@@ -120,7 +121,8 @@ static void wind_down(sim_daemon *daemon)
     if (!daemon->stopping)
         return;
     if (sim->now_ns > daemon->leave_by_ns)
-        sim_break(sim, "daemon %d has not ended 10 s after it began to stop", daemon->number);
+        sim_break(sim, INV_DRAIN, "daemon %d has not ended 10 s after it began to stop",
+                  daemon->number);
     if (dispatch_stopped(state))
         has_ended(daemon, true);
 }
@@ -134,7 +136,7 @@ static void turn_loop(sim_daemon *daemon)
         dispatch_turn(daemon->state);
     if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
         !daemon->state->stopping)
-        sim_break(daemon->sim, "daemon %d is drained and does not end", daemon->number);
+        sim_break(daemon->sim, INV_DRAIN, "daemon %d is drained and does not end", daemon->number);
     if (daemon->state->stopping || daemon->stopping)
         wind_down(daemon);
     if (!daemon->state)
@@ -173,7 +175,7 @@ static void open_section(sim_daemon *daemon, int which)
     section_opened(daemon->state, section, ST_OK);
     if (which == 0) { /* what the shell does before it binds its sockets */
         if (dispatch_begin(daemon->state) != ST_OK)
-            sim_break(daemon->sim, "a daemon cannot begin: %s", status_text());
+            sim_break(daemon->sim, INV_GOES_ON, "a daemon cannot begin: %s", status_text());
         daemon->listens = true;
     }
     daemon_wake(daemon);

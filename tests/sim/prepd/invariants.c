@@ -2,34 +2,23 @@
  * state_checks.c. */
 #include "tests/sim/prepd/invariants.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/prepd/network.h"
-
-void sim_break(simulation *sim, const char *format, ...)
-{
-    va_list args;
-    if (sim->broken[0])
-        return;
-    va_start(args, format);
-    vsnprintf(sim->broken, sizeof sim->broken, format, args);
-    va_end(args);
-    sim_log_tell(&sim->log, sim->now_ns, "BROKEN: %s", sim->broken);
-}
 
 void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, int64_t bytes)
 {
     const sim_link *link = link_of_peer(sim, to);
     (void)from;
     if (link->kind != END_RANK)
-        sim_break(sim, "a row is sent to someone who is no consumer");
+        sim_break(sim, INV_ROLES, "a row is sent to someone who is no consumer");
     sim_rank *rank = sim->rank[link->who];
     if (&sim->link[rank->link < 0 ? 0 : rank->link] != link || rank->link < 0)
         return; /* it has gone meanwhile */
     if (rank->under_way > 0 && rank->under_way + bytes > sim->rules.credit)
-        sim_break(sim, "rank %d has %lld bytes under way, is sent %lld more and has granted %lld",
+        sim_break(sim, INV_CREDIT,
+                  "rank %d has %lld bytes under way, is sent %lld more and has granted %lld",
                   link->who, (long long)rank->under_way, (long long)bytes,
                   (long long)sim->rules.credit);
     rank->under_way += bytes;
@@ -58,15 +47,16 @@ static void check_doc(simulation *sim, const sim_data *data, uint64_t number,
     const bool is_bad = sim_data_is_bad(data, want->sample);
     if (got->sample != want->sample || (got->content != want->content && !row->lied))
         sim_break(
-            sim, "row %llu: document %lld is not what the plan says of sample %lld (it is of %lld)",
+            sim, INV_ROWS,
+            "row %llu: document %lld is not what the plan says of sample %lld (it is of %lld)",
             (unsigned long long)number, (long long)place, (long long)want->sample,
             (long long)got->sample);
     else if (got->bad && !is_bad)
-        sim_break(sim, "row %llu: the good sample %lld counts as bad", (unsigned long long)number,
-                  (long long)want->sample);
+        sim_break(sim, INV_HEALTHY, "row %llu: the good sample %lld counts as bad",
+                  (unsigned long long)number, (long long)want->sample);
     else if (!got->bad && is_bad)
-        sim_break(sim, "row %llu: the bad sample %lld counts as good", (unsigned long long)number,
-                  (long long)want->sample);
+        sim_break(sim, INV_ROWS, "row %llu: the bad sample %lld counts as good",
+                  (unsigned long long)number, (long long)want->sample);
 }
 
 /* The row with which a rank's cursor must lead on. */
@@ -95,7 +85,7 @@ void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
         same = json_int(json_item(ids, (size_t)i), -1) == want->docs[i].sample &&
                (json_int(json_item(parts, (size_t)i), 0) < 0) == (want->docs[i].branches > 0);
     if (!same)
-        sim_break(sim, "the tag of row %llu does not say what the plan says",
+        sim_break(sim, INV_TAGS, "the tag of row %llu does not say what the plan says",
                   (unsigned long long)number);
 }
 
@@ -109,16 +99,16 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
     int64_t bad = 0;
     check_tag(sim, who, number, row);
     if (rank->state != RANK_READING)
-        sim_break(sim, "rank %d gets row %llu before it is welcomed", who,
+        sim_break(sim, INV_ORDER, "rank %d gets row %llu before it is welcomed", who,
                   (unsigned long long)number);
     if (!rank->any_left || number != rank->next || !want)
-        sim_break(sim, "rank %d gets row %llu where %s%llu must come", who,
+        sim_break(sim, INV_ORDER, "rank %d gets row %llu where %s%llu must come", who,
                   (unsigned long long)number, rank->any_left ? "row " : "the end, after row ",
                   (unsigned long long)rank->next);
     if (sim->broken[0])
         return;
     if (row->n_docs != want->n_docs)
-        sim_break(sim, "row %llu has %lld documents, and the plan says %lld",
+        sim_break(sim, INV_ROWS, "row %llu has %lld documents, and the plan says %lld",
                   (unsigned long long)number, (long long)row->n_docs, (long long)want->n_docs);
     for (int64_t i = 0; i < want->n_docs && !sim->broken[0]; i++) {
         check_doc(sim, job->rows->data, number, &want->docs[i], row, i);
@@ -127,16 +117,16 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
     sim->stats->rows_lied += row->lied;
     const dispatch *from = sim->daemon[rank->daemon].state;
     if (row->lied && sim->options.prepd_audit >= 1 && from && from->counts.unaudited == 0)
-        sim_break(sim, "row %llu is a lie, although all rows are made twice",
+        sim_break(sim, INV_AUDIT, "row %llu is a lie, although all rows are made twice",
                   (unsigned long long)number);
     sim->stats->quarantined += (uint64_t)bad;
     /* The sample stream names what the index refuses as well. */
     if (count_entries(list) != bad && want->n_docs > 0)
-        sim_break(sim, "row %llu has %lld bad samples and lists %lld", (unsigned long long)number,
-                  (long long)bad, (long long)count_entries(list));
+        sim_break(sim, INV_ROWS, "row %llu has %lld bad samples and lists %lld",
+                  (unsigned long long)number, (long long)bad, (long long)count_entries(list));
     rank->cursor_row = row_after(sim, job, rank, number);
     if (number_after(cursor, "\"row\":") != (int64_t)rank->cursor_row)
-        sim_break(sim, "the cursor after row %llu leads to row %lld and not to %llu",
+        sim_break(sim, INV_CURSORS, "the cursor after row %llu leads to row %lld and not to %llu",
                   (unsigned long long)number, (long long)number_after(cursor, "\"row\":"),
                   (unsigned long long)rank->cursor_row);
 }
@@ -149,9 +139,9 @@ void check_welcome(simulation *sim, int who, const json_value *said)
     const uint64_t row = rank->cursor ? rank->cursor_row : job->begin;
     hash_print(index_digest(job->rows->index), digest);
     if (strcmp(json_text(json_find(said, "index"), ""), digest) != 0)
-        sim_break(sim, "rank %d is welcomed with another index than the data has", who);
+        sim_break(sim, INV_INDEX, "rank %d is welcomed with another index than the data has", who);
     if (json_int(json_find(said, "row"), -1) != (int64_t)row)
-        sim_break(sim, "rank %d is welcomed at row %lld and not at %llu", who,
+        sim_break(sim, INV_CURSORS, "rank %d is welcomed at row %lld and not at %llu", who,
                   (long long)json_int(json_find(said, "row"), -1), (unsigned long long)row);
 }
 
@@ -160,7 +150,7 @@ void check_end_of_stream(simulation *sim, int who, const json_value *said)
     const sim_rank *rank = sim->rank[who];
     (void)said;
     if (rank->any_left)
-        sim_break(sim, "rank %d is told the end, and row %llu is still to come", who,
+        sim_break(sim, INV_ORDER, "rank %d is told the end, and row %llu is still to come", who,
                   (unsigned long long)rank->next);
 }
 
@@ -172,7 +162,8 @@ void check_index(simulation *sim, int which, const data_index *index)
         index_free(&want);
         return;
     }
-    sim_break(sim, "the index of %s is not what honest workers find", which ? "eval" : "train");
+    sim_break(sim, INV_INDEX, "the index of %s is not what honest workers find",
+              which ? "eval" : "train");
     for (int64_t i = 0; i < index_images(want); i++) {
         index_image_get(index, i, &own);
         index_image_get(want, i, &other);
@@ -196,25 +187,26 @@ void check_index(simulation *sim, int which, const data_index *index)
 void check_refusal(simulation *sim, const sim_worker *worker, status why)
 {
     if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached)
-        sim_break(sim, "a worker with a poor copy is refused for another reason: %s",
+        sim_break(sim, INV_DEVIANT, "a worker with a poor copy is refused for another reason: %s",
                   status_text());
     const bool differs = worker->bent == BENT_OTHER_BUILD || worker->bent == BENT_OTHER_DECODER ||
                          worker->bent == BENT_OTHER_TOKENIZER;
     if (differs && why != ST_MISMATCH)
-        sim_break(sim, "a worker that differs is refused for another reason: %s", status_text());
+        sim_break(sim, INV_DEVIANT, "a worker that differs is refused for another reason: %s",
+                  status_text());
     const char *named = strstr(status_text(), " of worker ");
     if (named && strtoll(named + strlen(" of worker "), NULL, 10) != worker->pid)
-        sim_break(sim, "worker %d is dismissed in the name of another: %s", (int)worker->pid,
-                  status_text());
+        sim_break(sim, INV_DEVIANT, "worker %d is dismissed in the name of another: %s",
+                  (int)worker->pid, status_text());
     if (worker->bent == BENT_HONEST && !worker->breached)
-        sim_break(sim, "an honest worker is refused: %s", status_text());
+        sim_break(sim, INV_HONEST, "an honest worker is refused: %s", status_text());
 }
 
 void check_consumer_refusal(simulation *sim, int who, status why)
 {
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0))
-        sim_break(sim, "rank %d is refused: %s", who, status_text());
+        sim_break(sim, INV_HONEST, "rank %d is refused: %s", who, status_text());
 }
 
 void check_end(simulation *sim, const sim_daemon *daemon)
@@ -222,27 +214,29 @@ void check_end(simulation *sim, const sim_daemon *daemon)
     if (sim->rules.hopeless) {
         sim->over = daemon->state->outcome != ST_OK;
         if (!sim->over)
-            sim_break(sim, "a daemon for which nothing can work ends as if all were well");
+            sim_break(sim, INV_GIVES_UP,
+                      "a daemon for which nothing can work ends as if all were well");
         return;
     }
     if (daemon->state->outcome != ST_OK)
-        sim_break(sim, "daemon %d fails: %s", daemon->number, daemon->state->cause.message);
+        sim_break(sim, INV_GOES_ON, "daemon %d fails: %s", daemon->number,
+                  daemon->state->cause.message);
 }
 
 void check_deadline(simulation *sim)
 {
     if (sim->rules.hopeless)
-        sim_break(sim, "a daemon for which nothing can work does not give up");
+        sim_break(sim, INV_GIVES_UP, "a daemon for which nothing can work does not give up");
     for (int i = 0; i < sim->n_ranks; i++) {
         const sim_rank *rank = sim->rank[i];
         if (rank->state == RANK_ENDED || rank->state == RANK_GONE)
             continue;
-        sim_break(sim, "nothing goes on: rank %d of job %d is %s and waits for row %llu", i,
-                  rank->job,
+        sim_break(sim, INV_GOES_ON,
+                  "nothing goes on: rank %d of job %d is %s and waits for row %llu", i, rank->job,
                   rank->state == RANK_AWAY       ? "away"
                   : rank->state == RANK_GREETING ? "not welcomed"
                                                  : "welcomed",
                   (unsigned long long)rank->next);
     }
-    sim_break(sim, "the schedule does not end");
+    sim_break(sim, INV_GOES_ON, "the schedule does not end");
 }

@@ -1,12 +1,44 @@
 /* invariants.h: what must hold, whatever happens. The first thing that does not is kept in words
- * (sim.broken), and the schedule ends. */
+ * (sim.broken), after the name of the invariant, and the schedule ends. */
 #ifndef TESSERA_TESTS_SIM_PREPD_INVARIANTS_H
 #define TESSERA_TESTS_SIM_PREPD_INVARIANTS_H
 
 #include "tests/sim/prepd/sim.h"
 #include "tests/sim/prepd/sim_row.h"
 
-void sim_break(simulation *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* INVARIANTS(X): each with its name, and what it says. */
+#define INVARIANTS(X)                                                                              \
+    X(INV_ROWS, "rows", "a row is what the plan alone says of it")                                 \
+    X(INV_ORDER, "order", "a rank gets its rows once each, in the stream's order, then the end")   \
+    X(INV_CURSORS, "cursors", "a cursor leads to the row that must follow")                        \
+    X(INV_TAGS, "tags", "the tag of a row is true")                                                \
+    X(INV_INDEX, "index", "an index is the one that honest workers make")                          \
+    X(INV_HEALTHY, "healthy", "nothing is blamed that can be decoded")                             \
+    X(INV_POISON, "poison", "what kills its workers is found within its limit of tries")           \
+    X(INV_LEASES, "leases", "each piece of work is in one place")                                  \
+    X(INV_ANSWERS, "answers", "a lease has one answer, and a late one changes nothing")            \
+    X(INV_CREDIT, "credit", "no more bytes are under way than were granted, or one row")           \
+    X(INV_MEMORY, "memory", "what the core keeps is bounded, and it frees all of it")              \
+    X(INV_PROCESSES, "processes", "the core ends and counts its own children alone")               \
+    X(INV_ROLES, "roles", "a peer gets nothing for which it has no role")                          \
+    X(INV_PROVED, "proved", "only workers that proved what they are have work")                    \
+    X(INV_AUDIT, "audit", "no lie gets through where all rows are made twice")                     \
+    X(INV_DEVIANT, "deviant", "who lies or differs is sent away, named, for that reason")          \
+    X(INV_HONEST, "honest", "an honest worker or consumer is not refused")                         \
+    X(INV_WIRE, "wire", "what the core sends can be read, and is for whom it is sent to")          \
+    X(INV_DRAIN, "drain", "a daemon that is drained or stopped ends in time")                      \
+    X(INV_GOES_ON, "goes on", "with an honest worker every row comes within bounded time")         \
+    X(INV_GIVES_UP, "gives up", "a daemon that can never work says why, and ends")
+
+typedef enum invariant {
+#define INVARIANT_ENUM(name, word, says) name,
+    INVARIANTS(INVARIANT_ENUM)
+#undef INVARIANT_ENUM
+        N_INVARIANTS
+} invariant;
+
+void sim_break(simulation *sim, invariant which, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* After every event: leases, slots, credit and records are where they should be, and nobody is
  * blamed who is not to blame. */

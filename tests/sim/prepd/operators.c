@@ -68,7 +68,7 @@ static void send_too_much(sim_daemon *daemon, int number, door at)
     message_refused(daemon->state, at, &link->peer, FAIL(ST_PROTOCOL, "the message is too long"));
     limits->reading = NULL;
     if (daemon->sim->link[number].down_ns == before_ns)
-        sim_break(daemon->sim, "a stranger is not told that its message is too long");
+        sim_break(daemon->sim, INV_ROLES, "a stranger is not told that its message is too long");
     daemon_wake(daemon);
 }
 

@@ -10,7 +10,8 @@ static void be_refused(simulation *sim, sim_link *link, const wire_msg *message)
     frame head;
     if (frame_decode(wire_msg_part(message, 0), "core", &head) == ST_OK &&
         head.kind == KIND_ERROR && ++link->n_refused > MOST_REFUSED)
-        sim_break(sim, "a stranger is still listened to after %d refusals", MOST_REFUSED);
+        sim_break(sim, INV_MEMORY, "a stranger is still listened to after %d refusals",
+                  MOST_REFUSED);
 }
 
 void people_message(simulation *sim, int link, wire_msg *message)

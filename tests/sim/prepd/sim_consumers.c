@@ -127,7 +127,7 @@ static void take_row(simulation *sim, int number, const wire_msg *message, const
     sim_rank *rank = sim->rank[number];
     static sim_row row;
     if (!sim_row_read(message, head, &row)) {
-        sim_break(sim, "rank %d gets a row that no worker has made", number);
+        sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
         return;
     }
     if (!sim_row_fits_tag(&row)) {
@@ -167,7 +167,7 @@ static void take_welcome(simulation *sim, int number, const json_value *said)
 {
     sim_rank *rank = sim->rank[number];
     if (rank->state != RANK_GREETING)
-        sim_break(sim, "rank %d is welcomed twice", number);
+        sim_break(sim, INV_WIRE, "rank %d is welcomed twice", number);
     rank->state = RANK_READING;
     check_welcome(sim, number, said);
 }
@@ -186,7 +186,7 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
         return;
     }
     if (wire_read_json(message, "core", &head, &said) != ST_OK) {
-        sim_break(sim, "rank %d cannot read what it was sent: %s", number, status_text());
+        sim_break(sim, INV_WIRE, "rank %d cannot read what it was sent: %s", number, status_text());
         return;
     }
     if (head.kind == KIND_WELCOME) {

@@ -29,7 +29,7 @@ static void check_apart(simulation *sim, const all_leases *leases)
     for (int i = 0; i < leases->count; i++)
         for (int k = 0; k < i; k++)
             if (leases->of[i]->number == leases->of[k]->number) {
-                sim_break(sim, "lease %llu is in two places",
+                sim_break(sim, INV_LEASES, "lease %llu is in two places",
                           (unsigned long long)leases->of[i]->number);
                 return;
             }
@@ -47,11 +47,11 @@ static void check_consumer(simulation *sim, const consumer_seat *consumer, const
     for (int i = 0; i < leases->count; i++)
         leased += leases->of[i]->owner == consumer;
     if (open != leased)
-        sim_break(sim, "a consumer waits for %lld rows, and %lld are leased", (long long)open,
-                  (long long)leased);
+        sim_break(sim, INV_LEASES, "a consumer waits for %lld rows, and %lld are leased",
+                  (long long)open, (long long)leased);
     if (reserved != consumer->reserved || consumer->unreturned < 0 ||
         consumer->credit + consumer->reserved + consumer->unreturned != sim->rules.credit)
-        sim_break(sim,
+        sim_break(sim, INV_CREDIT,
                   "a consumer's %lld bytes of credit do not add up: %lld free, %lld reserved, "
                   "%lld under way",
                   (long long)sim->rules.credit, (long long)consumer->credit,
@@ -62,7 +62,7 @@ static void check_list(simulation *sim, const sim_data *data, const quarantine *
 {
     for (int64_t i = 0; i < list->n_entries; i++)
         if (!sim_data_is_bad(data, list->entry[i].sample))
-            sim_break(sim, "the good sample %lld is quarantined: %s",
+            sim_break(sim, INV_HEALTHY, "the good sample %lld is quarantined: %s",
                       (long long)list->entry[i].sample, list->entry[i].cause);
 }
 
@@ -78,7 +78,7 @@ static void check_build(simulation *sim, const source *section, const all_leases
         if (leases->of[i]->owner == section)
             open += leases->of[i]->n_items;
     if (open != build->left)
-        sim_break(sim,
+        sim_break(sim, INV_LEASES,
                   "%lld records of the index of %s are to come, and %lld are leased or to be "
                   "leased",
                   (long long)build->left, section->name, (long long)open);
@@ -95,11 +95,11 @@ static void check_seat(simulation *sim, const worker_seat *seat)
     const worker_bent bent = sim->worker[number]->bent;
     if (seat->proved && (bent == BENT_OTHER_BUILD || bent == BENT_OTHER_DECODER ||
                          bent == BENT_OTHER_TOKENIZER || bent == BENT_MUTE))
-        sim_break(sim, "worker %d may work although it differs", number);
+        sim_break(sim, INV_PROVED, "worker %d may work although it differs", number);
     if (!sim->link[seat->peer.connection - 1].known)
-        sim_break(sim, "worker %d has joined, and its rows would be too long", number);
+        sim_break(sim, INV_PROVED, "worker %d has joined, and its rows would be too long", number);
     if (seat->work && !seat->proved)
-        sim_break(sim, "worker %d works and has not proved what it is", number);
+        sim_break(sim, INV_PROVED, "worker %d works and has not proved what it is", number);
 }
 
 static const worker_seat *seat_of(const sim_daemon *daemon, const sim_link *link)
@@ -121,7 +121,7 @@ bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim
 void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link)
 {
     if (daemon->state && !daemon->stopping && seat_of(daemon, link))
-        sim_break(sim, "worker %d broke the protocol and is still there", link->who);
+        sim_break(sim, INV_DEVIANT, "worker %d broke the protocol and is still there", link->who);
 }
 
 /* Only pictures with a warning count as damaged. */
@@ -129,7 +129,7 @@ static void check_damaged(simulation *sim, const sim_data *data, const quarantin
 {
     for (int64_t i = 0; i < list->n_entries; i++)
         if (data->picture[list->entry[i].sample].fate != PICTURE_FINE)
-            sim_break(sim, "picture %lld counts as damaged, and nobody has said so",
+            sim_break(sim, INV_HEALTHY, "picture %lld counts as damaged, and nobody has said so",
                       (long long)list->entry[i].sample);
 }
 

@@ -42,7 +42,7 @@ void work_begin(simulation *sim, int number, const frame *head, json_value *said
                             .said = said};
     read_items(&worker->job);
     if (worker->job.n_items > MOST_ITEMS)
-        sim_break(sim, "a lease has %lld items", (long long)worker->job.n_items);
+        sim_break(sim, INV_MEMORY, "a lease has %lld items", (long long)worker->job.n_items);
     work_go_on(sim, number);
 }
 

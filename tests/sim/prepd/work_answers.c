@@ -70,7 +70,7 @@ static int64_t agrees_of(simulation *sim, const sim_job *job, const json_value *
         after = json_item(samples, (size_t)json_int(after, 0));
     const int64_t other = json_int(json_find(after, "id"), -1);
     if (other < 0 || other >= number) {
-        sim_break(sim, "sample %lld is compared with sample %lld", (long long)number,
+        sim_break(sim, INV_INDEX, "sample %lld is compared with sample %lld", (long long)number,
                   (long long)other);
         return 0;
     }

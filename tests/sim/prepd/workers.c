@@ -94,12 +94,12 @@ static void handle(simulation *sim, int number, wire_msg *message)
     frame head;
     json_value *said = NULL;
     if (wire_read_json(message, "core", &head, &said) != ST_OK) {
-        sim_break(sim, "a worker cannot read what it was sent: %s", status_text());
+        sim_break(sim, INV_WIRE, "a worker cannot read what it was sent: %s", status_text());
         return;
     }
     worker->heard_ns = sim->now_ns;
     if (head.kind == KIND_LEASE && !worker->proved) {
-        sim_break(sim, "worker %d has a lease before it has loaded its terms", number);
+        sim_break(sim, INV_PROVED, "worker %d has a lease before it has loaded its terms", number);
     } else if (head.kind == KIND_LEASE) {
         worker->state = WORKER_BUSY;
         work_begin(sim, number, &head, said);
@@ -116,7 +116,7 @@ static void handle(simulation *sim, int number, wire_msg *message)
         check_refusal(sim, worker, st);
         worker_end(sim, number, PROC_END_LEFT, status_exit_code(st), "refused");
     } else {
-        sim_break(sim, "a worker is sent %s", frame_kind_name(head.kind));
+        sim_break(sim, INV_WIRE, "a worker is sent %s", frame_kind_name(head.kind));
     }
     json_free(&said);
 }
@@ -146,11 +146,11 @@ void worker_message(simulation *sim, int number, wire_msg *message)
         return;
     worker->n_terms += head.kind == KIND_TERMS;
     if (worker->n_terms > 20 + 3 * (sim->now_ns - worker->started_ns) / SECOND)
-        sim_break(sim, "worker %d is sent its terms again and again", number);
+        sim_break(sim, INV_MEMORY, "worker %d is sent its terms again and again", number);
     if (worker->n_inbox > 1 && head.kind == KIND_TERMS)
         return; /* a remote worker is sent its TERMS every second, and those that wait are enough */
     if (worker->n_inbox == INBOX) {
-        sim_break(sim, "worker %d is sent more than it can ever read", number);
+        sim_break(sim, INV_MEMORY, "worker %d is sent more than it can ever read", number);
         return;
     }
     if (wire_msg_new(&kept) != ST_OK || wire_msg_move(kept, message) != ST_OK)
