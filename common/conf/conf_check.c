@@ -1,6 +1,7 @@
 /* conf_check.c: rules between options, checked once all of them are loaded. Rules that depend on
  * the number of ranks or on the model are checked by the trainer (trainer/parallel/layout.c). */
 #include "common/conf/conf.h"
+#include "common/conf/rank_ranges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,13 +150,18 @@ static status check_checkpoint_folder(const conf *options)
     return ST_OK;
 }
 
+static status check_ranks(const conf *options)
+{
+    return rank_ranges_check(options->prepd_ranks, "prepd.ranks", conf_place(options));
+}
+
 status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
         check_scope,       check_recompute,     check_replay,
         check_length,      check_pixels,        check_splits,
         check_shards,      check_expert_tensor, check_checkpoint_folder,
-        check_dump_folder,
+        check_dump_folder, check_ranks,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

@@ -199,8 +199,10 @@ static void print_status(const json_value *value)
             busy++;
             oldest = age > oldest ? age : oldest;
         }
-    printf("daemon      pid %lld at %s, up %.0f s, %.1f MiB%s\n", read_integer(value, "pid"),
-           escape_text(json_text(json_find(value, "endpoint"), "-")).text, real(value, "seconds"),
+    const char *ranks = json_text(json_find(value, "ranks"), "");
+    printf("daemon      pid %lld at %s, %s%s%sup %.0f s, %.1f MiB%s\n", read_integer(value, "pid"),
+           escape_text(json_text(json_find(value, "endpoint"), "-")).text, *ranks ? "ranks " : "",
+           escape_text(ranks).text, *ranks ? ", " : "", real(value, "seconds"),
            real(value, "rss_bytes") / 1048576.0,
            json_bool(json_find(value, "draining"), false) ? ", draining" : "");
     printf("sent        %lld rows, %lld samples, %.1f MiB; now %.1f rows/s, %.1f samples/s\n",

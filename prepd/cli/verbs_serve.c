@@ -58,6 +58,7 @@ status verb_serve(int argc, char **argv)
     const recorded_options recorded = {.path = recording,
                                        .endpoint = options.prepd_endpoint,
                                        .keys = options.prepd_keys,
+                                       .ranks = options.prepd_ranks,
                                        .io_threads = io_threads_of(&options, proc_cpus()).n_threads,
                                        .buffer_bytes = options.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;

@@ -190,8 +190,9 @@ status daemon_run(conf *options, char *const *args, int n_args, bool for_command
     TRY(new_core(&around, for_command));
     status st = start(&around);
     if (st == ST_OK && !around.core->stopping) {
-        log_info("serving endpoint=%s workers=%d", options->prepd_endpoint,
-                 around.core->local.target);
+        log_info("serving endpoint=%s workers=%d%s%s", options->prepd_endpoint,
+                 around.core->local.target, options->prepd_ranks[0] ? " ranks=" : "",
+                 options->prepd_ranks);
         notify_send("READY=1\n");
         st = serve(&around);
     }

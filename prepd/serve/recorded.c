@@ -40,6 +40,7 @@ typedef struct consumer {
 
 typedef struct server {
     const char *path;
+    const char *ranks;    /* that are served (prepd.ranks) */
     int64_t buffer_bytes; /* most that is under way to all consumers */
     record_reader *record;
     codec *codec;
@@ -181,6 +182,7 @@ static status greet_consumer(server *serving, consumer *receiver, const json_val
     TRY(hello_read(value, serving->step_rows, name, &greeting));
     if (strcmp(greeting.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
+    TRY(hello_rank_is_served(&greeting, serving->ranks, name));
     if (record_has_tags(serving->record))
         TRY(hello_knows_tags(greeting.version, name));
     if (serving->prefixes)
@@ -478,7 +480,10 @@ static status serve_consumers(server *serving)
 
 status recorded_serve(const recorded_options *asked)
 {
-    server serving = {.path = asked->path, .buffer_bytes = asked->buffer_bytes, .signal_fd = -1};
+    server serving = {.path = asked->path,
+                      .ranks = asked->ranks,
+                      .buffer_bytes = asked->buffer_bytes,
+                      .signal_fd = -1};
     status st = ST_OK;
     serving.world =
         (outside){.shell = &serving, .send = send_message, .logs = logs, .log = write_log};

@@ -10,6 +10,7 @@
 typedef struct recorded_options {
     const char *path, *endpoint;
     const char *keys;     /* folder of CURVE keys; "" without keys */
+    const char *ranks;    /* those that are served (common/conf/rank_ranges.h) */
     int io_threads;       /* of ZeroMQ */
     int64_t buffer_bytes; /* most that is under way to all consumers; one row each always may be */
 } recorded_options;

@@ -394,6 +394,8 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     hello greeting;
     const int64_t batch = state->options->training_global_batch_size;
     TRY(hello_read(said, batch, name, &greeting));
+    if (!state->place.for_command)
+        TRY(hello_rank_is_served(&greeting, state->options->prepd_ranks, name));
     snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
     consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
     TRY(section_want(state, consumer->src)); /* its options are known from here on */

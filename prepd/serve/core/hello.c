@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
+#include "common/conf/rank_ranges.h"
 
-enum { MAX_RANKS = 65536 };
 static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB, so that no sum can overflow */
 
 const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
@@ -52,6 +52,17 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
     greeting.ranks = (int)ranks;
     *out = greeting;
     return ST_OK;
+}
+
+status hello_rank_is_served(const hello *greeting, const char *ranks, const char *name)
+{
+    if (strcmp(greeting->stream, "train") != 0 || rank_ranges_have(ranks, greeting->rank))
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, name,
+                   "this daemon serves the ranks %.200s of the training stream (prepd.ranks), and "
+                   "the consumer is rank %d of %d: connect it to the daemon that serves this rank, "
+                   "or start this one with another prepd.ranks",
+                   ranks, greeting->rank, greeting->ranks);
 }
 
 status hello_knows_tags(int64_t version, const char *name)

@@ -26,6 +26,10 @@ typedef struct hello {
 WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const char *name,
                               hello *out);
 
+/* Refuses a consumer of the training stream whose rank is not among `ranks` (prepd.ranks): CONFIG.
+ * Held-out rows are for everyone, since a trainer gives all of them to each of its ranks. */
+WARN_UNUSED status hello_rank_is_served(const hello *greeting, const char *ranks, const char *name);
+
 /* Refuses a consumer that does not know prefixes a stream that has them: reading cu_seqlens alone,
  * it would train branches without what comes before them. CONFIG names the version that it needs.
  */

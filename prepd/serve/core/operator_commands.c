@@ -110,6 +110,7 @@ static void put_status(const dispatch *state, json_writer *writer)
     json_put_key_cstr(writer, "version", TESSERA_VERSION);
     json_put_key_int(writer, "pid", state->place.pid);
     json_put_key_cstr(writer, "endpoint", state->options->prepd_endpoint);
+    json_put_key_cstr(writer, "ranks", state->options->prepd_ranks);
     json_put_key_cstr(writer, "build", state->place.build);
     fingerprints_put(&state->fingerprints, writer);
     json_put_key_real(writer, "seconds", (double)(now - state->started_ns) / 1e9);
