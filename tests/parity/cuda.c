@@ -22,7 +22,10 @@ static void open_cuda(int variant, int run, device **out, const ops_table **out_
 {
     (void)variant;
     (void)run;
-    assert_ok(device_open(BACKEND_CUDA, &(device_options){.deterministic = true}, out));
+    const device_options how = {.attention = parity_portable ? ATTENTION_PORTABLE : ATTENTION_AUTO,
+                                .experts = parity_portable ? EXPERTS_PORTABLE : EXPERTS_AUTO,
+                                .deterministic = true};
+    assert_ok(device_open(BACKEND_CUDA, &how, out));
     *out_ops = (*out)->ops;
 }
 

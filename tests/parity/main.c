@@ -3,6 +3,7 @@
  *
  *   test_parity                all cases
  *   test_parity --op OP        the cases of one op
+ *   .. --portable              on a GPU: with our portable kernels in place of cuDNN's and Hopper's
  *   test_parity --bench [OP]   nanoseconds per call of the "real" cases */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@ static const parity_case *const families[] = {
     parity_gemm, parity_norm,  parity_norm_rope, parity_rope,  parity_attention, parity_pointwise,
     parity_rows, parity_route, parity_loss,      parity_paced, parity_peers,
 };
+bool parity_portable;
+
 enum { N_FAMILIES = sizeof families / sizeof families[0], CASES_MAX = 512 };
 
 /* Runs one case once, and returns the hash of everything it compared. */
@@ -112,6 +115,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
         return bench(argc > 2 ? argv[2] : NULL);
     const char *only = argc > 2 && strcmp(argv[1], "--op") == 0 ? argv[2] : NULL;
+    parity_portable = argc > 1 && strcmp(argv[argc - 1], "--portable") == 0;
     if (parity_here.present && !parity_here.present()) {
         printf("skipped: %s\n", status_text());
         return 77;

@@ -75,6 +75,9 @@ typedef struct parity_target {
 } parity_target;
 extern const parity_target parity_here;
 
+/* --portable: a GPU is to run the portable kernels alone. Read by the target's `open`. */
+extern bool parity_portable;
+
 /* n numbers on the device and, as doubles, on the host. */
 typedef struct tensor {
     void *dev;

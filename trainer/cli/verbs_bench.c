@@ -106,6 +106,7 @@ static status ops(const conf *options, const request *asked)
                     options->model_path);
     device_options how = {.threads = (int)options->training_threads,
                           .attention = options->training_attention,
+                          .experts = options->training_experts,
                           .deterministic = options->training_deterministic};
     bench_sizes sizes = {.dims = &dims,
                          .tokens = options->training_seq_len * options->training_local_batch_size,

@@ -66,11 +66,12 @@ typedef struct device_claims {
 } device_claims;
 
 typedef struct device_options {
-    int index;            /* which GPU, from 0 */
-    bool share;           /* if there are fewer GPUs, take `index` modulo their number */
-    int threads;          /* threads of the CPU's pool; 0: one per processor this process may use */
-    int attention;        /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
-    bool deterministic;   /* use only library paths that give the same bits every time */
+    int index;          /* which GPU, from 0 */
+    bool share;         /* if there are fewer GPUs, take `index` modulo their number */
+    int threads;        /* threads of the CPU's pool; 0: one per processor this process may use */
+    int attention;      /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
+    int experts;        /* EXPERTS_* of conf.h: which kernel of the experts' products; CUDA only */
+    bool deterministic; /* use only library paths that give the same bits every time */
     device_claims claims; /* of a device of shapes */
 } device_options;
 

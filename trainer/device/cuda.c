@@ -12,6 +12,7 @@
 #include "common/program/log.h"
 #include "trainer/device/cublas.h"
 #include "trainer/device/cudnn.h"
+#include "trainer/device/experts_choice.h"
 #include "trainer/device/nvml.h"
 
 extern const backend_vtable backend_cuda;
@@ -160,14 +161,17 @@ static status cuda_open(const device_options *options, device **out)
     if (st == ST_OK)
         st = choose_attention(cuda, attention, sizeof attention);
     if (st == ST_OK)
+        st = experts_choose(cuda->options.experts, cuda->facts.sm, &cuda->facts.hopper_experts);
+    if (st == ST_OK)
         st = make_context(cuda);
     if (st != ST_OK) {
         cuda_close(&cuda->base);
         return st;
     }
     snprintf(cuda->base.description, sizeof cuda->base.description,
-             "%.100s, sm_%d, %d multiprocessors, attention by %s", properties.name, cuda->facts.sm,
-             cuda->facts.multiprocessors, attention);
+             "%.100s, sm_%d, %d multiprocessors, attention by %s, experts by %s kernel",
+             properties.name, cuda->facts.sm, cuda->facts.multiprocessors, attention,
+             cuda->facts.hopper_experts ? "Hopper's" : "the portable");
     *out = &cuda->base;
     return ST_OK;
 }

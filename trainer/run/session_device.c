@@ -16,6 +16,7 @@ status session_device(session *run)
                           .share = gpus && options->comm_engine == ENGINE_MPI,
                           .threads = (int)options->training_threads,
                           .attention = options->training_attention,
+                          .experts = options->training_experts,
                           .deterministic = options->training_deterministic,
                           .claims = run->world ? run->world->claims : (device_claims){0}};
     const int other = run->world ? run->world->backend : 0;

@@ -1,6 +1,7 @@
 /* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and the choice of the kernel:
- * Hopper's (grouped_hopper.cuh) where the GPU has wgmma and rows are whole 16-byte pieces,
- * otherwise the portable one (grouped_portable.cuh). Both read the groups' offsets on the device.
+ * Hopper's (grouped_hopper.cuh) where the device has chosen it (training.experts) and rows are
+ * whole 16-byte pieces, otherwise the portable one (grouped_portable.cuh). Both read the groups'
+ * offsets on the device.
  */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 #include "trainer/ops/cuda/grouped_portable.cuh"
@@ -73,7 +74,7 @@ extern "C" status cuda_grouped_gemm(stream *queue, const grouped_gemm_args *args
     if (!grouped_aligned(args))
         return portable_mode<false>(queue, args);
 #ifdef __CUDACC__ /* a host cannot run this kind of tensor core */
-    if (cuda_facts_of(queue)->sm == 90)
+    if (cuda_facts_of(queue)->hopper_experts)
         return grouped_gemm_hopper(queue, args);
 #endif
     return portable_mode<true>(queue, args);
