@@ -27,7 +27,7 @@ data_index *reference_index(const sim_data *data)
 {
     data_index *index = NULL;
     check_status(index_new(data->n_samples, data->n_pictures, &index));
-    index_identify(index, data->identity);
+    index_identify(index, data->contents);
     if (data->begins)
         check_status(index_take_beginnings(index));
     for (int64_t i = 0; i < data->n_pictures; i++) {
@@ -40,6 +40,8 @@ data_index *reference_index(const sim_data *data)
             check_status(index_put_beginning(index, i, &data->sample[i].begins));
     }
     check_status(index_seal(index));
+    if (!hash_equal(data->identity, data->contents))
+        check_status(index_mix(index, data->identity));
     return index;
 }
 

@@ -38,7 +38,7 @@ typedef struct reference {
     unsigned next_step;
 } reference;
 
-/* Makes the sealed index that an honest build of it gives. */
+/* Makes the sealed index that an honest build of it gives, with the weights of a mixture. */
 data_index *reference_index(const sim_data *data);
 
 /* Prepares a stream. Fails as plan_new does. Ends the process if there is no memory. */

@@ -40,6 +40,17 @@ static void draw_options(sim_random *luck, conf *out)
     out->prepd_buffer_bytes = PICK(luck, 1 << 21, 1 << 23, (int64_t)1 << 32);
 }
 
+/* In a third of the schedules the data has several sources, with weights or without. Some files can
+ * be read only from certain points on. */
+static void draw_sources(sim_random *luck, sim_data_rules *out)
+{
+    const bool weighted = sim_random_chance(luck, 2, 3);
+    out->n_sources = (int)PICK(luck, 1, 1, 1, 1, 2, 3);
+    out->piece_samples = PICK(luck, 0, 0, 0, 4, 15);
+    for (int i = 0; weighted && i < out->n_sources; i++)
+        out->weight[i] = (int)sim_random_between(luck, 1, 9);
+}
+
 /* How often something is wrong with the data: in a third of the schedules, never. */
 static void draw_data(sim_random *luck, const conf *options, int64_t samples, sim_data_rules *out)
 {
@@ -62,6 +73,7 @@ static void draw_data(sim_random *luck, const conf *options, int64_t samples, si
                             .clips = (int)PICK(luck, 0, 0, 100),
                             .plain = (int)PICK(luck, 0, 0, 60),
                             .without_picture = (int)PICK(luck, 20, 200, 500)};
+    draw_sources(luck, out);
 }
 
 static void draw_jobs(sim_random *luck, const conf *options, sim_rules *out)

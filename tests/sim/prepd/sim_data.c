@@ -1,5 +1,5 @@
 /* sim_data.c: draws the samples and pictures, and computes what the index must say of them. */
-#include "tests/sim/prepd/sim_data.h"
+#include "tests/sim/prepd/sim_sources.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +116,24 @@ static void draw_record(sim_sample *out, sim_random *luck, const sim_data_rules 
     out->begins.first_label = common + asked;
 }
 
+/* Chooses among the pictures of the sample's source. */
+static void choose_pictures(const sim_data *data, int64_t number, sim_random *luck,
+                            const sim_data_rules *rules, sim_sample *out)
+{
+    const sim_source *of = &data->source[sim_data_place(data, number).source];
+    const int64_t count = of->n_pictures;
+    const bool shows = !out->plain && count > 0 &&
+                       !sim_random_chance(luck, (uint64_t)rules->without_picture, 1000);
+    /* Questions on one picture are neighbours now and then and far apart at other times. */
+    const int64_t shown =
+        sim_random_chance(luck, 2, 3)
+            ? (number - of->first) * count / of->count
+            : (int64_t)sim_random_below(luck, (uint64_t)count + 1) % (count > 0 ? count : 1);
+    out->n_shown = shows ? (int32_t)sim_random_chance(luck, 1, 8) + 1 : 0;
+    for (int32_t i = 0; i < out->n_shown; i++)
+        out->shows[i] = (int32_t)(of->first_picture + (shown + i) % count);
+}
+
 static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
                         const sim_data_rules *rules)
 {
@@ -124,16 +142,7 @@ static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
     out->plain = sim_random_chance(luck, (uint64_t)rules->plain, 1000);
     if (!out->plain && sim_random_chance(luck, 1, 3))
         out->system = (int)sim_random_between(luck, 1, 2);
-    const bool shows = !out->plain && data->n_pictures > 0 &&
-                       !sim_random_chance(luck, (uint64_t)rules->without_picture, 1000);
-    /* Questions on one picture are neighbours now and then and far apart at other times. */
-    const int64_t shown = sim_random_chance(luck, 2, 3)
-                              ? number * data->n_pictures / data->n_samples
-                              : (int64_t)sim_random_below(luck, (uint64_t)data->n_pictures + 1) %
-                                    (data->n_pictures > 0 ? data->n_pictures : 1);
-    out->n_shown = shows ? (int32_t)sim_random_chance(luck, 1, 8) + 1 : 0;
-    for (int32_t i = 0; i < out->n_shown; i++)
-        out->shows[i] = (int32_t)((shown + i) % data->n_pictures);
+    choose_pictures(data, number, luck, rules, out);
     snprintf(out->name, sizeof out->name, "sample %lld", (long long)number);
     snprintf(out->question, sizeof out->question, "q%llx.%lld",
              (unsigned long long)(data->seed & 0xffff), (long long)number);
@@ -142,6 +151,12 @@ static void draw_sample(const sim_data *data, int64_t number, sim_random *luck,
     draw_record(out, luck, rules);
     if (sim_data_has_bad_clip(data, number))
         out->record = (index_sample){.cause = "its clip has no header"};
+}
+
+static bool same_place(const sim_data *data, int64_t one, int64_t other)
+{
+    const sample_place first = sim_data_place(data, one), second = sim_data_place(data, other);
+    return first.source == second.source && first.piece == second.piece;
 }
 
 static bool same_pictures(const sim_sample *one, const sim_sample *other)
@@ -154,9 +169,8 @@ static bool same_pictures(const sim_sample *one, const sim_sample *other)
 }
 
 /* The sample that this one's beginning is compared with: the last before it that shows the same
- * pictures after the same prompt, or a text directly before a text. Samples that no worker looks at
- * are no neighbours.
- */
+ * pictures after the same prompt, or a text directly before a text; both of one source and piece.
+ * Samples that no worker looks at are no neighbours. */
 static int64_t find_neighbour(const sim_data *data, int64_t number)
 {
     const sim_sample *own = &data->sample[number];
@@ -164,7 +178,7 @@ static int64_t find_neighbour(const sim_data *data, int64_t number)
         const sim_sample *other = &data->sample[i];
         if (other->fate == TEXT_NOT_ADAPTED || sim_data_has_bad_clip(data, i))
             continue;
-        if (!other->plain && same_pictures(own, other))
+        if (!other->plain && same_pictures(own, other) && same_place(data, number, i))
             return i;
         if (own->n_shown == 0)
             return -1;
@@ -191,14 +205,12 @@ static void find_beginnings(sim_data *data, const sim_data_rules *rules)
 
 void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed)
 {
-    extern const dataset_vtable sim_data_vtable;
     sim_random luck = sim_random_of(seed);
-    *out = (sim_data){.base = {&sim_data_vtable},
-                      .seed = seed,
+    *out = (sim_data){.seed = seed,
                       .begins = rules->begins,
                       .n_pictures = rules->n_pictures,
-                      .n_samples = rules->n_samples,
-                      .identity = hash_bytes(&seed, sizeof seed)};
+                      .n_samples = rules->n_samples};
+    sim_sources_init(out, rules);
     out->picture = make_array(out->n_pictures, sizeof *out->picture);
     out->sample = make_array(out->n_samples, sizeof *out->sample);
     for (int64_t i = 0; i < out->n_pictures; i++)

@@ -39,7 +39,13 @@ typedef struct sim_picture {
     picture_fate fate;
 } sim_picture;
 
-enum { MOST_SHOWN = 2, MOST_TURN_PARTS = MOST_SHOWN + 1 };
+enum { MOST_SHOWN = 2, MOST_TURN_PARTS = MOST_SHOWN + 1, MOST_SOURCES = 3 };
+
+/* One source of a mixture: a run of the samples, and a run of the pictures, which no other shows.
+ */
+typedef struct sim_source {
+    int64_t first, count, first_picture, n_pictures;
+} sim_source;
 
 typedef struct sim_sample {
     int32_t shows[MOST_SHOWN]; /* [n_shown] pictures */
@@ -63,12 +69,18 @@ typedef struct sim_data {
     sim_picture *picture; /* [n_pictures] */
     sim_sample *sample;   /* [n_samples] */
     int64_t n_pictures, n_samples;
-    hash128 identity;
+    int64_t piece_samples; /* samples of one piece of a file; 0: any can be read at any time */
+    int n_sources;         /* 1: the data set is no mixture */
+    sim_source source[MOST_SOURCES];
+    dataset_part part[MOST_SOURCES]; /* the same for the plan, with names and weights */
+    hash128 identity, contents;      /* as those of dataset.h */
 } sim_data;
 
 /* How a data set is made. Chances are in one thousand. */
 typedef struct sim_data_rules {
-    int64_t n_pictures, n_samples;
+    int64_t n_pictures, n_samples, piece_samples;
+    int n_sources;            /* below 2: the data set is no mixture */
+    int weight[MOST_SOURCES]; /* of the sources; all 0: each sample once an epoch */
     bool begins;
     int32_t common_text; /* tokens that texts without a picture begin with alike */
     int32_t longest_text;
@@ -80,6 +92,9 @@ typedef struct sim_data_rules {
 /* Makes the data set. Ends the process if there is no memory. */
 void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed);
 void sim_data_done(sim_data *data);
+
+/* The source and the piece of a file that a sample is in. */
+sample_place sim_data_place(const sim_data *data, int64_t number);
 
 /* Whether sample `number` can never be part of a row as it is: a picture of it cannot be decoded.
  * Such a sample belongs into quarantine, and no other does. */

@@ -81,15 +81,28 @@ static hash128 identify_data(const dataset *set)
     return data_of(set)->identity;
 }
 
-extern const dataset_vtable sim_data_vtable;
-const dataset_vtable sim_data_vtable = {.name = "simulated",
-                                        .close = leave_open,
-                                        .samples = count_samples,
-                                        .sample = read_sample,
-                                        .outline = read_outline,
-                                        .images = count_pictures,
-                                        .image_path = name_picture,
-                                        .place = place_picture,
-                                        .frame = name_frame,
-                                        .root = name_root,
-                                        .identity = identify_data};
+static hash128 identify_contents(const dataset *set)
+{
+    return data_of(set)->contents;
+}
+
+static int list_parts(const dataset *set, const dataset_part **out)
+{
+    *out = data_of(set)->part;
+    return data_of(set)->n_sources;
+}
+
+static int64_t find_piece(const dataset *set, int64_t number)
+{
+    return sim_data_place(data_of(set), number).piece;
+}
+
+#define OF_BOTH                                                                                    \
+    .close = leave_open, .samples = count_samples, .sample = read_sample, .outline = read_outline, \
+    .images = count_pictures, .image_path = name_picture, .place = place_picture,                  \
+    .frame = name_frame, .root = name_root, .chunk = find_piece, .identity = identify_data
+
+extern const dataset_vtable sim_data_vtable, sim_mixture_vtable;
+const dataset_vtable sim_data_vtable = {.name = "simulated", OF_BOTH};
+const dataset_vtable sim_mixture_vtable = {
+    .name = "simulated mixture", .parts = list_parts, .contents = identify_contents, OF_BOTH};

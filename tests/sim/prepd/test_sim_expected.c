@@ -76,6 +76,32 @@ static void test_reference__has_every_usable_sample_once_an_epoch(void **state)
     }
 }
 
+static void test_reference__mixes_sources_by_their_weights(void **state)
+{
+    (void)state;
+    conf options = options_of(GROUP_NONE);
+    sim_data_rules mixed = {.n_samples = SAMPLES,
+                            .n_sources = 3,
+                            .weight = {1, 2, 6},
+                            .piece_samples = 7,
+                            .without_picture = 1000};
+    sim_data data;
+    reference rows;
+    int64_t from[3] = {0};
+    options.training_epochs = 1;
+    sim_data_init(&data, &mixed, harness_seed());
+    assert_ok(reference_init(&rows, &data, &options, PLAN_PACKED));
+    for (uint64_t number = 0; reference_find_row(&rows, number); number++) {
+        const reference_row *row = reference_find_row(&rows, number);
+        for (int64_t i = 0; i < row->n_docs; i++)
+            from[sim_data_place(&data, row->docs[i].sample).source]++;
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(from[i], SAMPLES * mixed.weight[i] / 9);
+    reference_done(&rows);
+    sim_data_done(&data);
+}
+
 static void test_reference__ranks_share_every_step(void **state)
 {
     (void)state;
@@ -102,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference__has_every_usable_sample_once_an_epoch),
+        cmocka_unit_test(test_reference__mixes_sources_by_their_weights),
         cmocka_unit_test(test_reference__ranks_share_every_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
