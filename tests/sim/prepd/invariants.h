@@ -63,6 +63,8 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why);
 void check_consumer_refusal(simulation *sim, int rank, status why);
 /* A daemon ends: not by a failure. */
 void check_end(simulation *sim, const sim_daemon *daemon);
+/* The world is taken apart: nothing is left of the blocks of memory that it took. */
+void check_memory_is_back(simulation *sim, int64_t blocks_before);
 /* The schedule should be over. */
 void check_deadline(simulation *sim);
 

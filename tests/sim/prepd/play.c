@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/common/sim_memory.h"
 #include "tests/sim/prepd/sim_faults.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
@@ -149,12 +150,15 @@ sim_played play_schedule(uint64_t seed, FILE *trace, sim_stats *stats)
     sim.stats = stats;
     sim.log = sim_log_begin(seed, trace);
     const uint64_t before = stats->events;
+    sim_row_init();
+    const int64_t blocks = sim_memory_blocks();
     begin(&sim);
     go_through(&sim);
-    sim_played played = {.events = stats->events - before, .hash = sim.log.hash};
-    memcpy(played.broken, sim.broken, sizeof played.broken);
     stats->schedules++;
     stats->virtual_ns += sim.now_ns;
     take_apart(&sim);
+    check_memory_is_back(&sim, blocks);
+    sim_played played = {.events = stats->events - before, .hash = sim.log.hash};
+    memcpy(played.broken, sim.broken, sizeof played.broken);
     return played;
 }

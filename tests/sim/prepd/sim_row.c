@@ -78,14 +78,18 @@ static void read_doc(const json_value *lease, const json_value *doc, uint64_t *t
                          json_bool(json_find(doc, "bad"), false)};
 }
 
-/* A picture's bytes, which all rows share. */
-static void add_pictures(wire_msg *message, uint32_t count)
+static wire_msg *shown; /* a picture's bytes, which all rows share */
+
+void sim_row_init(void)
 {
-    static wire_msg *shown;
     uint8_t *bytes;
     if (!shown &&
         (wire_msg_new(&shown) != ST_OK || wire_msg_add_space(shown, PART_BYTES, &bytes) != ST_OK))
         abort();
+}
+
+static void add_pictures(wire_msg *message, uint32_t count)
+{
     for (uint32_t i = 0; i < count; i++)
         if (wire_msg_share(message, shown) != ST_OK)
             abort();

@@ -30,6 +30,8 @@ typedef struct sim_row {
 /* How a worker changes a row that it makes. */
 typedef enum row_lie { ROW_TRUE, ROW_LIES_CONTENT, ROW_LIES_IDS } row_lie;
 
+/* Makes what all rows share, which stays for the life of the process. */
+void sim_row_init(void);
 /* Makes the message of a row from its lease, as a worker sends it. */
 wire_msg *sim_row_make(const json_value *lease, row_lie lie);
 /* Reads it again, as it reaches a consumer. False for a message that no worker has made. */
