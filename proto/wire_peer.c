@@ -9,9 +9,14 @@ static const char PEER_WORD[] = "peer ";
 void wire_peer_print(const wire_peer *peer, char out[WIRE_PEER_TEXT])
 {
     enum { SHOWN = 64 };
-    char *at = out + sprintf(out, PEER_WORD);
-    for (size_t i = 0; i < peer->size && i < SHOWN; i++)
-        at += sprintf(at, "%02x", peer->id[i]);
+    static const char digits[] = "0123456789abcdef";
+    strcpy(out, PEER_WORD);
+    char *at = out + strlen(PEER_WORD);
+    for (size_t i = 0; i < peer->size && i < SHOWN; i++) {
+        *at++ = digits[peer->id[i] >> 4];
+        *at++ = digits[peer->id[i] & 15];
+    }
+    *at = 0;
     if (peer->size > SHOWN)
         strcpy(at, "..");
     if (peer->size == 0)

@@ -22,15 +22,17 @@ void json_writer_done(json_writer *writer)
     memset(writer, 0, sizeof *writer);
 }
 
-static void append_text(json_writer *writer, const char *text, size_t size)
+/* Makes room for this many more bytes and the NUL after them, and adds them to the size. Returns
+ * where they go; NULL if there is no memory. */
+static char *grow_by(json_writer *writer, size_t size)
 {
     if (writer->out_of_memory)
-        return;
+        return NULL;
     if (size >= writer->capacity - writer->size) {
         size_t want;
         if (__builtin_add_overflow(writer->size + 1, size, &want) || want > SIZE_MAX / 2) {
             writer->out_of_memory = true;
-            return;
+            return NULL;
         }
         if (want < 2 * writer->capacity)
             want = 2 * writer->capacity;
@@ -39,15 +41,22 @@ static void append_text(json_writer *writer, const char *text, size_t size)
         char *grown = (char *)realloc(writer->text, want);
         if (!grown) {
             writer->out_of_memory = true;
-            return;
+            return NULL;
         }
         writer->text = grown;
         writer->capacity = want;
     }
-    if (size)
-        memcpy(writer->text + writer->size, text, size);
+    char *to = writer->text + writer->size;
     writer->size += size;
     writer->text[writer->size] = 0;
+    return to;
+}
+
+static void append_text(json_writer *writer, const char *text, size_t size)
+{
+    char *to = grow_by(writer, size);
+    if (to && size)
+        memcpy(to, text, size);
 }
 
 static void append_cstr(json_writer *writer, const char *text)
@@ -104,14 +113,16 @@ void json_end_array(json_writer *writer)
 
 static void put_escaped(json_writer *writer, unsigned char byte)
 {
-    static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt",
+                      digit[] = "0123456789abcdef";
     const char *at = byte ? strchr(plain, byte) : NULL;
-    char text[8];
-    if (at)
-        snprintf(text, sizeof text, "\\%c", letter[at - plain]);
-    else
-        snprintf(text, sizeof text, "\\u%04x", byte);
-    append_cstr(writer, text);
+    if (at) {
+        const char text[] = {'\\', letter[at - plain]};
+        append_text(writer, text, sizeof text);
+    } else {
+        const char text[] = {'\\', 'u', '0', '0', digit[byte >> 4], digit[byte & 15]};
+        append_text(writer, text, sizeof text);
+    }
 }
 
 /* Writes a character of several bytes. One that would control a terminal is written as visible.h
@@ -123,18 +134,23 @@ static void put_wide(json_writer *writer, const char *text, size_t length)
     append_cstr(writer, one);
 }
 
-void json_put_text(json_writer *writer, const char *text, size_t size)
+/* How many bytes at the beginning of a text are characters that need no change. */
+static size_t plain_run(const unsigned char *text, size_t size)
+{
+    size_t run = 0;
+    while (run < size && text[run] >= 0x20 && text[run] < 0x7F && text[run] != '"' &&
+           text[run] != '\\')
+        run++;
+    return run;
+}
+
+/* Writes what is between the quotes of a text, of which the first characters need no change. */
+static void put_inner(json_writer *writer, const char *text, size_t size, size_t run)
 {
     const unsigned char *at = (const unsigned char *)text;
-    separate(writer);
-    append_text(writer, "\"", 1);
-    size_t i = 0;
-    while (i < size) {
-        size_t run = i; /* characters that need no change are copied in one piece */
-        while (run < size && at[run] >= 0x20 && at[run] < 0x7F && at[run] != '"' && at[run] != '\\')
-            run++;
-        append_text(writer, text + i, run - i);
-        i = run;
+    for (size_t i = 0;; run = plain_run(at + i, size - i)) {
+        append_text(writer, text + i, run); /* in one piece */
+        i += run;
         if (i == size)
             break;
         size_t length = utf8_length(at + i, size - i);
@@ -147,8 +163,37 @@ void json_put_text(json_writer *writer, const char *text, size_t size)
             put_escaped(writer, at[i]);
         i += length ? length : 1;
     }
-    append_text(writer, "\"", 1);
-    writer->need_comma = true;
+}
+
+/* Writes a text in quotes, and a colon after it if it is a key. Most texts and all keys of ours
+ * need no change, so their room is made at once. */
+static void put_quoted(json_writer *writer, const char *text, size_t size, bool is_key)
+{
+    const size_t run = plain_run((const unsigned char *)text, size);
+    if (run < size) {
+        separate(writer);
+        append_text(writer, "\"", 1);
+        put_inner(writer, text, size, run);
+        append_text(writer, "\":", 1 + (size_t)is_key);
+    } else {
+        char *to = grow_by(writer, writer->need_comma + size + 2 + (size_t)is_key);
+        if (!to)
+            return;
+        if (writer->need_comma)
+            *to++ = ',';
+        *to++ = '"';
+        if (size)
+            memcpy(to, text, size);
+        to[size] = '"';
+        if (is_key)
+            to[size + 1] = ':';
+    }
+    writer->need_comma = !is_key;
+}
+
+void json_put_text(json_writer *writer, const char *text, size_t size)
+{
+    put_quoted(writer, text, size, false);
 }
 
 void json_put_cstr(json_writer *writer, const char *text)
@@ -158,9 +203,7 @@ void json_put_cstr(json_writer *writer, const char *text)
 
 void json_put_key(json_writer *writer, const char *key)
 {
-    json_put_cstr(writer, key);
-    append_text(writer, ":", 1);
-    writer->need_comma = false;
+    put_quoted(writer, key, strlen(key), true);
 }
 
 void json_put_int(json_writer *writer, int64_t value)
@@ -173,7 +216,8 @@ void json_put_int(json_writer *writer, int64_t value)
     while ((left /= 10) > 0);
     if (value < 0)
         text[--at] = '-';
-    separate(writer);
+    if (writer->need_comma)
+        text[--at] = ',';
     append_text(writer, text + at, sizeof text - at);
     writer->need_comma = true;
 }
