@@ -1,6 +1,6 @@
 /* mixture_lane.c: which unit stands at a position of a lane. Without pieces it is one permutation
  * of the units per pass. With pieces, the pieces are permuted, and a position is found among them
- * by bisection; the pieces' order is kept for the pass that was asked for last. */
+ * by bisection. The order is kept for the pass that was asked for last. */
 #include "prepd/plan/mixture_lane.h"
 
 #include <inttypes.h>
@@ -43,8 +43,12 @@ status mixture_lane_at(mixture_lane *lane, uint64_t seed, bool shuffle, uint64_t
 {
     const uint64_t epoch = position / lane->n_units, place = position % lane->n_units;
     if (!lane->chunks) {
-        const order places = order_of_epoch(seed, lane->number, epoch, lane->n_units, shuffle);
-        *out = lane->first + order_at(&places, place);
+        if (!lane->have_epoch || lane->epoch != epoch) {
+            lane->units = order_of_epoch(seed, lane->number, epoch, lane->n_units, shuffle);
+            lane->epoch = epoch;
+            lane->have_epoch = true;
+        }
+        *out = lane->first + order_at(&lane->units, place);
         return ST_OK;
     }
     if (!lane->have_epoch || lane->epoch != epoch)

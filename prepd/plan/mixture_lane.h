@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "prepd/plan/order.h"
 
 typedef struct mixture_lane {
     int number; /* 0, 1, ...: goes into the key, so that sources have different orders */
@@ -20,9 +21,10 @@ typedef struct mixture_lane {
     uint64_t *chunks;        /* [n_chunks + 1] units before each piece, from 0 to n_units; NULL if
                               * any place can be read */
     uint64_t n_chunks;
-    /* The pieces of the pass asked for last, in the order of that pass. */
+    /* Of the pass asked for last: the order of its units, or of its pieces. */
     bool have_epoch;
     uint64_t epoch;
+    order units;
     uint64_t *start; /* [n_chunks + 1] place where the k-th of them begins */
     uint64_t *nth;   /* [n_chunks] which piece it is */
 } mixture_lane;

@@ -133,6 +133,7 @@ static void make_dispatcher(void)
     state.eval = (source){.of = &state, .name = "eval"};
     FUZZ_HOLDS((state.terms = strdup("{}")) != NULL);
     state.local.child[0].pid = NO_PROCESS;
+    state.local.n_places = 1;
     lease_book_init(&state.book, 2);
     arena_init(&state.scratch, 1 << 26);
     atexit(close_all);
@@ -250,6 +251,7 @@ static void throw_away(void)
     state.outcome = ST_OK;
     state.turn = 0;
     state.local.child[0] = (local_child){.pid = NO_PROCESS};
+    state.local.n_places = 1;
     train[shared] = state.train;
 }
 

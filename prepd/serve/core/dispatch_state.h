@@ -204,6 +204,7 @@ enum { MAX_LOCAL = 1024 };
 typedef struct local_pool {
     int target;
     local_child child[MAX_LOCAL];
+    int n_places;        /* the places of `child` from this one on are free */
     int deaths_at_start; /* in a row: workers that died before they began any work */
     int killed_at_start; /* in a row: the same, killed from outside */
     bool any_begun;

@@ -16,7 +16,7 @@ static const int64_t MS = 1000000;
 
 local_child *local_child_of(const dispatch *state, pid_t pid)
 {
-    for (int i = 0; i < MAX_LOCAL; i++)
+    for (int i = 0; i < state->local.n_places; i++)
         if (pid > 0 && state->local.child[i].pid == pid)
             return (local_child *)&state->local.child[i];
     return NULL;
@@ -49,7 +49,7 @@ static status start_one(dispatch *state, local_child *child)
 int local_alive(const dispatch *state)
 {
     int count = 0;
-    for (int i = 0; i < MAX_LOCAL; i++)
+    for (int i = 0; i < state->local.n_places; i++)
         count += state->local.child[i].pid != 0;
     return count;
 }
@@ -57,7 +57,7 @@ int local_alive(const dispatch *state)
 static int staying(const local_pool *pool)
 {
     int count = 0;
-    for (int i = 0; i < MAX_LOCAL; i++)
+    for (int i = 0; i < pool->n_places; i++)
         count += pool->child[i].pid != 0 && !pool->child[i].leaving;
     return count;
 }
@@ -139,7 +139,7 @@ static void not_spawned(dispatch *state)
 void local_tick(dispatch *state, int64_t now)
 {
     local_pool *pool = &state->local;
-    for (int i = 0; i < MAX_LOCAL; i++) {
+    for (int i = 0; i < pool->n_places; i++) {
         local_child *one = &pool->child[i];
         if (one->pid && !one->joined && !one->leaving && !one->ended &&
             now - one->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
@@ -158,6 +158,8 @@ void local_tick(dispatch *state, int64_t now)
             not_spawned(state);
             return;
         }
+        if (i == pool->n_places)
+            pool->n_places++;
         missing--;
     }
 }
@@ -197,7 +199,7 @@ void local_scale(dispatch *state, int target)
     local_pool *pool = &state->local;
     pool->target = target > MAX_LOCAL ? MAX_LOCAL : target;
     pool->not_before_ns = 0;
-    for (int i = MAX_LOCAL - 1, over = staying(pool) - pool->target; i >= 0 && over > 0; i--) {
+    for (int i = pool->n_places - 1, over = staying(pool) - pool->target; i >= 0 && over > 0; i--) {
         local_child *one = &pool->child[i];
         if (!one->pid || one->leaving)
             continue;

@@ -29,13 +29,20 @@ static loss loss_of(const local_child *child)
     }
 }
 
+static void free_place(local_pool *pool, local_child *child)
+{
+    *child = (local_child){0};
+    while (pool->n_places > 0 && !pool->child[pool->n_places - 1].pid)
+        pool->n_places--;
+}
+
 /* Removes the child, judges what its worker had in work, and decides about another one. */
 static void bury_child(dispatch *state, local_child *child)
 {
     local_pool *pool = &state->local;
     const local_child was = *child;
     const loss how = loss_of(&was);
-    *child = (local_child){0};
+    free_place(pool, child);
     worker_seat *seat = seat_of_pid(state, was.pid);
     if (seat)
         seat_gone(state, seat, how, was.end.what);
@@ -83,7 +90,7 @@ void child_paused(dispatch *state, pid_t pid)
 
 void local_hear_last_words(dispatch *state)
 {
-    for (int i = 0; i < MAX_LOCAL; i++) {
+    for (int i = 0; i < state->local.n_places; i++) {
         local_child *child = &state->local.child[i];
         if (child->ended && (!seat_of_pid(state, child->pid) || state->now_ns >= child->bury_ns))
             bury_child(state, child);
@@ -94,7 +101,7 @@ void local_leave(dispatch *state)
 {
     local_pool *pool = &state->local;
     pool->leave_by_ns = state->now_ns + LEAVE_LIMIT_MS * MS;
-    for (int i = 0; i < MAX_LOCAL; i++) {
+    for (int i = 0; i < pool->n_places; i++) {
         pool->child[i].leaving = pool->child[i].pid != 0;
         local_end(state, &pool->child[i], state->stop_now);
     }
@@ -104,11 +111,12 @@ bool local_has_left(dispatch *state)
 {
     local_pool *pool = &state->local;
     const bool at_once = state->stop_now || state->now_ns > pool->leave_by_ns;
-    for (int i = 0; i < MAX_LOCAL; i++) {
-        if (pool->child[i].ended)
-            pool->child[i] = (local_child){0};
-        if (at_once)
-            local_end(state, &pool->child[i], true);
+    for (int i = 0; i < pool->n_places; i++) {
+        local_child *child = &pool->child[i];
+        if (child->ended)
+            free_place(pool, child);
+        else if (at_once)
+            local_end(state, child, true);
     }
     return local_alive(state) == 0;
 }

@@ -68,6 +68,7 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     seat->lost_ns = 0;
     seat->local = true;
     seat->pid = daemon.local.child[0].pid = 7;
+    daemon.local.n_places = 1;
     seat_message(&daemon, &from, message);
     assert_ptr_equal(daemon.seats, seat);
     seat_message(&daemon, &from, error);
