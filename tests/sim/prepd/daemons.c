@@ -25,8 +25,9 @@ void daemon_wake(sim_daemon *daemon)
     put_turn(daemon, daemon->sim->now_ns + sim_random_tail(&daemon->sim->delays, 1, 200 * US));
 }
 
-static void tell_time(const sim_daemon *daemon)
+void daemon_tell_time(sim_daemon *daemon)
 {
+    daemon->touched = true;
     dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
 }
 
@@ -39,6 +40,7 @@ void daemon_start(simulation *sim, int number)
     daemon->sim = sim;
     daemon->number = number;
     daemon->incarnation++;
+    daemon->touched = true;
     daemon->options = sim->options;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
@@ -96,7 +98,7 @@ void daemon_signal(sim_daemon *daemon, signal_kind kind)
 {
     if (!daemon->state || daemon->stopping)
         return;
-    tell_time(daemon);
+    daemon_tell_time(daemon);
     daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND;
     signal_came(daemon->state, kind, "SIM");
     daemon_wake(daemon);
@@ -130,7 +132,7 @@ static void wind_down(sim_daemon *daemon)
 static void turn_loop(sim_daemon *daemon)
 {
     daemon->turn_ns = 0;
-    tell_time(daemon);
+    daemon_tell_time(daemon);
     daemon->sim->stats->turns++;
     if (!daemon->stopping && daemon->listens)
         dispatch_turn(daemon->state);
@@ -153,7 +155,7 @@ void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
     peer_limits *limits = &to->state->peer_limits;
     if (to->stopping || peer_limits_ignores(limits, &link->peer))
         return;
-    tell_time(to);
+    daemon_tell_time(to);
     limits->reading = &link->peer;
     handlers[link->at](to->state, &link->peer, message);
     limits->reading = NULL;
@@ -163,7 +165,7 @@ void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
 static void open_section(sim_daemon *daemon, int which)
 {
     source *section = which == 0 ? &daemon->state->train : &daemon->state->eval;
-    tell_time(daemon);
+    daemon_tell_time(daemon);
     if (which == 1 && daemon->no_files) {
         daemon->no_files = false;
         section_opened(daemon->state, section, FAIL(ST_IO, "the held-out data cannot be read"));
@@ -187,7 +189,7 @@ static void go_on_printing(sim_daemon *daemon, int64_t pid)
     char line[64];
     if (pid != daemon->prints_pid)
         return;
-    tell_time(daemon);
+    daemon_tell_time(daemon);
     const hopeless why = daemon->sim->rules.hopeless;
     if (why == HOPELESS_PRINTS_SAY) {
         fingerprinting_line(daemon->state, "error 3 there is no tokenizer");
@@ -206,7 +208,7 @@ static void hear_of_child(sim_daemon *daemon, const sim_worker *child)
 {
     if (child->state != WORKER_GONE)
         return;
-    tell_time(daemon);
+    daemon_tell_time(daemon);
     child_ended(daemon->state, child->pid, &child->end);
     daemon_wake(daemon);
 }

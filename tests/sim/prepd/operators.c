@@ -28,7 +28,7 @@ void daemon_reload(sim_daemon *daemon)
     now.prepd_solo_deaths = sim->options.prepd_solo_deaths;
     if (sim_random_chance(&sim->faults, 1, 3))
         now.prepd_worker_bytes += 1 << 20; /* workers start anew */
-    dispatch_at(daemon->state, sim->now_ns + daemon->skew_ns);
+    daemon_tell_time(daemon);
     options_again(daemon->state, &now);
     daemon_wake(daemon);
 }
@@ -37,7 +37,7 @@ void daemon_child_paused(sim_daemon *daemon, pid_t pid)
 {
     if (!daemon->state)
         return;
-    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    daemon_tell_time(daemon);
     child_paused(daemon->state, pid);
     daemon_wake(daemon);
 }
@@ -48,7 +48,7 @@ bool daemon_kill_prints(sim_daemon *daemon)
         return false;
     daemon->prints_deaths++;
     daemon->prints_pid = 0;
-    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    daemon_tell_time(daemon);
     fingerprinting_ended(daemon->state);
     daemon_wake(daemon);
     return true;
@@ -63,7 +63,7 @@ static void send_too_much(sim_daemon *daemon, int number, door at)
     peer_limits *limits = &daemon->state->peer_limits;
     if (daemon->stopping)
         return;
-    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    daemon_tell_time(daemon);
     limits->reading = &link->peer;
     message_refused(daemon->state, at, &link->peer, FAIL(ST_PROTOCOL, "the message is too long"));
     limits->reading = NULL;

@@ -22,6 +22,8 @@ void daemon_command(sim_daemon *daemon, const char *format, int number);
 void daemon_child_paused(sim_daemon *daemon, pid_t pid);
 bool daemon_kill_prints(sim_daemon *daemon); /* false: it is not running, or died too often */
 void daemon_rude_peer(sim_daemon *daemon);
+/* Tells the core what time it is, before anything is given to it. */
+void daemon_tell_time(sim_daemon *daemon);
 /* Has the daemon's loop turn after what was just given to it. */
 void daemon_wake(sim_daemon *daemon);
 void daemon_free(sim_daemon *daemon);
@@ -35,7 +37,8 @@ void worker_event(simulation *sim, const sim_event *event);
 void worker_end(simulation *sim, int number, proc_end how, int code, const char *what);
 /* SIGTERM. */
 void worker_ask_to_leave(simulation *sim, int number);
-sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number);
+int worker_find(const simulation *sim, pid_t pid); /* its number; -1: it is no worker's */
+sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number); /* NULL: no local one */
 
 /* Has it go on after a while; what was planned for it before does not happen. */
 void worker_go_on_after(simulation *sim, int number, int64_t ns);
@@ -54,8 +57,8 @@ void worker_send_join(simulation *sim, sim_worker *worker);
 void worker_take_terms(simulation *sim, int number, const wire_msg *message);
 
 /* --- work.c --- */
-/* Takes up a lease; takes `said`. */
-void work_begin(simulation *sim, int number, const frame *head, json_value *said);
+/* Takes up a lease; takes its text. */
+void work_begin(simulation *sim, int number, const frame *head, heard *text);
 void work_go_on(simulation *sim, int number);
 
 /* --- sim_supervisors.c --- */

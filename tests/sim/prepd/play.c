@@ -9,6 +9,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/work.h"
 
 /* From calm_ns on everything must be done within this time. */
 static const int64_t PATIENCE_NS = 7200000000000;
@@ -96,6 +97,14 @@ static bool reaches_core(const sim_event *event)
            event->kind == EVENT_PRINTS || event->kind == EVENT_CHILD || event->kind == EVENT_FAULT;
 }
 
+/* Checks the state of a daemon's core, if anything was given to it. */
+static void look_at(simulation *sim, sim_daemon *daemon)
+{
+    if (daemon->touched && daemon->state && !daemon->stopping)
+        check_daemon(sim, daemon);
+    daemon->touched = false;
+}
+
 static void go_through(simulation *sim)
 {
     sim_event event;
@@ -106,8 +115,7 @@ static void go_through(simulation *sim)
         if (reaches_core(&event)) {
             sim->stats->events++;
             for (int i = 0; i < sim->rules.n_daemons; i++)
-                if (sim->daemon[i].state && !sim->daemon[i].stopping)
-                    check_daemon(sim, &sim->daemon[i]);
+                look_at(sim, &sim->daemon[i]);
         }
         sim->over |= jobs_are_done(sim) && fault_end(sim);
     }
@@ -120,7 +128,7 @@ static void take_apart(simulation *sim)
         daemon_free(&sim->daemon[i]);
     for (int i = 0; i < sim->n_workers; i++) {
         sim_worker *worker = sim->worker[i];
-        json_free(&worker->job.said);
+        work_forget(&worker->job);
         while (worker->n_inbox > 0)
             wire_msg_free(&worker->inbox[--worker->n_inbox]);
         free(worker);
@@ -128,6 +136,7 @@ static void take_apart(simulation *sim)
     while (sim_queue_take(&sim->queue, &event))
         wire_msg_free((wire_msg **)&event.data);
     sim_queue_done(&sim->queue);
+    heard_book_done(&sim->heard);
     jobs_free(sim);
     for (int i = 0; i < 3; i++)
         if (sim->expected_made[i])

@@ -16,6 +16,7 @@
 #include "tests/sim/common/sim_queue.h"
 #include "tests/sim/common/sim_random.h"
 #include "tests/sim/prepd/expected.h"
+#include "tests/sim/prepd/heard.h"
 #include "tests/sim/prepd/rules.h"
 #include "tests/sim/prepd/stats.h"
 
@@ -66,6 +67,7 @@ typedef struct sim_daemon {
     conf options;    /* borrows its texts */
     bool listens;    /* its sockets are bound */
     bool stopping;
+    bool touched;    /* something has happened to it since its state was looked at last */
     int64_t skew_ns; /* what its clock is ahead of the world's */
     int64_t turn_ns; /* when its next turn is due */
     bool kept[2];    /* its cache has the index of train, of eval */
@@ -90,8 +92,9 @@ enum { MOST_ITEMS = 256, INBOX = 8, KILLED = -1 };
 typedef struct sim_job {
     uint64_t number;
     lease_kind kind;
-    bool each; /* it says every record that it is at */
-    json_value *said;
+    bool each;              /* it says every record that it is at */
+    heard *text;            /* the lease; owned */
+    const json_value *said; /* its JSON */
     int64_t n_items, at;
     int64_t item[MOST_ITEMS]; /* samples, complements of them (prefixes), or pictures */
     int64_t told_ns;
@@ -198,6 +201,7 @@ typedef struct simulation {
     int *accidents; /* [samples + pictures of both] deaths that were no item's doing, while alone */
     int64_t lied[MOST_LIED]; /* [n_lied] rows that some worker said other samples of */
     int n_lied;
+    heard_book heard;
     pid_t next_pid;
     sim_stats *stats;
     bool over;

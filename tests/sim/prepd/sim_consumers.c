@@ -176,7 +176,7 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
 {
     sim_rank *rank = sim->rank[number];
     frame head;
-    json_value *said = NULL;
+    heard *text;
     if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK)
         return;
     if (rank->refuses && head.kind != KIND_ERROR)
@@ -185,25 +185,25 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
         take_row(sim, number, message, &head);
         return;
     }
-    if (wire_read_json(message, "core", &head, &said) != ST_OK) {
+    if (heard_read(&sim->heard, message, &head, &text) != ST_OK) {
         sim_break(sim, INV_WIRE, "rank %d cannot read what it was sent: %s", number, status_text());
         return;
     }
     if (head.kind == KIND_WELCOME) {
-        take_welcome(sim, number, said);
+        take_welcome(sim, number, text->said);
     } else if (head.kind == KIND_END) {
-        check_end_of_stream(sim, number, said);
+        check_end_of_stream(sim, number, text->said);
         link_say(sim, rank->link, KIND_BYE, 0, "{}");
         link_close(sim, rank->link);
         rank->state = RANK_ENDED;
         rank->link = -1;
     } else if (head.kind == KIND_ERROR) {
-        const status st = wire_error(said, "core");
+        const status st = wire_error(text->said, "core");
         sim_log_tell(&sim->log, sim->now_ns, "rank %d is told: %s", number, status_text());
         check_consumer_refusal(sim, number, st);
         go_away(sim, number);
     }
-    json_free(&said);
+    heard_drop(&text);
 }
 
 void rank_lost(simulation *sim, int number)

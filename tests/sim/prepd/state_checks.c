@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/people.h"
 
 /* All leases of a daemon, wherever they are. */
 enum { MOST_LEASES = 4096 };
@@ -86,10 +87,7 @@ static void check_build(simulation *sim, const source *section, const all_leases
 
 static void check_seat(simulation *sim, const worker_seat *seat)
 {
-    int number = -1;
-    for (int i = sim->n_workers - 1; i >= 0 && number < 0; i--)
-        if (sim->worker[i]->pid == seat->pid)
-            number = i;
+    const int number = worker_find(sim, seat->pid);
     if (number < 0)
         return;
     const worker_bent bent = sim->worker[number]->bent;

@@ -14,6 +14,12 @@ const sim_data *job_data(const simulation *sim, const sim_job *job)
     return &sim->data[strcmp(json_text(json_find(job->said, "stream"), ""), "eval") == 0];
 }
 
+void work_forget(sim_job *job)
+{
+    heard_drop(&job->text);
+    job->said = NULL;
+}
+
 /* Reads which items a lease has. */
 static void read_items(sim_job *job)
 {
@@ -29,17 +35,18 @@ static void read_items(sim_job *job)
     }
 }
 
-void work_begin(simulation *sim, int number, const frame *head, json_value *said)
+void work_begin(simulation *sim, int number, const frame *head, heard *text)
 {
     sim_worker *worker = sim->worker[number];
-    const char *kind = json_text(json_find(said, "kind"), "");
-    json_free(&worker->job.said);
+    const char *kind = json_text(json_find(text->said, "kind"), "");
+    work_forget(&worker->job);
     worker->job = (sim_job){.number = head->row,
                             .kind = strcmp(kind, "row") == 0      ? LEASE_ROW
                                     : strcmp(kind, "images") == 0 ? LEASE_IMAGES
                                                                   : LEASE_TEXTS,
-                            .each = json_bool(json_find(said, "each"), false),
-                            .said = said};
+                            .each = json_bool(json_find(text->said, "each"), false),
+                            .text = text,
+                            .said = text->said};
     read_items(&worker->job);
     if (worker->job.n_items > MOST_ITEMS)
         sim_break(sim, INV_MEMORY, "a lease has %lld items", (long long)worker->job.n_items);

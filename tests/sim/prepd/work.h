@@ -12,6 +12,7 @@ bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t pict
  * *out_picture. */
 picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
                       int64_t *out_picture);
+void work_forget(sim_job *job); /* what its lease says; nothing is looked up in it any more */
 /* All items are done: answers by ROW, RECORDS or FAILED. */
 void work_answer(simulation *sim, int number);
 /* Answers by something that no worker sends. */

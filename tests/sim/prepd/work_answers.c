@@ -214,6 +214,6 @@ void work_answer(simulation *sim, int number)
         answer_row_of(sim, worker);
     else
         answer_records_of(sim, worker);
-    json_free(&worker->job.said);
+    work_forget(&worker->job);
     worker_done(sim, number);
 }

@@ -6,6 +6,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/work.h"
 
 static const int64_t ASK_AGAIN_NS = 10000000000, GIVE_UP_NS = 60000000000, RETRY_NS = 500000000;
 
@@ -43,14 +44,26 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
     return sim->n_workers++;
 }
 
+int worker_find(const simulation *sim, pid_t pid)
+{
+    int from = 0, to = sim->n_workers; /* pids grow with the numbers */
+    while (from < to) {
+        const int middle = from + (to - from) / 2;
+        if (sim->worker[middle]->pid < pid)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from < sim->n_workers && sim->worker[from]->pid == pid ? from : -1;
+}
+
 sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number)
 {
-    for (int i = sim->n_workers - 1; i >= 0; i--)
-        if (sim->worker[i]->pid == pid && sim->worker[i]->local) {
-            *out_number = i;
-            return sim->worker[i];
-        }
-    return NULL;
+    const int number = worker_find(sim, pid);
+    if (number < 0 || !sim->worker[number]->local)
+        return NULL;
+    *out_number = number;
+    return sim->worker[number];
 }
 
 void worker_end(simulation *sim, int number, proc_end how, int code, const char *what)
@@ -65,7 +78,7 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
                  what);
     if (worker->link >= 0)
         link_close(sim, worker->link);
-    json_free(&worker->job.said);
+    work_forget(&worker->job);
     while (worker->n_inbox > 0)
         wire_msg_free(&worker->inbox[--worker->n_inbox]);
     if (!worker->local) {
@@ -92,8 +105,8 @@ static void handle(simulation *sim, int number, wire_msg *message)
 {
     sim_worker *worker = sim->worker[number];
     frame head;
-    json_value *said = NULL;
-    if (wire_read_json(message, "core", &head, &said) != ST_OK) {
+    heard *text;
+    if (heard_read(&sim->heard, message, &head, &text) != ST_OK) {
         sim_break(sim, INV_WIRE, "a worker cannot read what it was sent: %s", status_text());
         return;
     }
@@ -102,23 +115,23 @@ static void handle(simulation *sim, int number, wire_msg *message)
         sim_break(sim, INV_PROVED, "worker %d has a lease before it has loaded its terms", number);
     } else if (head.kind == KIND_LEASE) {
         worker->state = WORKER_BUSY;
-        work_begin(sim, number, &head, said);
-        return; /* the lease has taken `said` */
+        work_begin(sim, number, &head, text);
+        return; /* the lease has taken it */
     } else if (head.kind == KIND_TERMS) {
         worker_take_terms(sim, number, message);
     } else if (head.kind == KIND_BYE) {
-        const bool again = json_bool(json_find(said, "again"), false);
+        const bool again = json_bool(json_find(text->said, "again"), false);
         worker_end(sim, number, PROC_END_LEFT, again ? PROC_EXIT_AGAIN : 0,
                    again ? "restarts" : "exit code 0");
     } else if (head.kind == KIND_ERROR) {
-        const status st = wire_error(said, "core");
+        const status st = wire_error(text->said, "core");
         sim_log_tell(&sim->log, sim->now_ns, "worker %d is refused: %s", number, status_text());
         check_refusal(sim, worker, st);
         worker_end(sim, number, PROC_END_LEFT, status_exit_code(st), "refused");
     } else {
         sim_break(sim, INV_WIRE, "a worker is sent %s", frame_kind_name(head.kind));
     }
-    json_free(&said);
+    heard_drop(&text);
 }
 
 /* Reads the messages that have come, as long as nothing is in work. */
