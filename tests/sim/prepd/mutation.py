@@ -78,7 +78,7 @@ def play(program, schedules):
         count = min(chunk, schedules - seed + 1)
         if count <= 0:
             break
-        limit = 20 + count // 10  # seconds of CPU: many times what an unchanged core takes
+        limit = 4 + count // 25  # seconds of CPU: several times what an unchanged core takes
         done = subprocess.run([program, "--schedules", str(count), "--seed", str(seed)], capture_output=True, text=True,
                               errors="replace", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit)))
         found = re.search(r"^broken: (.*); its story: .*--seed (\d+)", done.stdout, re.M)

@@ -6,6 +6,7 @@
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/trespassers.h"
 
 static const int64_t NEVER = INT64_MAX;
 enum {
@@ -120,6 +121,8 @@ status link_send_down(simulation *sim, const sim_daemon *from, const wire_peer *
     if (!link || link->daemon != from->number || link->incarnation != from->incarnation ||
         sim->now_ns >= link->gone_ns)
         return FAIL(ST_UNAVAILABLE, "the peer has gone");
+    link->n_errors += kind == KIND_ERROR;
+    check_is_meant_for(sim, link, kind);
     if (sim->now_ns >= link->clogged_ns)
         link->unread = 0;
     else if ((kind == KIND_ROW || kind == KIND_END) && ++link->unread > MOST_UNREAD)
@@ -194,6 +197,17 @@ void links_of_daemon_end(simulation *sim, const sim_daemon *gone, bool in_order)
     }
 }
 
+/* Hands the core a message of a peer that has no role for what it asks. */
+static void arrive_unasked(simulation *sim, sim_daemon *to, int number, wire_msg *message)
+{
+    const obedience before = obedience_of(to);
+    const int errors = sim->link[number].n_errors;
+    const bool listened = !to->stopping;
+    daemon_message(to, &sim->link[number], message);
+    if (listened)
+        check_is_turned_away(sim, to, &sim->link[number], &before, errors);
+}
+
 /* Hands a message to the core, unless it was lost. */
 static void arrive(simulation *sim, const sim_event *event, const sim_link *link)
 {
@@ -202,6 +216,10 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
         return;
     if (event->word > 0 && sim->rank[link->who]->link == event->who)
         sim->rank[link->who]->under_way -= event->word;
+    if (link->trespasses) {
+        arrive_unasked(sim, to, event->who, event->data);
+        return;
+    }
     const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link);
     daemon_message(to, link, event->data);
     if (must_go)

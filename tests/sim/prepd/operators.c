@@ -4,6 +4,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/trespassers.h"
 
 void daemon_command(sim_daemon *daemon, const char *format, int number)
 {
@@ -91,6 +92,10 @@ void daemon_rude_peer(sim_daemon *daemon)
                 {DOOR_CONTROL, KIND_COMMAND, "{\"command\":\"drain\"}"},
                 {DOOR_CONTROL, KIND_COMMAND, "{\"command\":\"scale\",\"workers\":0}"},
                 {DOOR_CONTROL, KIND_HELLO, "[]"}};
+    if (sim_random_chance(&sim->faults, 1, 2)) {
+        trespass(daemon);
+        return;
+    }
     /* A stranger has no role; one with all of them is refused for what it says. */
     const bool may = sim_random_chance(&sim->faults, 1, 2);
     const size_t at = sim_random_below(&sim->faults, sizeof rude / sizeof *rude);

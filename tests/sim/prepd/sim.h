@@ -56,8 +56,10 @@ typedef struct sim_link {
     int64_t clogged_ns;     /* until then the far end takes nothing from its socket */
     int unread;             /* messages sent to it meanwhile */
     int64_t latency_ns;
-    bool known;    /* it may send messages as long as a row */
-    int n_refused; /* errors that a stranger was sent */
+    bool known;      /* it may send messages as long as a row */
+    bool trespasses; /* it asks for what it has no role for */
+    int n_refused;   /* errors that a stranger has received */
+    int n_errors;    /* errors that were sent to it */
 } sim_link;
 
 typedef struct sim_daemon {

@@ -3,6 +3,7 @@
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/trespassers.h"
 
 /* All leases of a daemon, wherever they are. */
 enum { MOST_LEASES = 4096 };
@@ -150,4 +151,5 @@ void check_daemon(simulation *sim, const sim_daemon *daemon)
     check_damaged(sim, &sim->data[1], &state->eval.damaged);
     check_build(sim, &state->train, &leases);
     check_build(sim, &state->eval, &leases);
+    check_roles(sim, state);
 }
