@@ -1,6 +1,7 @@
 /* conf_check.c: rules between options, checked once all of them are loaded. Rules that depend on
  * the number of ranks or on the model are checked by the trainer (trainer/parallel/layout.c). */
 #include "common/conf/conf.h"
+#include "common/conf/rank_endpoints.h"
 #include "common/conf/rank_ranges.h"
 
 #include <stdio.h>
@@ -152,7 +153,9 @@ static status check_checkpoint_folder(const conf *options)
 
 static status check_ranks(const conf *options)
 {
-    return rank_ranges_check(options->prepd_ranks, "prepd.ranks", conf_place(options));
+    TRY(rank_ranges_check(options->prepd_ranks, "prepd.ranks", conf_place(options)));
+    return rank_endpoints_check(options->prepd_rank_endpoints, "prepd.rank_endpoints",
+                                conf_place(options));
 }
 
 status conf_check_all(const conf *options, mistakes *wrong)

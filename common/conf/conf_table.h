@@ -66,6 +66,9 @@ const char *conf_nearest_key(const char *key);
 /* Writes what the author of an unknown key probably meant, as words for "did you mean ..?": the
  * nearest key, or up to three keys that end in the same word. False if there is no guess. */
 bool conf_guess(const char *key, char *out, size_t size);
+/* Whether the text has the form ipc://PATH or tcp://HOST:PORT. Whether the path fits into a
+ * socket's address and whether the host exists is checked by proto, when the endpoint is opened. */
+bool conf_is_endpoint(const char *text);
 /* The smallest number of bytes to insert, remove or replace that makes the words equal, without
  * regard to case. At most 128 bytes of each are compared. */
 size_t conf_distance(const char *one, const char *other);

@@ -176,9 +176,7 @@ static const char *meaning(const conf_row *option, const char *text, const char 
     return model && !strchr(text, '/') ? text : joined;
 }
 
-/* Whether the text has the form ipc://PATH or tcp://HOST:PORT. Whether the path fits into a
- * socket's address and whether the host exists is checked by proto, when the endpoint is opened. */
-static bool is_endpoint(const char *text)
+bool conf_is_endpoint(const char *text)
 {
     if (strncmp(text, "ipc://", 6) == 0)
         return text[6] != 0;
@@ -220,7 +218,7 @@ static status set_text(conf *options, const conf_row *option, const char *text,
     if (strlen(text) >= CONF_TEXT_MAX)
         return CONF_FAIL(origin, "%s: the value is longer than %d bytes", option->key,
                          CONF_TEXT_MAX - 1);
-    if (option->text_kind == TEXT_ENDPOINT && !is_endpoint(text))
+    if (option->text_kind == TEXT_ENDPOINT && !conf_is_endpoint(text))
         return CONF_FAIL(origin,
                          "%s: \"%.200s\" is neither ipc://PATH nor tcp://HOST:PORT with a port of "
                          "1 to %d",

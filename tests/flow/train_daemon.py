@@ -227,6 +227,29 @@ def a_daemon_with_other_pixels_is_refused():
             ended(f, "run", p, 0)
 
 
+def a_daemon_for_each_rank():
+    """Two daemons, each of which serves one rank and refuses the other, train what one daemon trains. A list that leaves
+    a rank out is refused before anything else."""
+    with Folder(**STREAM) as f:
+        ends = ["ipc://" + f.file(f"node{rank}") for rank in range(2)]
+        lists = [",".join(f"{rank}={ends[at]}" for rank, at in order) for order in (((0, 0), (1, 1)), ((0, 1), (1, 0)))]
+        p = start(f, "left out", "one rank", prepd__rank_endpoints=f"1-7={ends[0]}")
+        ended(f, "left out", p, 78)
+        check("prepd.rank_endpoints names no daemon for rank 0" in said(f, "left out"), said(f, "left out"))
+        if not MPI:
+            print("skipped: two ranks: Open MPI was not found when this was built")
+            return
+        run = dict(FEW, training__steps=STEPS // 4)
+        with Daemon(f.config):
+            ended(f, "one", start(f, "one", "two ranks", **run), 0)
+        with Daemon(f.config, "--prepd.endpoint", ends[0], "--prepd.ranks", "0"), \
+                Daemon(f.config, "--prepd.endpoint", ends[1], "--prepd.ranks", "1"):
+            ended(f, "each", start(f, "each", "two ranks", **run, prepd__rank_endpoints=lists[0]), 0)
+            ended(f, "crossed", start(f, "crossed", "two ranks", **run, prepd__rank_endpoints=lists[1]), 78)
+        same(f, "one", "each", STEPS // 4)
+        check("serves the ranks" in said(f, "crossed") and "(prepd.ranks)" in said(f, "crossed"), said(f, "crossed"))
+
+
 def too_many_bad_samples_end_the_run():
     """The daemon's message reaches the trainer, which ends with its exit code. The run does not continue with a
     daemon that was restarted and has counted nothing yet."""
@@ -366,6 +389,6 @@ def a_proxy_outlives_its_daemon():
 
 main(the_run_goes_on_with_a_daemon_that_comes_back, a_daemon_that_is_gone_costs_no_step,
      a_run_that_waits_for_its_daemon_can_be_stopped, a_daemon_with_another_stream_is_refused,
-     a_daemon_with_other_pixels_is_refused, too_many_bad_samples_end_the_run,
+     a_daemon_with_other_pixels_is_refused, a_daemon_for_each_rank, too_many_bad_samples_end_the_run,
      credit_of_a_lost_connection_is_not_a_breach, a_proxy_outlives_its_daemon,
      a_daemon_that_had_planned_all_epochs_comes_back)

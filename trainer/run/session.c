@@ -24,6 +24,7 @@
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
 #include "trainer/run/session_device.h"
+#include "trainer/run/session_endpoint.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/session_model.h"
 #include "trainer/run/step.h"
@@ -58,7 +59,7 @@ static void client_settings(const session *run, const char *stream_name, const c
                                    .ranks = mine ? consumers(run) : 1,
                                    .step_rows = mine ? settings->training_global_batch_size : 0};
     how->client = (client_options){
-        .endpoint = settings->prepd_endpoint,
+        .endpoint = run->endpoint,
         .keys = settings->prepd_keys,
         .stream = stream_name,
         .stream_options = options,
@@ -220,7 +221,7 @@ status session_stream(const session *run, const char *stream_name, const conf *s
             row_broadcast_open(&run->mesh, settings->comm_init_timeout_seconds, &how.row_broadcast);
     if (st == ST_OK) {
         if (!how.row_broadcast || row_broadcast_is_source(how.row_broadcast))
-            log_info("connecting to %s for the %s stream", settings->prepd_endpoint, stream_name);
+            log_info("connecting to %s for the %s stream", run->endpoint, stream_name);
         st = receiver_open(&how, out);
     }
     free(options);
@@ -433,6 +434,7 @@ static status meet_world(const conf *settings, const world *job, enum session_us
         TRY(session_check_layout(settings, job ? job->place.size : 1));
     TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, job));
+    TRY_OR(failed, session_endpoint(out));
     return ST_OK;
 failed:
     session_close(out);
@@ -528,6 +530,7 @@ void session_close(session *run)
     }
     free(run->got);
     free(run->rows);
+    free(run->endpoint);
     free(run->stream_options);
     free(run->recording);
     params_free(&run->params);

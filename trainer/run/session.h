@@ -43,6 +43,7 @@ typedef struct session {
     char *stream_options;     /* options of the train stream as JSON; heap; NULL for a recording */
     char
         *recording; /* index and stream options of the recording as JSON; heap; NULL for a daemon */
+    char *endpoint; /* of the daemon that serves this rank; heap */
     mesh mesh;      /* for a single rank every group has one member */
     device *device;
     stream *stream;
