@@ -31,6 +31,13 @@ static void close_module(void)
     real->done();
 }
 
+/* Takes as long as the environment says, as a slow disk would. */
+static void take_time(const char *name)
+{
+    if (getenv(name))
+        usleep((useconds_t)atoi(getenv(name)) * 1000);
+}
+
 static status header(span bytes, const char *file, const conf *limits, image_info *out)
 {
     if (holds_mark(bytes, "POISON:header"))
@@ -42,6 +49,7 @@ static bool header_of_start(span start, const conf *limits, image_info *out)
 {
     if (holds_mark(start, "POISON:header"))
         abort();
+    take_time("POISON_SLOW_HEADER_MS");
     return real->header_of_start(start, limits, out);
 }
 
@@ -85,8 +93,7 @@ static status decode_poisoned(span bytes, const char *file, const conf *limits,
         return exhaust_memory(file);
     if (holds_mark(bytes, "POISON:leak"))
         leak();
-    if (getenv("POISON_SLOW_MS"))
-        usleep((useconds_t)atoi(getenv("POISON_SLOW_MS")) * 1000);
+    take_time("POISON_SLOW_MS");
     return real->decode(bytes, file, limits, rows, memory, out);
 }
 
