@@ -1,8 +1,7 @@
-/* daemons.c: the shell of a simulated daemon: it starts the core, hands it events, lets it turn,
+/* daemons.c: the shell of a simulated daemon: it starts the core, hands it messages, lets it turn,
  * ends it, and starts it again as a service manager would. What the core asks for is in
- * daemon_world.c. */
+ * daemon_world.c, and what comes of it later in daemon_events.c. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
@@ -129,7 +128,7 @@ static void wind_down(sim_daemon *daemon)
         has_ended(daemon, true);
 }
 
-static void turn_loop(sim_daemon *daemon)
+void daemon_turn(sim_daemon *daemon)
 {
     daemon->turn_ns = 0;
     daemon_tell_time(daemon);
@@ -160,75 +159,4 @@ void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
     handlers[link->at](to->state, &link->peer, message);
     limits->reading = NULL;
     daemon_wake(to);
-}
-
-static void open_section(sim_daemon *daemon, int which)
-{
-    source *section = which == 0 ? &daemon->state->train : &daemon->state->eval;
-    daemon_tell_time(daemon);
-    if (which == 1 && daemon->no_files) {
-        daemon->no_files = false;
-        section_opened(daemon->state, section, FAIL(ST_IO, "the held-out data cannot be read"));
-        daemon_wake(daemon);
-        return;
-    }
-    section->data = &daemon->sim->data[which].base;
-    section->index = daemon->kept[which] ? reference_index(&daemon->sim->data[which]) : NULL;
-    section_opened(daemon->state, section, ST_OK);
-    if (which == 0) { /* what the shell does before it binds its sockets */
-        if (dispatch_begin(daemon->state) != ST_OK)
-            sim_break(daemon->sim, INV_GOES_ON, "a daemon cannot begin: %s", status_text());
-        daemon->listens = true;
-    }
-    daemon_wake(daemon);
-}
-
-/* The process that makes fingerprints tells them one by one. */
-static void go_on_printing(sim_daemon *daemon, int64_t pid)
-{
-    char line[64];
-    if (pid != daemon->prints_pid)
-        return;
-    daemon_tell_time(daemon);
-    const hopeless why = daemon->sim->rules.hopeless;
-    if (why == HOPELESS_PRINTS_SAY) {
-        fingerprinting_line(daemon->state, "error 3 there is no tokenizer");
-    } else if (why != HOPELESS_PRINTS_DIE) {
-        snprintf(line, sizeof line, "images %s", sim_prints[0]);
-        fingerprinting_line(daemon->state, line);
-        snprintf(line, sizeof line, "tokens %s", sim_prints[1]);
-        fingerprinting_line(daemon->state, line);
-    }
-    daemon->prints_pid = 0;
-    fingerprinting_ended(daemon->state);
-    daemon_wake(daemon);
-}
-
-static void hear_of_child(sim_daemon *daemon, const sim_worker *child)
-{
-    if (child->state != WORKER_GONE)
-        return;
-    daemon_tell_time(daemon);
-    child_ended(daemon->state, child->pid, &child->end);
-    daemon_wake(daemon);
-}
-
-void daemon_event(simulation *sim, const sim_event *event)
-{
-    sim_daemon *daemon =
-        &sim->daemon[event->kind == EVENT_CHILD ? sim->worker[event->word]->daemon : event->who];
-    if (event->kind == EVENT_DAEMON) {
-        daemon_start(sim, event->who);
-        return;
-    }
-    if (!daemon->state)
-        return;
-    if (event->kind == EVENT_TURN && event->at_ns == daemon->turn_ns)
-        turn_loop(daemon);
-    else if (event->kind == EVENT_CHILD && event->who == daemon->incarnation)
-        hear_of_child(daemon, sim->worker[event->word]);
-    else if (event->kind == EVENT_SECTION && event->word >> 8 == daemon->incarnation)
-        open_section(daemon, (int)(event->word & 0xff));
-    else if (event->kind == EVENT_PRINTS)
-        go_on_printing(daemon, event->word);
 }

@@ -154,36 +154,6 @@ void check_end_of_stream(simulation *sim, int who, const json_value *said)
                   (unsigned long long)rank->next);
 }
 
-void check_index(simulation *sim, int which, const data_index *index)
-{
-    data_index *want = reference_index(&sim->data[which]);
-    index_image own, other;
-    if (hash_equal(index_contents(index), index_contents(want))) {
-        index_free(&want);
-        return;
-    }
-    sim_break(sim, INV_INDEX, "the index of %s is not what honest workers find",
-              which ? "eval" : "train");
-    for (int64_t i = 0; i < index_images(want); i++) {
-        index_image_get(index, i, &own);
-        index_image_get(want, i, &other);
-        if (own.width != other.width || own.file_bytes != other.file_bytes)
-            sim_log_tell(&sim->log, sim->now_ns, "picture %lld is %d wide and should be %d",
-                         (long long)i, own.width, other.width);
-    }
-    for (int64_t i = 0; i < index_samples(want); i++) {
-        index_sample one, two;
-        index_sample_get(index, i, &one);
-        index_sample_get(want, i, &two);
-        if (one.text_tokens != two.text_tokens || !one.cause != !two.cause)
-            sim_log_tell(&sim->log, sim->now_ns,
-                         "sample %lld has %d tokens (%s) and should have %d (%s)", (long long)i,
-                         one.text_tokens, one.cause ? one.cause : "", two.text_tokens,
-                         two.cause ? two.cause : "");
-    }
-    index_free(&want);
-}
-
 void check_refusal(simulation *sim, const sim_worker *worker, status why)
 {
     if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached)
@@ -207,36 +177,4 @@ void check_consumer_refusal(simulation *sim, int who, status why)
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0))
         sim_break(sim, INV_HONEST, "rank %d is refused: %s", who, status_text());
-}
-
-void check_end(simulation *sim, const sim_daemon *daemon)
-{
-    if (sim->rules.hopeless) {
-        sim->over = daemon->state->outcome != ST_OK;
-        if (!sim->over)
-            sim_break(sim, INV_GIVES_UP,
-                      "a daemon for which nothing can work ends as if all were well");
-        return;
-    }
-    if (daemon->state->outcome != ST_OK)
-        sim_break(sim, INV_GOES_ON, "daemon %d fails: %s", daemon->number,
-                  daemon->state->cause.message);
-}
-
-void check_deadline(simulation *sim)
-{
-    if (sim->rules.hopeless)
-        sim_break(sim, INV_GIVES_UP, "a daemon for which nothing can work does not give up");
-    for (int i = 0; i < sim->n_ranks; i++) {
-        const sim_rank *rank = sim->rank[i];
-        if (rank->state == RANK_ENDED || rank->state == RANK_GONE)
-            continue;
-        sim_break(sim, INV_GOES_ON,
-                  "nothing goes on: rank %d of job %d is %s and waits for row %llu", i, rank->job,
-                  rank->state == RANK_AWAY       ? "away"
-                  : rank->state == RANK_GREETING ? "not welcomed"
-                                                 : "welcomed",
-                  (unsigned long long)rank->next);
-    }
-    sim_break(sim, INV_GOES_ON, "the schedule does not end");
 }

@@ -1,4 +1,4 @@
-/* network.c: links, their delays and their ends. */
+/* network.c: links, and what is sent over them. How they end is in network_ends.c. */
 #include "tests/sim/prepd/network.h"
 
 #include <stdlib.h>
@@ -8,7 +8,6 @@
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
 
-static const int64_t NEVER = INT64_MAX;
 enum {
     PEER_BYTES = 5,  /* of a routing id: a zero and a number */
     BREACH = -1,     /* the word of a message that breaks the protocol */
@@ -57,21 +56,16 @@ int link_open(simulation *sim, end_kind kind, int who, int daemon, door at, int6
                        .incarnation = to->incarnation,
                        .at = at,
                        .served = true,
-                       .gone_ns = NEVER,
+                       .gone_ns = INT64_MAX,
                        .latency_ns = latency_ns};
     name_peer(sim->n_links, kind, &made->peer);
     return sim->n_links++;
 }
 
-static int64_t delay_of(simulation *sim, const sim_link *link)
-{
-    return sim_random_tail(&sim->delays, link->latency_ns / 4, link->latency_ns);
-}
-
 static void send_up(simulation *sim, int number, wire_msg *message, int64_t word)
 {
     sim_link *link = &sim->link[number];
-    const int64_t at_ns = sim->now_ns + delay_of(sim, link);
+    const int64_t at_ns = sim->now_ns + link_delay(sim, link);
     if (link->cut || link->closed) {
         wire_msg_free(&message);
         return;
@@ -134,67 +128,13 @@ status link_send_down(simulation *sim, const sim_daemon *from, const wire_peer *
         return ST_OK;
     }
     const int64_t free_ns = link->clogged_ns > sim->now_ns ? link->clogged_ns : sim->now_ns,
-                  at_ns = free_ns + delay_of(sim, link);
+                  at_ns = free_ns + link_delay(sim, link);
     link->down_ns = at_ns > link->down_ns ? at_ns : link->down_ns;
     sim_queue_put(&sim->queue, (sim_event){.at_ns = link->down_ns,
                                            .kind = EVENT_DOWN,
                                            .who = (int)(link - sim->link),
                                            .data = sent});
     return ST_OK;
-}
-
-void link_close(simulation *sim, int number)
-{
-    sim_link *link = &sim->link[number];
-    const int64_t after_ns = sim->now_ns + delay_of(sim, link);
-    if (link->closed)
-        return;
-    link->closed = true;
-    if (link->gone_ns == NEVER)
-        link->gone_ns = after_ns > link->up_ns ? after_ns : link->up_ns;
-}
-
-static void end_at(simulation *sim, int number, int64_t at_ns)
-{
-    sim_queue_put(&sim->queue, (sim_event){.at_ns = at_ns, .kind = EVENT_ENDED, .who = number});
-}
-
-void link_cut(simulation *sim, int number, bool silent)
-{
-    sim_link *link = &sim->link[number];
-    int64_t seen_ns[2];
-    if (link->cut || link->closed || !link->served)
-        return;
-    link->cut = true;
-    for (int i = 0; i < 2; i++)
-        seen_ns[i] =
-            sim->now_ns + (silent ? sim_random_between(&sim->delays, 8 * SECOND, 12 * SECOND)
-                                  : delay_of(sim, link));
-    link->gone_ns = seen_ns[0];
-    end_at(sim, number, seen_ns[1]);
-}
-
-void link_stall(simulation *sim, int number, int64_t for_ns)
-{
-    sim_link *link = &sim->link[number];
-    const int64_t until_ns = sim->now_ns + for_ns;
-    link->up_ns = until_ns > link->up_ns ? until_ns : link->up_ns;
-    link->down_ns = until_ns > link->down_ns ? until_ns : link->down_ns;
-}
-
-void links_of_daemon_end(simulation *sim, const sim_daemon *gone, bool in_order)
-{
-    for (int i = 0; i < sim->n_links; i++) {
-        sim_link *link = &sim->link[i];
-        if (link->daemon != gone->number || link->incarnation != gone->incarnation || !link->served)
-            continue;
-        link->served = false;
-        if (link->cut || link->closed)
-            continue;
-        const int64_t at_ns = sim->now_ns + delay_of(sim, link);
-        link->cut = !in_order;
-        end_at(sim, i, at_ns > link->down_ns || !in_order ? at_ns : link->down_ns);
-    }
 }
 
 /* Hands the core a message of a peer that has no role for what it asks. */

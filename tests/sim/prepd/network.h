@@ -29,6 +29,9 @@ void link_stall(simulation *sim, int link, int64_t for_ns);
 /* The daemon has gone, in good order (its last messages arrive) or not. */
 void links_of_daemon_end(simulation *sim, const sim_daemon *gone, bool in_order);
 
+/* How long the next message takes. */
+int64_t link_delay(simulation *sim, const sim_link *link);
+
 sim_link *link_of_peer(simulation *sim, const wire_peer *peer);
 void link_event(simulation *sim, const sim_event *event); /* EVENT_UP, EVENT_DOWN, EVENT_ENDED */
 

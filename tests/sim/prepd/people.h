@@ -9,10 +9,11 @@ void people_message(simulation *sim, int link, wire_msg *message);
 /* The far end of a link sees that the connection has ended. */
 void people_ended(simulation *sim, int link);
 
-/* --- daemons.c --- */
+/* --- daemons.c, daemon_events.c --- */
 void daemon_start(simulation *sim, int number);
 void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message);
 void daemon_event(simulation *sim, const sim_event *event);
+void daemon_turn(sim_daemon *daemon);
 /* The process ends at once; it comes back later. */
 void daemon_kill(sim_daemon *daemon, bool keep_cache);
 void daemon_signal(sim_daemon *daemon, signal_kind kind);

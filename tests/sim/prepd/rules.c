@@ -1,8 +1,6 @@
 /* rules.c: draws the rules of a schedule. */
 #include "tests/sim/prepd/rules.h"
 
-#include <string.h>
-
 #include "tests/unit/prepd/conf_defaults.h"
 
 const char *const fault_words[N_FAULTS] = {

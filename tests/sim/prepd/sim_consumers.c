@@ -1,13 +1,11 @@
-/* sim_consumers.c: a rank of a job: it greets with the cursor of the last row that it took, judges
- * the rows that come, and gives credit back for those that it has used. */
+/* sim_consumers.c: a rank of a job: it greets with the cursor of the last row that it took, and
+ * gives credit back for the rows that it has used. How it takes a row is in consumer_rows.c. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/jobs.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
-#include "tests/sim/prepd/sim_row.h"
 
 static const int64_t AGAIN_NS = 500000000;
 
@@ -45,7 +43,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
 }
 
 /* Where the rank must go on, by the cursor that it comes with. */
-static void find_next(simulation *sim, sim_rank *rank, uint64_t from)
+void rank_find_next(simulation *sim, sim_rank *rank, uint64_t from)
 {
     const sim_stream_job *job = &sim->job[rank->job];
     rank->any_left = reference_next(job->rows, job->ranks, rank->rank, from, &rank->next);
@@ -89,68 +87,6 @@ void rank_event(simulation *sim, const sim_event *event)
         use_rows(sim, event->who);
 }
 
-static void keep_text(char **to, const char *text, size_t size)
-{
-    free(*to);
-    *to = strndup(text, size);
-    if (!*to)
-        abort();
-}
-
-/* Remembers the cursor after the last row of a step, from which a job of any size can go on. */
-static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
-{
-    const uint64_t batch = (uint64_t)sim->options.training_global_batch_size;
-    const bool ends = !rank->any_left || rank->next / batch > row / batch;
-    if (!ends)
-        return;
-    const uint64_t step = row / batch;
-    keep_text(&rank->steps[step % KEPT_CURSORS].cursor, rank->cursor, strlen(rank->cursor));
-    rank->steps[step % KEPT_CURSORS].step = step;
-    rank->done_steps = step + 1;
-}
-
-/* The row is not what its tag says: its worker is to be dismissed, and it is made again. */
-static void refuse_row(simulation *sim, int number, uint64_t row)
-{
-    sim_rank *rank = sim->rank[number];
-    char json[80];
-    snprintf(json, sizeof json, "{\"row\":%llu,\"message\":\"it has other samples\"}",
-             (unsigned long long)row);
-    link_say(sim, rank->link, KIND_REFUSE, 0, json);
-    rank->refuses = true;
-    sim->stats->rows_refused++;
-}
-
-static void take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
-{
-    sim_rank *rank = sim->rank[number];
-    static sim_row row;
-    if (!sim_row_read(message, head, &row)) {
-        sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
-        return;
-    }
-    if (!sim_row_fits_tag(&row)) {
-        check_tag(sim, number, head->row, &row);
-        refuse_row(sim, number, head->row);
-        sim_row_done(&row);
-        return;
-    }
-    check_row(sim, number, head->row, &row);
-    sim->stats->rows++;
-    rank->rows++;
-    const json_value *cursor = json_find(row.tag, "cursor");
-    keep_text(&rank->cursor, json_text(cursor, ""), json_text_size(cursor));
-    sim_row_done(&row);
-    find_next(sim, rank, head->row + 1);
-    keep_step(sim, rank, head->row);
-    if (rank->n_held < HELD_ROWS)
-        rank->held[rank->n_held++] = (int64_t)wire_msg_bytes(message);
-    else
-        rank->held[0] += (int64_t)wire_msg_bytes(message);
-    rank_go_on(sim, number, sim_random_tail(&sim->people, 1, sim->rules.step_ns));
-}
-
 /* It has been told to wait, to go, or that something is wrong. It comes back later. */
 static void go_away(simulation *sim, int number)
 {
@@ -182,7 +118,7 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
     if (rank->refuses && head.kind != KIND_ERROR)
         return; /* it waits for the word to come again */
     if (head.kind == KIND_ROW) {
-        take_row(sim, number, message, &head);
+        rank_take_row(sim, number, message, &head);
         return;
     }
     if (heard_read(&sim->heard, message, &head, &text) != ST_OK) {
@@ -216,7 +152,7 @@ void rank_lost(simulation *sim, int number)
 void rank_begin(simulation *sim, int number, uint64_t from)
 {
     sim_rank *rank = sim->rank[number];
-    find_next(sim, rank, from);
+    rank_find_next(sim, rank, from);
     rank->state = RANK_AWAY;
     rank_go_on(sim, number, sim_random_tail(&sim->people, 1, 300 * MS));
 }

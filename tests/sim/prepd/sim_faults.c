@@ -1,8 +1,6 @@
 /* sim_faults.c: breaks things, one after another, as the rules of the schedule say. */
 #include "tests/sim/prepd/sim_faults.h"
 
-#include <string.h>
-
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 

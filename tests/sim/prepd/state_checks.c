@@ -1,5 +1,4 @@
 /* state_checks.c: what must hold of the dispatcher's state after every event. */
-#include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"

@@ -15,6 +15,9 @@ picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const jso
 void work_forget(sim_job *job); /* what its lease says; nothing is looked up in it any more */
 /* All items are done: answers by ROW, RECORDS or FAILED. */
 void work_answer(simulation *sim, int number);
+/* The answer to a row lease; says FAILED for the documents that cannot be made. */
+void work_answer_row(simulation *sim, const sim_worker *worker);
+bool work_answer_failures(simulation *sim, const sim_worker *worker); /* false: none */
 /* Answers by something that no worker sends. */
 void work_breach(simulation *sim, int number);
 

@@ -1,7 +1,6 @@
 /* work_answers.c: what a simulated worker answers: honestly, with lies, or with what is no answer.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
@@ -128,7 +127,7 @@ static void answer_records_of(simulation *sim, const sim_worker *worker)
 }
 
 /* Names the documents whose pictures cannot be decoded. False if there are none. */
-static bool answer_failures(simulation *sim, const sim_worker *worker)
+bool work_answer_failures(simulation *sim, const sim_worker *worker)
 {
     const sim_job *job = &worker->job;
     const json_value *docs = json_find(job->said, "docs");
@@ -158,60 +157,13 @@ static bool answer_failures(simulation *sim, const sim_worker *worker)
     return count > 0;
 }
 
-/* How the worker changes this row. Nobody lies twice about one row: what is refused from two
- * workers is taken for the consumer's fault, and what two workers make alike for true. */
-static row_lie choose_lie(simulation *sim, const sim_worker *worker)
-{
-    const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
-    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
-        sim->n_lied == MOST_LIED || !sim_random_chance(&sim->lies, 1, 4))
-        return ROW_TRUE;
-    for (int i = 0; i < sim->n_lied; i++)
-        if (sim->lied[i] == row)
-            return ROW_TRUE;
-    sim->lied[sim->n_lied++] = row;
-    return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
-}
-
-/* A third of the pictures that can be decoded come with a warning. */
-static bool is_damaged(const simulation *sim, const sim_data *data, int32_t picture)
-{
-    return data->picture[picture].fate == PICTURE_FINE &&
-           sim_random_mix(sim->seed + (uint64_t)picture) % 3 == 0;
-}
-
-/* Says where the time went, and which pictures were damaged. */
-static void tell_stages(simulation *sim, const sim_worker *worker)
-{
-    const sim_job *job = &worker->job;
-    const sim_data *data = job_data(sim, job);
-    const sim_sample *own =
-        job->n_items > 0 && job->item[0] >= 0 ? &data->sample[job->item[0]] : NULL;
-    char json[200] = "{\"item\":-1,\"stage_ns\":[1000,2000,3000],\"cache\":[1,2]}";
-    if (own && own->n_shown > 0 && is_damaged(sim, data, own->shows[0]))
-        snprintf(json, sizeof json,
-                 "{\"item\":-1,\"stage_ns\":[1000],\"damaged\":[{\"id\":%lld,\"image\":0,"
-                 "\"warning\":\"is cut off\"}]}",
-                 (long long)job->item[0]);
-    link_say(sim, worker->link, KIND_ON, job->number, json);
-}
-
-static void answer_row_of(simulation *sim, const sim_worker *worker)
-{
-    const sim_job *job = &worker->job;
-    const row_lie lie = choose_lie(sim, worker);
-    tell_stages(sim, worker);
-    if (!answer_failures(sim, worker))
-        link_send_up(sim, worker->link, sim_row_make(job->said, lie));
-}
-
 void work_answer(simulation *sim, int number)
 {
     sim_worker *worker = sim->worker[number];
     if (worker->bent == BENT_BREACHER && sim_random_chance(&sim->lies, 1, 4))
         work_breach(sim, number);
     else if (worker->job.kind == LEASE_ROW)
-        answer_row_of(sim, worker);
+        work_answer_row(sim, worker);
     else
         answer_records_of(sim, worker);
     work_forget(&worker->job);

@@ -1,0 +1,71 @@
+/* consumer_rows.c: how a rank takes a row: it has it judged, keeps its cursor, and goes on with the
+ * next one; or refuses it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/jobs.h"
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/sim_row.h"
+
+static void keep_text(char **to, const char *text, size_t size)
+{
+    free(*to);
+    *to = strndup(text, size);
+    if (!*to)
+        abort();
+}
+
+/* Remembers the cursor after the last row of a step, from which a job of any size can go on. */
+static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
+{
+    const uint64_t batch = (uint64_t)sim->options.training_global_batch_size;
+    const bool ends = !rank->any_left || rank->next / batch > row / batch;
+    if (!ends)
+        return;
+    const uint64_t step = row / batch;
+    keep_text(&rank->steps[step % KEPT_CURSORS].cursor, rank->cursor, strlen(rank->cursor));
+    rank->steps[step % KEPT_CURSORS].step = step;
+    rank->done_steps = step + 1;
+}
+
+/* The row is not what its tag says: its worker is to be dismissed, and it is made again. */
+static void refuse_row(simulation *sim, int number, uint64_t row)
+{
+    sim_rank *rank = sim->rank[number];
+    char json[80];
+    snprintf(json, sizeof json, "{\"row\":%llu,\"message\":\"it has other samples\"}",
+             (unsigned long long)row);
+    link_say(sim, rank->link, KIND_REFUSE, 0, json);
+    rank->refuses = true;
+    sim->stats->rows_refused++;
+}
+
+void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
+{
+    sim_rank *rank = sim->rank[number];
+    static sim_row row;
+    if (!sim_row_read(message, head, &row)) {
+        sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
+        return;
+    }
+    if (!sim_row_fits_tag(&row)) {
+        check_tag(sim, number, head->row, &row);
+        refuse_row(sim, number, head->row);
+        sim_row_done(&row);
+        return;
+    }
+    check_row(sim, number, head->row, &row);
+    sim->stats->rows++;
+    rank->rows++;
+    const json_value *cursor = json_find(row.tag, "cursor");
+    keep_text(&rank->cursor, json_text(cursor, ""), json_text_size(cursor));
+    sim_row_done(&row);
+    rank_find_next(sim, rank, head->row + 1);
+    keep_step(sim, rank, head->row);
+    if (rank->n_held < HELD_ROWS)
+        rank->held[rank->n_held++] = (int64_t)wire_msg_bytes(message);
+    else
+        rank->held[0] += (int64_t)wire_msg_bytes(message);
+    rank_go_on(sim, number, sim_random_tail(&sim->people, 1, sim->rules.step_ns));
+}

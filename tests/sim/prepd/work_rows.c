@@ -1,0 +1,51 @@
+/* work_rows.c: the answer to a row lease: the row, true or changed, or what failed. */
+#include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/sim_row.h"
+#include "tests/sim/prepd/work.h"
+
+/* How the worker changes this row. Nobody lies twice about one row: what is refused from two
+ * workers is taken for the consumer's fault, and what two workers make alike for true. */
+static row_lie choose_lie(simulation *sim, const sim_worker *worker)
+{
+    const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
+    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
+        sim->n_lied == MOST_LIED || !sim_random_chance(&sim->lies, 1, 4))
+        return ROW_TRUE;
+    for (int i = 0; i < sim->n_lied; i++)
+        if (sim->lied[i] == row)
+            return ROW_TRUE;
+    sim->lied[sim->n_lied++] = row;
+    return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
+}
+
+/* A third of the pictures that can be decoded come with a warning. */
+static bool is_damaged(const simulation *sim, const sim_data *data, int32_t picture)
+{
+    return data->picture[picture].fate == PICTURE_FINE &&
+           sim_random_mix(sim->seed + (uint64_t)picture) % 3 == 0;
+}
+
+/* Says where the time went, and which pictures were damaged. */
+static void tell_stages(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    const sim_data *data = job_data(sim, job);
+    const sim_sample *own =
+        job->n_items > 0 && job->item[0] >= 0 ? &data->sample[job->item[0]] : NULL;
+    char json[200] = "{\"item\":-1,\"stage_ns\":[1000,2000,3000],\"cache\":[1,2]}";
+    if (own && own->n_shown > 0 && is_damaged(sim, data, own->shows[0]))
+        snprintf(json, sizeof json,
+                 "{\"item\":-1,\"stage_ns\":[1000],\"damaged\":[{\"id\":%lld,\"image\":0,"
+                 "\"warning\":\"is cut off\"}]}",
+                 (long long)job->item[0]);
+    link_say(sim, worker->link, KIND_ON, job->number, json);
+}
+
+void work_answer_row(simulation *sim, const sim_worker *worker)
+{
+    const sim_job *job = &worker->job;
+    const row_lie lie = choose_lie(sim, worker);
+    tell_stages(sim, worker);
+    if (!work_answer_failures(sim, worker))
+        link_send_up(sim, worker->link, sim_row_make(job->said, lie));
+}
