@@ -47,7 +47,7 @@ status module_open(const char *file, const char *symbol, const char *what, const
 
 const module_host *module_program(void)
 {
-    static const module_host host = {status_fail, status_context, status_text, status_clear,
-                                     log_event};
+    static const module_host host = {status_fail,  status_context,   status_text,
+                                     status_clear, status_exit_code, log_event};
     return &host;
 }

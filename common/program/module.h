@@ -22,6 +22,7 @@ typedef struct module_host {
     status (*context)(status code, const char *fmt, ...);
     const char *(*text)(void);
     void (*clear)(void);
+    int (*exit_code)(status code);
     void (*log)(int level, const char *fmt, ...);
 } module_host;
 

@@ -45,6 +45,11 @@ void status_clear(void)
     program.clear();
 }
 
+int status_exit_code(status code)
+{
+    return program.exit_code(code);
+}
+
 void log_event(int level, const char *fmt, ...)
 {
     char text[STATUS_MESSAGE_MAX];

@@ -167,10 +167,11 @@ static bool is_pinned(const emulated_device *dev, const char *at, size_t bytes)
     return false;
 }
 
-static bool add_outside(emulated_handle *handle, bool (*poll)(void *work, bool first), void *work)
+static bool add_outside(emulated_handle *handle, bool (*poll)(void *work, bool first),
+                        void (*drop)(void *work), void *work)
 {
     emulated_stream *queue = handle->stream;
-    node added = {.kind = NODE_OUTSIDE, .poll = poll, .work = work};
+    node added = {.kind = NODE_OUTSIDE, .poll = poll, .drop = drop, .work = work};
     return queue_node(&queue->base, &added) == ST_OK;
 }
 

@@ -175,7 +175,12 @@ void queue_lane_done(lane *on)
 
 void queue_graph_free(graph *recorded)
 {
-    for (int branch = 0; branch < recorded->count; branch++)
-        free(recorded->branch[branch].at);
+    for (int branch = 0; branch < recorded->count; branch++) {
+        const lane *on = &recorded->branch[branch];
+        for (int64_t i = 0; i < on->count; i++)
+            if (on->at[i].kind == NODE_OUTSIDE)
+                on->at[i].drop(on->at[i].work);
+        free(on->at);
+    }
     free(recorded);
 }

@@ -120,6 +120,57 @@ static status is_stuck(const place *spot)
     return fail_last_rank(spot);
 }
 
+static status sum_pair(const place *spot, stream *queue)
+{
+    return comm_all_reduce(&spot->ranks.group[MESH_REPLICATE], queue, (comm_at){"sum", -1},
+                           spot->values, COUNT, DT_F32, COMM_SUM);
+}
+
+/* Captures a call of either communicator. */
+static status capture_sums(const place *spot, graph **out)
+{
+    const backend_vtable *backend = spot->dev->backend;
+    TRY(backend->capture_begin(spot->queue));
+    status st = sum_world(spot, spot->queue);
+    if (st == ST_OK)
+        st = sum_pair(spot, spot->queue);
+    TRY(backend->capture_end(spot->queue, out));
+    return st;
+}
+
+/* The last rank fails while the others wait for it in calls of two communicators on two streams, of
+ * which one is a captured graph. An abort of one communicator would wait for the kernels of the
+ * other, and for the graph, which this thread frees only when its wait has ended. */
+static status fail_in_graphs(const place *spot)
+{
+    const backend_vtable *backend = spot->dev->backend;
+    graph *made = NULL;
+    status st = capture_sums(spot, &made);
+    if (st == ST_OK && spot->job->place.rank == spot->job->place.size - 1) {
+        sleep_ns(INT64_C(300) * 1000 * 1000);
+        st = FAIL(ST_BAD_INPUT, "told to fail");
+    } else if (st == ST_OK) {
+        st = backend->graph_launch(spot->queue, made);
+        if (st == ST_OK)
+            st = sum_pair(spot, spot->other);
+        if (st == ST_OK)
+            st = wait_streams(spot);
+    }
+    status_note why = *status_last();
+    backend->graph_free(&made);
+    status_set(&why);
+    return st;
+}
+
+/* As above, and NCCL never returns from the abort of rank 0, whose process must end all the same.
+ */
+static status abort_without_end(const place *spot)
+{
+    if (spot->job->place.rank == 0)
+        setenv("TESSERA_NCCL_HELD", "1", 1);
+    return fail_in_graphs(spot);
+}
+
 /* Sums are reproducible only if the NVLink switch makes none of them, neither within a machine nor
  * between machines. */
 static status sums_repeat(const place *spot)
@@ -164,10 +215,13 @@ static const struct play {
     status (*run)(const place *spot);
     double call_s;       /* how long a call may take */
     status others, last; /* how the other ranks must end, and how the last */
+    bool ended;          /* the process of rank 0 is ended with that code */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
              {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE},
              {"fails", fail_last_rank, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
              {"is stuck", is_stuck, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"fails in graphs", fail_in_graphs, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
+             {"aborts without end", abort_without_end, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT, true},
              {"sums repeat", sums_repeat, 60.0, ST_OK, ST_OK},
              {"is not closed", is_not_closed, 60.0, ST_OK, ST_OK},
              {"many calls", many_calls, 60.0, ST_OK, ST_OK}};
@@ -178,7 +232,7 @@ static status open_place(const world *job, place *spot)
     layout degrees = {replicas, size / replicas, 1, 1, 1, 1, 1, size, 1};
     void *values;
     spot->job = job;
-    TRY(emulated_open(0, false, &spot->dev));
+    TRY(emulated_open(0, true, &spot->dev));
     TRY(world_attach(job, spot->dev));
     TRY(mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &spot->ranks));
     TRY(spot->dev->backend->stream_new(spot->dev, &spot->queue));
@@ -250,6 +304,15 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
+/* What the process of a rank must leave with. */
+static int find_code(const char *name, int rank)
+{
+    const struct play *play = plays;
+    while (strcmp(play->name, name) != 0)
+        play++;
+    return play->ended && rank == 0 ? status_exit_code(play->others) : 0;
+}
+
 /* Starts the ranks as processes with torchrun's variables, and waits for them. The stand-in for
  * NCCL is in a folder beside this program. */
 static void fork_ranks(const char *name, int ranks)
@@ -277,9 +340,10 @@ static void fork_ranks(const char *name, int ranks)
     for (int rank = 0; rank < ranks; rank++) {
         int how;
         assert_int_equal(waitpid(pid[rank], &how, 0), pid[rank]);
-        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
+        const bool is_right = WIFEXITED(how) && WEXITSTATUS(how) == find_code(name, rank);
+        if (!is_right)
             print_error("rank %d of \"%s\": %x\n", rank, name, how);
-        pid[rank] = WIFEXITED(how) && WEXITSTATUS(how) == 0 ? 0 : -1;
+        pid[rank] = is_right ? 0 : -1;
     }
     for (int rank = 0; rank < ranks; rank++)
         assert_int_equal(pid[rank], 0);
@@ -309,6 +373,18 @@ static void test_end__a_stuck_call_ends_before_its_communicator(void **state)
     fork_ranks("is stuck", 2);
 }
 
+static void test_end__communicators_end_together(void **state)
+{
+    (void)state;
+    fork_ranks("fails in graphs", MOST_RANKS);
+}
+
+static void test_end__an_abort_that_never_returns(void **state)
+{
+    (void)state;
+    fork_ranks("aborts without end", MOST_RANKS);
+}
+
 static void test_end__a_communicator_that_does_not_close(void **state)
 {
     (void)state;
@@ -334,6 +410,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_patience__a_rank_that_stays_away_is_not),
         cmocka_unit_test(test_end__a_rank_that_fails_ends_the_others_waits),
         cmocka_unit_test(test_end__a_stuck_call_ends_before_its_communicator),
+        cmocka_unit_test(test_end__communicators_end_together),
+        cmocka_unit_test(test_end__an_abort_that_never_returns),
         cmocka_unit_test(test_end__a_communicator_that_does_not_close),
         cmocka_unit_test(test_open__sums_repeat),
         cmocka_unit_test(test_calls__two_streams_and_host_values),

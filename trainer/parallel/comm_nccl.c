@@ -1,7 +1,7 @@
 /* comm_nccl.c: comm.h over NCCL, between processes with one GPU each. It is a library of its own,
  * built where NCCL's header is found; NCCL itself is loaded when the engine joins.
  *
- * A call is queued on the stream it is given and returns; nccl_world.c keeps the deadlines. An
+ * A call is queued on the stream it is given and returns; nccl_watch.c keeps the deadlines. An
  * all-to-all is a group of sends and receives. Host values go through the engine's own stream. */
 #include <string.h>
 
@@ -59,22 +59,18 @@ static status nccl_all_gather(const comm *group, stream *queue, const void *send
                               int64_t count, st_dtype dtype)
 {
     const nccl_group *calls = group->handle;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls,
-                      nccl_api()->AllGather(send, recv, (size_t)count, type_of(dtype), calls->comm,
-                                            stream_of(queue)),
-                      "ncclAllGather");
+    TRY(nccl_enter(calls->world, "ncclAllGather"));
+    return nccl_leave(calls, nccl_api()->AllGather(send, recv, (size_t)count, type_of(dtype),
+                                                   calls->comm, stream_of(queue)));
 }
 
 static status nccl_reduce_scatter(const comm *group, stream *queue, const void *send, void *recv,
                                   int64_t count, st_dtype dtype)
 {
     const nccl_group *calls = group->handle;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls,
-                      nccl_api()->ReduceScatter(send, recv, (size_t)count, type_of(dtype), ncclSum,
-                                                calls->comm, stream_of(queue)),
-                      "ncclReduceScatter");
+    TRY(nccl_enter(calls->world, "ncclReduceScatter"));
+    return nccl_leave(calls, nccl_api()->ReduceScatter(send, recv, (size_t)count, type_of(dtype),
+                                                       ncclSum, calls->comm, stream_of(queue)));
 }
 
 static status nccl_all_reduce(const comm *group, stream *queue, void *inout, int64_t count,
@@ -82,22 +78,18 @@ static status nccl_all_reduce(const comm *group, stream *queue, void *inout, int
 {
     const nccl_group *calls = group->handle;
     const ncclRedOp_t op = reduction == COMM_MAX ? ncclMax : ncclSum;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls,
-                      nccl_api()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op,
-                                            calls->comm, stream_of(queue)),
-                      "ncclAllReduce");
+    TRY(nccl_enter(calls->world, "ncclAllReduce"));
+    return nccl_leave(calls, nccl_api()->AllReduce(inout, inout, (size_t)count, type_of(dtype), op,
+                                                   calls->comm, stream_of(queue)));
 }
 
 static status nccl_broadcast(const comm *group, stream *queue, void *inout, int64_t count,
                              st_dtype dtype, int root)
 {
     const nccl_group *calls = group->handle;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls,
-                      nccl_api()->Broadcast(inout, inout, (size_t)count, type_of(dtype), root,
-                                            calls->comm, stream_of(queue)),
-                      "ncclBroadcast");
+    TRY(nccl_enter(calls->world, "ncclBroadcast"));
+    return nccl_leave(calls, nccl_api()->Broadcast(inout, inout, (size_t)count, type_of(dtype),
+                                                   root, calls->comm, stream_of(queue)));
 }
 
 /* A message of no elements is left out, on both sides. */
@@ -107,11 +99,9 @@ static status nccl_send(const comm *group, stream *queue, const void *send, int6
     const nccl_group *calls = group->handle;
     if (count == 0)
         return ST_OK;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(
-        calls,
-        nccl_api()->Send(send, (size_t)count, type_of(dtype), to, calls->comm, stream_of(queue)),
-        "ncclSend");
+    TRY(nccl_enter(calls->world, "ncclSend"));
+    return nccl_leave(calls, nccl_api()->Send(send, (size_t)count, type_of(dtype), to, calls->comm,
+                                              stream_of(queue)));
 }
 
 static status nccl_recv(const comm *group, stream *queue, void *recv, int64_t count, st_dtype dtype,
@@ -120,27 +110,25 @@ static status nccl_recv(const comm *group, stream *queue, void *recv, int64_t co
     const nccl_group *calls = group->handle;
     if (count == 0)
         return ST_OK;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(
-        calls,
-        nccl_api()->Recv(recv, (size_t)count, type_of(dtype), from, calls->comm, stream_of(queue)),
-        "ncclRecv");
+    TRY(nccl_enter(calls->world, "ncclRecv"));
+    return nccl_leave(calls, nccl_api()->Recv(recv, (size_t)count, type_of(dtype), from,
+                                              calls->comm, stream_of(queue)));
 }
 
 static status nccl_begin(const comm *group, stream *queue)
 {
     const nccl_group *calls = group->handle;
     (void)queue;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls, nccl_api()->GroupStart(), "ncclGroupStart");
+    TRY(nccl_enter(calls->world, "ncclGroupStart"));
+    return nccl_leave(calls, nccl_api()->GroupStart());
 }
 
 static status nccl_end(const comm *group, stream *queue)
 {
     const nccl_group *calls = group->handle;
     (void)queue;
-    TRY(nccl_enter(calls->world));
-    return nccl_leave(calls, nccl_api()->GroupEnd(), "ncclGroupEnd");
+    TRY(nccl_enter(calls->world, "ncclGroupEnd"));
+    return nccl_leave(calls, nccl_api()->GroupEnd());
 }
 
 static status exchange_with(const comm *group, stream *queue, int peer, const char *from,

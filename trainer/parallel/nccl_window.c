@@ -33,9 +33,9 @@ static status check_version(void)
 
 static status check_reach(const nccl_group *group)
 {
-    TRY(nccl_enter(group->world));
+    TRY(nccl_enter(group->world, "ncclTeamLsa"));
     const int reached = nccl_lsa_ranks(nccl_api()->TeamLsa, group->comm);
-    TRY(nccl_leave(group, ncclSuccess, "ncclTeamLsa"));
+    TRY(nccl_leave(group, ncclSuccess));
     if (reached != group->size)
         return FAIL(ST_UNAVAILABLE,
                     "the group has %d ranks, but only %d of them reach each other's memory by load "
@@ -92,11 +92,10 @@ status nccl_window_share(const comm *group, stream *queue, comm_window *inout)
 {
     nccl_group *calls = group->handle;
     held *memory = inout->handle;
-    TRY(nccl_enter(calls->world));
+    TRY(nccl_enter(calls->world, "ncclCommWindowRegister"));
     TRY(nccl_leave(calls,
                    nccl_api()->CommWindowRegister(calls->comm, memory->memory, inout->bytes,
-                                                  &memory->window, NCCL_WIN_COLL_SYMMETRIC),
-                   "ncclCommWindowRegister"));
+                                                  &memory->window, NCCL_WIN_COLL_SYMMETRIC)));
     if (!memory->window)
         return FAIL(ST_UNAVAILABLE,
                     "NCCL registers no symmetric window here (is NCCL_CUMEM_ENABLE set to 0?)");
@@ -111,9 +110,8 @@ void nccl_window_free(const comm *group, stream *queue, comm_window *window)
         return;
     if (queue->dev->backend->wait(queue) != ST_OK) /* the run has reported its error already */
         status_clear();
-    if (memory->window && calls->comm && nccl_enter(calls->world) == ST_OK &&
-        nccl_leave(calls, nccl_api()->CommWindowDeregister(calls->comm, memory->window),
-                   "closing a window") != ST_OK)
+    if (memory->window && calls->comm && nccl_enter(calls->world, "closing a window") == ST_OK &&
+        nccl_leave(calls, nccl_api()->CommWindowDeregister(calls->comm, memory->window)) != ST_OK)
         status_clear();
     if (memory->memory)
         nccl_api()->MemFree(memory->memory);

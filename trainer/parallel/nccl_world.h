@@ -2,14 +2,14 @@
  * waiting for them for ever. For comm_nccl.c.
  *
  * NCCL has no time limits: a collective whose peer is gone waits on the GPU until its communicator
- * is aborted. So communicators are non-blocking, the caller waits here until its call is queued or
- * a deadline passes, and a thread watches what is queued. When another rank is lost (the rank link
- * says so), when NCCL reports an error, or when the host has waited for the device for too long,
- * that thread aborts all communicators. Waits then end, and every later call says why.
+ * is aborted. So a thread watches what is called and queued. When another rank is lost (the rank
+ * link says so), when NCCL reports an error, or when a call or the host's wait for the device has
+ * lasted for too long, all communicators are aborted together. Calls and waits then end, and every
+ * later one says why. If they do not end within 10 s, the process is ended.
  *
- * An abort frees the communicator, so it waits until no call is inside. A call that NCCL keeps for
- * more than a second is first made to return by revoking what is queued (NCCL 2.28.9 and later);
- * with an older NCCL the communicators are aborted while the call is inside. */
+ * An abort frees the communicator, so it waits until no call is inside. A call that does not return
+ * within a second is first made to by revoking what is queued (NCCL 2.28.9 and later); with an
+ * older NCCL the communicators are aborted while the call is inside. */
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 
@@ -22,7 +22,7 @@ typedef struct nccl_world nccl_world;
  * the calls and NCCL's buffers exist once. */
 typedef struct nccl_group {
     nccl_world *world;
-    ncclComm_t comm; /* NULL once it was aborted */
+    ncclComm_t comm; /* NULL: not made yet, or closed. Gone once everything has ended */
     int size;
     int *world_rank; /* [size] rank of each member in the job */
     struct nccl_group *next;
@@ -51,9 +51,9 @@ WARN_UNUSED status nccl_world_group(nccl_world *world, const int *world_rank, in
 const nccl_stage *nccl_world_stage(const nccl_world *world);
 
 /* To be called around every call of NCCL: nccl_enter, the call, then nccl_leave with what the call
- * returned. nccl_enter fails once the job has ended. nccl_leave waits until a call that is in
- * progress is queued; `what` names the call in messages. */
-WARN_UNUSED status nccl_enter(nccl_world *world);
-WARN_UNUSED status nccl_leave(const nccl_group *group, ncclResult_t result, const char *what);
+ * returned. nccl_enter fails once the job has ended. `what`, a literal, names the call in messages.
+ */
+WARN_UNUSED status nccl_enter(nccl_world *world, const char *what);
+WARN_UNUSED status nccl_leave(const nccl_group *group, ncclResult_t result);
 
 #endif

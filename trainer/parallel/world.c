@@ -316,6 +316,8 @@ status world_close(world *job, status how)
     status_note note = *status_last();
     if (job->joined)
         job->engine->leave(job->joined, how == ST_OK);
+    if (how != ST_OK)
+        status_set(&note);
     status st = rank_link_close(&job->rank_link, how == ST_OK ? NULL : status_text());
     comm_ledger_free(&job->ledger);
     memset(job, 0, sizeof *job);

@@ -47,7 +47,7 @@ static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const
         own[i] = part[i];
     *work = (shim_work){.comm = comm, .part = own, .count = count};
     if (shim_shapes_of(handle))
-        return shim_start(comm, work);
+        return shim_finish(comm, shim_start(comm, work));
     emulated_handle *on = (emulated_handle *)handle;
     work->capture = on->capture(on);
     if (comm->last && comm->last_stream != on && comm->last->capture == work->capture)
@@ -55,7 +55,9 @@ static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const
     work->next = comm->works;
     comm->works = comm->last = work;
     comm->last_stream = on;
-    return on->add(on, shim_poll, work) ? ncclSuccess : ncclSystemError;
+    work->busy = !work->capture; /* what a graph holds runs only when the graph does */
+    atomic_fetch_add(work->capture ? &comm->graphs : &comm->busy, 1);
+    return on->add(on, shim_poll, shim_drop, work) ? ncclSuccess : ncclSystemError;
 }
 
 static ncclResult_t collective_inside(shim_call call, const void *send, void *recv, ncclComm_t comm,
@@ -161,6 +163,11 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
     return call_message(call, NULL, recvbuff, comm, on);
 }
 
+bool shim_in_group(void)
+{
+    return depth > 0;
+}
+
 ncclResult_t ncclGroupStart(void)
 {
     depth++;
@@ -171,7 +178,10 @@ ncclResult_t ncclGroupEnd(void)
 {
     if (depth == 0)
         return ncclInvalidUsage;
-    if (--depth > 0 || n_grouped == 0)
+    if (--depth > 0)
+        return ncclSuccess;
+    shim_end_aborts();
+    if (n_grouped == 0)
         return ncclSuccess;
     int count = n_grouped;
     n_grouped = 0;

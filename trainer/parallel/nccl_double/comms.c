@@ -1,10 +1,9 @@
 /* comms.c: the communicators of the shim. Ranks find each other through shared memory whose name is
- * in the unique id; a communicator is ready when all have joined. As in NCCL nothing blocks, and a
- * communicator that is not ready may not be used. */
+ * in the unique id; a communicator is ready when all have joined. As in NCCL a call of a blocking
+ * communicator returns when it is done; the engine has no others. */
 #include "trainer/parallel/nccl_double/shim.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,76 +42,7 @@ char *shim_stage_of(const struct ncclComm *comm, int rank)
     return (char *)comm->shared + stages_at(comm->size) + (size_t)rank * SHIM_STAGE_BYTES;
 }
 
-/* ---- what may be called ---- */
-
-static pthread_mutex_t lives = PTHREAD_MUTEX_INITIALIZER;
-static struct ncclComm *live;
-
-/* Ends the process: the engine has broken one of NCCL's rules. */
-static void breach(const char *what)
-{
-    enum { BREACH = 99 };
-    fprintf(stderr, "libnccl.so.2 of trainer/parallel/nccl_double: %s\n", what);
-    _Exit(BREACH);
-}
-
-static void add_live(struct ncclComm *communicator)
-{
-    pthread_mutex_lock(&lives);
-    communicator->next_live = live;
-    live = communicator;
-    pthread_mutex_unlock(&lives);
-}
-
-static struct ncclComm **find_live(const struct ncclComm *communicator)
-{
-    struct ncclComm **at = &live;
-    while (*at && *at != communicator)
-        at = &(*at)->next_live;
-    if (!*at)
-        breach("a communicator is called that is gone");
-    return at;
-}
-
-static void end_live(const struct ncclComm *communicator)
-{
-    pthread_mutex_lock(&lives);
-    struct ncclComm **at = find_live(communicator);
-    if (atomic_load(&communicator->inside) > 0)
-        breach("a communicator is freed while a call is inside it");
-    *at = communicator->next_live;
-    pthread_mutex_unlock(&lives);
-}
-
-void shim_go_in(struct ncclComm *comm)
-{
-    pthread_mutex_lock(&lives);
-    find_live(comm);
-    atomic_fetch_add(&comm->inside, 1);
-    pthread_mutex_unlock(&lives);
-}
-
-void shim_go_out(struct ncclComm *comm)
-{
-    atomic_fetch_sub(&comm->inside, 1);
-}
-
 /* ---- their life ---- */
-
-static void comm_free(struct ncclComm *communicator)
-{
-    while (communicator->works) {
-        shim_work *work = communicator->works;
-        communicator->works = work->next;
-        shim_work_free(work);
-    }
-    shim_work_free(communicator->under_way);
-    if (communicator->shared)
-        munmap(communicator->shared, communicator->shared_bytes);
-    free(communicator->sent);
-    free(communicator->received);
-    free(communicator);
-}
 
 static struct ncclComm *comm_new(const char *name, int size, int rank)
 {
@@ -132,11 +62,11 @@ static struct ncclComm *comm_new(const char *name, int size, int rank)
     if (fd >= 0)
         close(fd);
     if (at == MAP_FAILED || !communicator->sent || !communicator->received) {
-        comm_free(communicator);
+        shim_comm_free(communicator);
         return NULL;
     }
     communicator->shared = at;
-    add_live(communicator);
+    shim_add_live(communicator);
     atomic_fetch_add(&communicator->shared->joined, 1);
     return communicator;
 }
@@ -188,19 +118,21 @@ static ncclResult_t make_child(struct ncclComm *comm)
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
-    (void)config;
+    if (!config || config->blocking != 1)
+        return ncclInvalidArgument;
     shim_go_in(comm);
     shim_member *me = shim_member_of(comm, comm->rank);
-    shim_go_out(comm);
-    if (!all_joined(comm) || comm->split_out)
-        return ncclInvalidUsage;
     *newcomm = NULL;
     comm->split_out = newcomm;
     comm->splits++;
     me->color[comm->splits % 2] = color;
     me->key[comm->splits % 2] = key;
     atomic_store(&me->splits, comm->splits);
-    return ncclInProgress;
+    ncclResult_t result = shim_finish(comm, ncclInProgress);
+    if (result == ncclSuccess && *newcomm)
+        result = shim_finish(*newcomm, ncclInProgress);
+    shim_go_out(comm);
+    return result;
 }
 
 /* ---- the others ---- */
@@ -224,12 +156,12 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t *config)
 {
-    if (!config || config->blocking != 0 || nranks < 1 || nranks > SHIM_RANKS_MAX || rank < 0 ||
+    if (!config || config->blocking != 1 || nranks < 1 || nranks > SHIM_RANKS_MAX || rank < 0 ||
         rank >= nranks)
         return ncclInvalidArgument;
     shim_record_open(rank);
     *comm = comm_new(commId.internal, nranks, rank);
-    return *comm ? ncclInProgress : ncclSystemError;
+    return *comm ? shim_finish(*comm, ncclInProgress) : ncclSystemError;
 }
 
 static bool all_left(const struct ncclComm *communicator)
@@ -257,52 +189,23 @@ static ncclResult_t go_on(ncclComm_t comm)
     return atomic_load(&comm->finalizing) && !all_left(comm) ? ncclInProgress : ncclSuccess;
 }
 
+ncclResult_t shim_finish(struct ncclComm *comm, ncclResult_t result)
+{
+    enum { LOOK_US = 50 };
+    while (result == ncclInProgress && !atomic_load(&comm->revoked) &&
+           !atomic_load(&comm->aborted)) {
+        result = go_on(comm);
+        if (result == ncclInProgress)
+            usleep(LOOK_US);
+    }
+    return result == ncclInProgress ? ncclRemoteError : result;
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
     shim_go_in(comm);
-    *asyncError = go_on(comm);
+    *asyncError = atomic_load(&comm->shared->told) ? ncclInvalidUsage : ncclSuccess;
     shim_go_out(comm);
-    return ncclSuccess;
-}
-
-/* With TESSERA_NCCL_UNCLOSED a communicator that was split is refused. */
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    shim_go_in(comm);
-    const bool refused = comm->splits > 0 && getenv("TESSERA_NCCL_UNCLOSED");
-    atomic_store(&comm->finalizing, true);
-    atomic_store(&shim_member_of(comm, comm->rank)->left, true);
-    shim_go_out(comm);
-    return refused ? ncclSystemError : ncclInProgress;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
-    end_live(comm);
-    comm_free(comm);
-    return ncclSuccess;
-}
-
-/* What is queued ends without having done its work. */
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags)
-{
-    (void)revokeFlags;
-    shim_go_in(comm);
-    atomic_store(&comm->revoked, true);
-    shim_go_out(comm);
-    return ncclSuccess;
-}
-
-/* The same, and the communicator is gone. A thread may be in the middle of its work, so its memory
- * is not freed. */
-ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    static struct ncclComm *_Atomic aborted; /* still reachable, so that they are not leaks */
-    end_live(comm);
-    atomic_store(&comm->aborted, true);
-    comm->aborted_before = atomic_exchange(&aborted, comm);
-    if (!comm->joined)
-        shm_unlink(comm->name);
     return ncclSuccess;
 }
 

@@ -309,10 +309,21 @@ bool shim_poll(void *work, bool first)
     }
     if (first || queued->phase == -1)
         begin_work(queued);
+    if (!queued->busy)
+        atomic_fetch_add(&communicator->busy, 1);
+    queued->busy = true;
     if (atomic_load(&communicator->shared->differs))
         return false; /* it never ends, until the communicator is aborted */
     bool done = queued->part[0].call.kind >= SHIM_SEND ? poll_messages(communicator, queued)
                                                        : poll_collective(communicator, queued);
     queued->runs += done;
+    if (done)
+        atomic_fetch_sub(&communicator->busy, 1);
+    queued->busy = !done;
     return done;
+}
+
+void shim_drop(void *work)
+{
+    atomic_fetch_sub(&((shim_work *)work)->comm->graphs, 1);
 }

@@ -81,6 +81,8 @@ struct ncclComm {
     bool joined; /* all ranks have joined */
     atomic_bool aborted, revoked, finalizing;
     atomic_int inside;        /* calls that have not returned */
+    atomic_int busy;          /* things queued that have not ended; of a graph, only what runs */
+    atomic_int graphs;        /* calls that captured graphs hold */
     ncclComm_t *split_out;    /* where the split in progress writes the child; NULL: none is */
     ncclWindow_t *window_out; /* likewise for a window registration */
     int64_t splits, calls, windows;  /* begun so far */
@@ -98,6 +100,16 @@ struct ncclComm {
  * gone. ncclCommAbort and ncclCommDestroy end it if another call is inside. */
 void shim_go_in(struct ncclComm *comm);
 void shim_go_out(struct ncclComm *comm);
+/* A communicator may be called from now on. */
+void shim_add_live(struct ncclComm *comm);
+/* Frees it with all that was queued. */
+void shim_comm_free(struct ncclComm *comm);
+/* What a call that has begun returns: waits until it is done or the communicator is revoked. */
+ncclResult_t shim_finish(struct ncclComm *comm, ncclResult_t result);
+/* Whether this thread is between ncclGroupStart and ncclGroupEnd. */
+bool shim_in_group(void);
+/* Finishes the aborts of the group that ends. */
+void shim_end_aborts(void);
 
 shim_member *shim_member_of(const struct ncclComm *comm, int rank);
 shim_mail *shim_mail_of(const struct ncclComm *comm, int from, int to);
@@ -122,17 +134,19 @@ typedef struct shim_work {
     int64_t runs;             /* how often it has run to its end */
     struct shim_work *before; /* work on another stream that must have run first; NULL: none */
     const void *capture;      /* the capture it is part of; NULL: none */
+    bool busy;                /* it counts in comm->busy */
     struct shim_work *next;
 } shim_work;
 
 /* Does what can be done of a shim_work without waiting; true once all is done. `first` says that it
  * begins to run. The poll of emulated_handle. */
 bool shim_poll(void *work, bool first);
+/* The graph that holds it is freed. The drop of emulated_handle. */
+void shim_drop(void *work);
 void shim_work_free(shim_work *work); /* accepts NULL */
 
 /* hollow.c. The handle of a stream of a device of shapes; NULL: the device has storage. On a device
- * of shapes a call is in progress until ncclCommGetAsyncError, which polls it each time, has seen
- * it end. */
+ * of shapes a call returns when it has run. */
 const shapes_handle *shim_shapes_of(cudaStream_t on);
 /* Sets part->call.hollow. ncclInvalidArgument if a buffer does not lie in one allocation of a
  * device of shapes. */

@@ -88,7 +88,10 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
     memcpy(me->window_name[comm->windows % 2], memory[i].name, SHIM_NAME_MAX);
     me->window_bytes[comm->windows % 2] = (int64_t)memory[i].bytes;
     atomic_store(&me->windows, comm->windows);
-    return ncclInProgress;
+    shim_go_in(comm);
+    ncclResult_t result = shim_finish(comm, ncclInProgress);
+    shim_go_out(comm);
+    return result;
 }
 
 static bool all_have(const struct ncclComm *comm, size_t field)
