@@ -100,6 +100,9 @@ def ops_all_have_a_line():
     one = trainer("bench", "ops", "permute", "--model.path", "debug", "--training.backend", "cpu",
                   "--training.seq_len", "64", "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
+    pair = trainer("bench", "ops", "rmsnorm_fwd,add", "--model.path", "debug", "--training.backend", "cpu",
+                   "--training.seq_len", "64", "--seconds", "0.001")
+    check(set(re.findall(r"^([a-z_]+) .* us ", pair, re.M)) == {"rmsnorm_fwd", "add"}, pair)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
     check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
 

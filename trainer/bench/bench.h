@@ -31,10 +31,10 @@ typedef struct bench_sizes {
     int64_t document;       /* tokens of a packed document */
 } bench_sizes;
 
-/* Times every op at every shape, or with `only` the ops of that name, for limit_s seconds each, and
- * prints a line for each: time, rates, and the share of the ceiling that limits it. ST_USAGE if
- * `only` names no op. *out receives the rates that trainer plan reads, FLOPs over time of the
- * shapes of each kind. */
+/* Times every op at every shape, for limit_s seconds each, and prints a line for each: time, rates,
+ * and the share of the ceiling that limits it. `only` is NULL or a list of ops, separated by
+ * commas; ST_USAGE if none of them exists. *out receives the rates that trainer plan reads, FLOPs
+ * over time of the shapes of each kind. */
 WARN_UNUSED status bench_ops(stream *stream, const bench_sizes *sizes,
                              const bench_ceilings *ceilings, const char *only, double limit_s,
                              rates *out, FILE *to);

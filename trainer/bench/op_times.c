@@ -123,6 +123,16 @@ status bench_ops_counted(const bench_sizes *shapes, const bench_ceilings *limit,
     return ST_OK;
 }
 
+/* Whether a list of names, separated by commas, has this one. */
+static bool list_has(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == 0))
+            return true;
+    return false;
+}
+
 status bench_ops(stream *queue, const bench_sizes *sizes, const bench_ceilings *ceilings,
                  const char *only, double limit_s, rates *out, FILE *to)
 {
@@ -132,7 +142,7 @@ status bench_ops(stream *queue, const bench_sizes *sizes, const bench_ceilings *
     for (int i = 0; i < LISTS; i++)
         for (const bench_row *row = lists[i]; row->op_name; row++) {
             seen[row->op] = true;
-            if (only && strcmp(only, row->op_name) != 0)
+            if (only && !list_has(only, row->op_name))
                 continue;
             any = true;
             status st = run_row(queue, row, sizes, ceilings, limit_s, &sums, to);

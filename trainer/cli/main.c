@@ -144,10 +144,10 @@ static const verb verbs[] = {
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops, steps or memory against the device's limits",
-     .usage =
-         "ops [OP] [--rates FILE [--overwrite]] [--count] | step [--layers N,N,..] [--ranks R] "
-         "[--load L] [--live] | memory [--layers N] -c FILE | --model.path DIR",
-     .help = "ops [OP]: times every op, or one, at the model's shapes for\n"
+     .usage = "ops [OP,OP..] [--rates FILE [--overwrite]] [--count] | step [--layers N,N,..] "
+              "[--ranks R] "
+              "[--load L] [--live] | memory [--layers N] -c FILE | --model.path DIR",
+     .help = "ops [OP,OP..]: times every op, or these, at the model's shapes for\n"
              "training.local_batch_size rows of training.seq_len tokens, and compares it\n"
              "with a large copy and a large matrix product measured in the same run\n"
              "(--seconds S for each line). --rates FILE writes the file that trainer plan\n"

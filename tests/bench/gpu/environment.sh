@@ -2,18 +2,17 @@
 # and sets source_dir, prefix and build before.
 
 # Debian's libraries are those that --prepare packed, or without the archive the system's own.
-archive=$source_dir/.gpu/prefix.tar.gz
+archive=$source_dir/.gpu/prefix.tar.xz
 if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
-    rm -rf "$prefix" && mkdir -p "$prefix" &&
-        tar -xzf "$archive" -C "$prefix" && cksum <"$archive" >"$prefix/unpacked" ||
-        { echo "the libraries of .gpu/prefix.tar.gz cannot be unpacked"; return 74; }
+    rm -rf "$prefix" && unpack "$archive" "$prefix" && cksum <"$archive" >"$prefix/unpacked" ||
+        { echo "the libraries of .gpu/prefix.tar.xz cannot be unpacked"; return 74; }
 fi
 link_flags=
 if [ -d "$prefix/lib" ]; then
     export PKG_CONFIG=$source_dir/tests/bench/gpu/pkg-config GPU_PREFIX=$prefix
     [ ! -x "$prefix/bin/mpirun" ] || PATH=$prefix/bin:$PATH
     # A run path of the old kind (RPATH) is also searched for the libraries that libraries need.
-    link_flags="-Wl,--disable-new-dtags -Wl,-rpath,$prefix/lib -Wl,-rpath-link,$prefix/lib"
+    link_flags="-Wl,--disable-new-dtags -Wl,-rpath-link,$prefix/lib" # built.sh has the run path
 fi
 
 # CUDA is in PATH, in the usual folder, or inside Python's wheels.
@@ -36,7 +35,15 @@ if ! command -v nvcc >/dev/null; then
     done
 fi
 export PATH
-# cuBLAS and cuDNN are those of the toolkit if it has them, and otherwise those of the wheels.
+# cuBLAS, cuDNN and NCCL are those of the toolkit if it has them, and otherwise those of the wheels. Programs that were packed
+# elsewhere do not know where the toolkit is.
+if command -v nvcc >/dev/null; then
+    for folder in "$(dirname "$(realpath "$(command -v nvcc)")")"/../lib64 "$(dirname "$(realpath "$(command -v nvcc)")")"/../lib; do
+        [ -e "$folder/libcublasLt.so" ] || [ -n "$(compgen -G "$folder/libcublasLt.so.*")" ] || continue
+        LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$(realpath "$folder")
+    done
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
+fi
 if [ -n "$wheels" ]; then
     for folder in "$wheels"/*/lib; do
         [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
@@ -46,4 +53,5 @@ if [ -n "$wheels" ]; then
         [ -d "$folder" ] && export C_INCLUDE_PATH=${C_INCLUDE_PATH:+$C_INCLUDE_PATH:}$folder
     done
     [ ! -f "$wheels/cudnn/include/cudnn.h" ] || export CUDNN_HOME=${CUDNN_HOME:-$wheels/cudnn}
+    [ ! -f "$wheels/nccl/include/nccl.h" ] || export NCCL_HOME=${NCCL_HOME:-$wheels/nccl}
 fi

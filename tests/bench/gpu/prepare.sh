@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# prepare.sh: fills .gpu/ with what a bare GPU machine lacks: libraries and headers of Debian's
-# packages (prefix.tar.gz), recordings of rows with real photographs and of C4 (rows/), and the
-# photographs themselves with their questions, for decoding live (live.tar.gz). Needs Debian's package
-# mirror, a build (build/bin, build/tests), Python and ../shared (or TESSERA_SHARED).
+# prepare.sh: fills .gpu/ with what a bare GPU machine lacks: the programs (built.tar.xz), libraries and headers of Debian's
+# packages (prefix.tar.xz), recordings of rows with real photographs and of C4 (rows/), and the photographs themselves with
+# their questions, for decoding live (live.tar.xz). Needs Debian's package mirror, nvcc, a build (build/bin, build/tests),
+# Python and ../shared (or TESSERA_SHARED).
+#
+#   tests/gpu --prepare            all of it
+#   tests/gpu --prepare programs   the programs alone, after a change of the sources
 set -euo pipefail
 [ -d common ] && [ -d trainer ] || { echo "prepare: run it as tests/gpu --prepare" >&2; exit 64; }
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
-room_mib=60
+room_mib=40 # of 64 that may travel
 samples=36 # samples of the data set that are packed with their pictures
 mkdir -p .gpu
 work=$(mktemp -d .gpu/work-XXXXXX)
@@ -126,7 +129,7 @@ lay_out() {
             -e 's,/usr/include(/x86_64-linux-gnu(/openblas-pthread)?)?,${prefix}/include,g' \
             -e '/^(Requires|Libs)\.private/d' "$name"
     done
-    tar -czf .gpu/prefix.tar.gz -C "$to" .
+    tar -C "$to" -cf - . | xz -T0 -6 >.gpu/prefix.tar.xz
 }
 
 # Records rows of real photographs. The file holds each picture once.
@@ -190,7 +193,7 @@ for image in {q["image_id"] for q in questions["questions"]}:
     shutil.copyfile(os.path.join(source, folder, name), os.path.join(to, folder, name))
 PY
     cp "$shared"/data/tokenizer/{tokenizer.json,*processor_config.json} "$to/tokenizer"
-    tar -czf .gpu/live.tar.gz -C "$to" .
+    tar -C "$to" -cf - . | xz -T0 -6 >.gpu/live.tar.xz
 }
 
 record_rows() {
@@ -204,10 +207,22 @@ record_rows() {
     keep_ranks
 }
 
-collect_libraries
-lay_out
-record_rows
-keep_photographs
+# Compiles the programs with those libraries, as the GPU machine would.
+build_programs() {
+    local source_dir=$tree build=$tree/build-gpu-packed prefix=$tree/build-gpu-packed/prefix
+    . tests/bench/gpu/built.sh
+    . tests/bench/gpu/environment.sh
+    compile >"$work/compile.log" 2>&1 || { tail -20 "$work/compile.log"; echo "prepare: the programs do not compile" >&2; exit 1; }
+    pack_built .gpu/built.tar.xz
+}
+
+if [ "${1-}" != programs ]; then
+    collect_libraries
+    lay_out
+    record_rows
+    keep_photographs
+fi
+build_programs
 git rev-parse HEAD >.gpu/commit 2>/dev/null || true
 rm -rf "$work"
 travels=$(( ($( { git ls-files -z 2>/dev/null || find . -path ./.gpu -prune -o -path './build*' -prune -o -type f -print0; } |

@@ -1,11 +1,16 @@
 # stages.sh: what each stage of tests/gpu does, which sources it. A stage prints what it found and returns an exit code.
 # It needs source_dir, prefix, build and link_flags.
+. tests/bench/gpu/built.sh
+. tests/bench/gpu/sizes.sh
 
 trainer=$build/bin/trainer
 rows=$source_dir/.gpu/rows
-full="--model.path qwen3-vl-30b-a3b --training.backend cuda"
+. tests/bench/gpu/smoke.sh
+full="--model.path qwen3-vl-30b-a3b --training.backend cuda${switches:+ --shared $switches}"
 # The mode that `plan` chooses for 48 layers on 8 ranks within 85 % of memory.
 mode="--activation_checkpoint.mode full"
+
+no_gpu() { [ "${TESSERA_GPU_NAME-}" = no-gpu ]; } # 69 is also the exit code of a device error
 
 need() { # FILE..
     local f
@@ -14,68 +19,54 @@ need() { # FILE..
     done
 }
 
-# Prints those of the targets that this build has; Open MPI or NCCL's header may be missing.
-targets_there() { # TARGET..
-    local list name
-    list=$(cmake --build "$build" --target help)
-    for name; do
-        grep -qE "(^|\.\.\. )$name(:|\$| )" <<<"$list" && echo "$name"
-    done
-    return 0
-}
-
-stage_build() {
-    command -v nvcc >/dev/null || { echo "no nvcc in PATH, /usr/local/cuda or Python's wheels"; return 1; }
-    command -v cmake >/dev/null || { echo "no cmake"; return 1; }
-    nvcc --version | tail -1
-    cmake --version | head -1
-    ${CC:-cc} --version | head -1
-    local generator="Unix Makefiles"
-    command -v ninja >/dev/null && generator=Ninja
-    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON -DWERROR=OFF \
-        -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" || return
-    cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda \
-        test_model_cuda bench_feed $(targets_there tessera_mpi ranks_parity tessera_nccl nccl_alone) || return
-    ldd "$trainer" | grep 'not found' && return 1
-    "$trainer" --version || return
-    # The CPU backend must work with the packed libraries.
-    "$trainer" bench ops gemm --model.path debug --training.backend cpu --training.seq_len 64 || return
-    ls -l "$build/bin" "$build/lib"
-}
-
 ops() { sed -nE 's/\/\*.*//; s/OP\(([a-z0-9_]+)\)/\n\1\n/gp' "$source_dir/trainer/ops/ops.def" |
     grep -E '^[a-z0-9_]+$' | grep -vx name; } # a comment there names the macro with "name"
 
-# Runs one op after the other, each in a process of its own, so that a fault in one does not affect the others.
+at_once=8              # ops that are tried at the same time
+op_s=$(scaled 60)      # and the limit of each
+said_of_op() { grep -vE '^\[ RUN|^\[       OK|^\[-|^\[=' "$1"; } # FILE
+
+# Runs a command for each op, in a process of its own, so that a fault or a hang in one does not affect the others. What failed is
+# tried again alone, because ops that run at the same time share the GPU's memory.
 each_op() { # OPS COMMAND..
-    local op bad=() list=$1
+    local op code bad=() list=$1 logs=$build/ops-$$
     shift
-    for op in $list; do
+    side_by_side $at_once "$op_s" "$logs" "$list" "$@" || { cat "$logs"/*.log | grep '^process'; return $stuck_exit; }
+    while read -r op; do
+        code=$(cat "$logs/${op// /}.code")
         echo "-- $op"
-        "$@" --op "$op"
-        case $? in
-        0) ;;
+        said_of_op "$logs/${op// /}.log"
+        case $code in
+        0) continue ;;
         77) return 69 ;; # there is no GPU for any of them, and the program says why
-        *) bad+=("$op") ;;
+        $limit_exit) bad+=("$op (ended)"); continue ;;
         esac
-    done
+        limited "$op_s" "$@" $op >"$logs/alone" 2>&1
+        code=$?
+        said_of_op "$logs/alone"
+        echo "again alone: $op: exit code $code"
+        [ $code != $stuck_exit ] || return $code
+        [ $code = 0 ] || bad+=("$op ($code)")
+    done <<<"$list"
     [ ${#bad[@]} -eq 0 ] || { echo "failed: ${bad[*]}"; return 1; }
 }
 
+# The ops with a kernel for Hopper or of cuDNN are tried with our portable ones too.
 stage_parity() {
     need "$build/tests/test_parity_cuda" || return
-    each_op "$(ops)" "$build/tests/test_parity_cuda" 2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[=' 
-    return "${PIPESTATUS[0]}"
+    each_op "$(ops; printf '%s --portable\n' grouped_gemm attention_fwd attention_bwd)" "$build/tests/test_parity_cuda" --op
 }
 
+# NVIDIA's own libraries are not checked: dense products, and attention only by our kernels.
 sanitizer() { # TOOL ARGS..
     local tool=$1
     shift
-    command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer in PATH"; return 1; }
-    # NVIDIA's own libraries are not checked.
-    each_op "$(ops | grep -vE '^(gemm|attention_fwd|attention_bwd)$')" compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" \
-        2>&1 | grep -vE '^\[ RUN|^\[       OK|^\[-|^\[='
-    return "${PIPESTATUS[0]}"
+    command -v compute-sanitizer >/dev/null || { echo "skipped: there is no compute-sanitizer in PATH"; return 77; }
+    limited "$op_s" compute-sanitizer --tool "$tool" "$build/tests/test_parity_cuda" --op scale >"$build/refused" 2>&1
+    ! grep -iE 'device not supported|error 999|not supported' "$build/refused" ||
+        { echo "skipped: compute-sanitizer $tool refuses this device"; return 77; }
+    each_op "$(ops | grep -vE '^(gemm|attention_fwd|attention_bwd)$'; printf '%s --portable\n' attention_fwd attention_bwd)" \
+        compute-sanitizer --tool "$tool" --error-exitcode 99 "$@" "$build/tests/test_parity_cuda" --op
 }
 
 stage_memcheck() { sanitizer memcheck --leak-check no; }
@@ -98,40 +89,84 @@ stage_steps() {
     done
 }
 
+# One op after the other, so that none slows another, each in a process of its own. The rates of all of them together are then what
+# `plan` knows of this card.
 stage_bench_ops() {
     need "$trainer" || return
-    "$trainer" bench ops $full --training.seq_len 12288 --training.local_batch_size 4
+    local op code bad=() rates=$build/rates size count length from first=1
+    size=$(sizes_that_fit 3 "12288 4096" $text_only | head -1)
+    read -r _ count length <<<"${size:-3 1 4096}"
+    [ "$count $length" = "4 12288" ] || echo "measured less: $count rows of $length tokens, not 4 of 12288"
+    rm -rf "$rates" && mkdir -p "$rates"
+    for op in $(ops | grep -v attention_bwd); do
+        [ $op != attention_fwd ] || op=attention_fwd,attention_bwd # their rate is one
+        from=$(card_now)
+        limited "$op_s" "$trainer" bench ops $op $full --training.seq_len "$length" --training.local_batch_size "$count" \
+            --seconds 0.2 --rates "$rates/$op" >"$build/op.log" 2>&1
+        code=$?
+        [ $first = 0 ] || grep -E '^(device|ceilings):' "$build/op.log"
+        first=0
+        grep -vE '^(device|model|ceilings|[0-9]+ of [0-9]+ shapes)' "$build/op.log"
+        [ $code = 0 ] || bad+=("$op ($code)")
+        [ $code != 69 ] || ! no_gpu || return 69
+        [ $code != $stuck_exit ] || return $code
+        [ "$(($(card_now) - from))" -lt 1 ] || card_line $((from + 1))
+    done
+    merge_rates "$rates" >"$build/rates.yaml" && cat "$build/rates.yaml"
+    [ ${#bad[@]} -eq 0 ] || { echo "failed: ${bad[*]}"; return 1; }
 }
 
-# Prints what `plan` says of this mode and batch at 48 layers on 8 ranks.
-planned() { # SEQ_LEN
-    echo "-- planned: 48 layers, 8 ranks"
-    "$trainer" plan --model.path qwen3-vl-30b-a3b $mode --parallelism.world_size 8 \
-        --training.seq_len "$1" --training.local_batch_size 4 --training.global_batch_size 32 |
-        grep -E '^(fits|does not fit):|^  step '
+# Of a rate that several files have, the first one is kept; every file has that of a copy.
+merge_rates() { # FOLDER
+    cat "$1"/* | awk -F: '/^#/ { if (n++) next } !/^#/ && seen[$1]++ { next } { print }'
+}
+
+# What `plan` says at 48 layers on 8 ranks of cards like this one, with the rates that bench-ops has measured on it.
+planned() { # ROWS SEQ_LEN
+    local measured=
+    [ ! -s "$build/rates.yaml" ] || measured="--measured $build/rates.yaml"
+    echo "-- planned: 48 layers, 8 ranks${measured:+, with the rates of this card}"
+    card_plan $measured --memory.limit 0.85 --parallelism.world_size 8 --training.seq_len "$2" \
+        --training.local_batch_size "$1" --training.global_batch_size $((8 * $1)) |
+        grep -E '^(fits|does not fit):|^  step |^rates'
 }
 
 # Runs steps at several depths, projects them to 48 layers and compares that with the goals. A goal that is missed does
 # not fail the stage: someone has to judge the `goal:` lines.
-bench() { # LAYERS STEPS GOALS ARGS..
-    local layers=$1 steps=$2 goals=$3 log=$build/bench-$$.log
-    shift 3
-    "$trainer" bench step $full $mode --layers "$layers" --training.local_batch_size 4 \
-        --training.global_batch_size 4 --training.steps "$steps" --ranks 8 "$@" | tee "$log"
-    local code=${PIPESTATUS[0]}
+bench() { # STEPS GOALS ARGS.. LAYERS ROWS SEQ_LEN
+    local steps=$1 goals=$2 log=$build/bench-$$.log from code
+    shift 2
+    local args=("${@:1:$#-3}") size=("${@: -3}")
+    from=$(card_now)
+    echo "-- ${size[0]} layers, ${size[1]} rows of ${size[2]} tokens ${args[*]}"
+    "$trainer" bench step $full $mode --memory.limit $card_share --layers "${size[0]}" --training.local_batch_size "${size[1]}" \
+        --training.global_batch_size "${size[1]}" --training.seq_len "${size[2]}" --training.steps "$steps" --ranks 8 \
+        "${args[@]}" 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    card_line $((from + 1))
     [ "$code" = 0 ] || return "$code"
     awk -v goals="$goals" -f "$source_dir/tests/bench/gpu/goals.awk" "$log"
 }
 
+# Rows of text have no pictures, so the vision tower may be frozen, which leaves an 80 GB card room for a layer more.
+text_only="--data.format text --freeze.vision true --freeze.merger true"
+depths="3,4,6 3,4,5 3,4 3"
+
+# At both settings of determinism: attention's backward pass of long documents is cuDNN's only if bits may differ.
 stage_bench_text() {
-    need "$trainer" && planned 12288 || return
-    bench 3,4,6 100 20.7,35,45 --training.seq_len 12288 --load 3
+    need "$trainer" || return
+    local deterministic
+    planned 4 12288
+    for deterministic in true false; do
+        with_sizes "$depths" "12288 8192 4096" $text_only -- \
+            bench 20 20.7,35,45 --load 3 $text_only --training.deterministic $deterministic || return
+    done
 }
 
 # Packed documents of C4.
 stage_bench_c4() {
     need "$trainer" "$rows/c4-12288.rec" || return
-    bench 3,4,6 100 20.7,35,45 --training.seq_len 12288 --load 3 --feed.replay "$rows/c4-12288.rec"
+    with_sizes "$depths" 12288 $text_only -- bench 20 20.7,35,45 --load 3 $text_only --feed.replay "$rows/c4-12288.rec"
 }
 
 # The same step at other loads of the experts, and with short documents, at one depth.
@@ -140,15 +175,16 @@ stage_bench_loads() {
     local load
     for load in 1 8; do
         echo "-- busiest expert $load times the mean"
-        bench 4 30 20.7,35,45 --training.seq_len 12288 --load $load || return
+        with_sizes "4 3" "12288 8192 4096" $text_only -- bench 20 20.7,35,45 $text_only --load $load || return
     done
     echo "-- documents of 340 tokens"
-    bench 4 30 20.7,35,45 --training.seq_len 12288 --bench.document 340 --load 3
+    with_sizes "4 3" "12288 8192 4096" $text_only -- bench 20 20.7,35,45 $text_only --bench.document 340 --load 3
 }
 
 images() { # SEQ_LEN
-    need "$trainer" "$rows/vqa-$1.rec" && planned "$1" || return
-    bench 3,4,5 100 13.7,30,40 --training.seq_len "$1" --load 3 --feed.replay "$rows/vqa-$1.rec"
+    need "$trainer" "$rows/vqa-$1.rec" || return
+    planned 4 "$1"
+    with_sizes "3,4,5 3,4 3" "$1" -- bench 20 13.7,30,40 --load 3 --feed.replay "$rows/vqa-$1.rec"
 }
 
 stage_bench_images_8192() { images 8192; }
@@ -158,20 +194,24 @@ stage_bench_images_12288() { images 12288; }
 # (trainer/parallel/layouts.md). That is a model of how much of them computing hides, not a measurement of eight GPUs. First
 # FSDP at the depths of bench-text, then experts shared by eight ranks at one depth.
 stage_replay() {
-    need "$trainer" && planned 12288 || return
-    replayed 3,4,6 30 || return
+    need "$trainer" || return
+    planned 4 12288
+    with_sizes "3,4,6 3,4 3" "12288 4096" -- replayed 15 || return
     echo "-- half the bandwidth"
-    replayed 4 20 --comm.replay_bandwidth 180 || return
+    with_sizes "4 3" "12288 4096" -- replayed 10 --comm.replay_bandwidth 180 || return
     echo "-- experts of eight ranks, exchanged"
-    replayed 4 20 --parallelism.expert_parallel_degree 8
+    with_sizes "4 3" "12288 4096" -- replayed 10 --parallelism.expert_parallel_degree 8
 }
 
-replayed() { # LAYERS STEPS ARGS..
-    local layers=$1 steps=$2
-    shift 2
-    "$trainer" bench step $full $mode --layers "$layers" --training.seq_len 12288 \
-        --training.local_batch_size 4 --training.global_batch_size 32 --training.steps "$steps" --load 3 \
-        --comm.engine replay --parallelism.world_size 8 "$@"
+replayed() { # STEPS ARGS.. LAYERS ROWS SEQ_LEN
+    local steps=$1 size=("${@: -3}") from
+    from=$(card_now)
+    "$trainer" bench step $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
+        --training.local_batch_size "${size[1]}" --training.global_batch_size $((8 * size[1])) --training.steps "$steps" --load 3 \
+        --comm.engine replay --parallelism.world_size 8 "${@:2:$#-4}"
+    local code=$?
+    card_line $((from + 1))
+    return $code
 }
 
 # Feeds the trainer over ipc:// from another process, which serves a recording through prepd's sending path; and then
@@ -188,24 +228,28 @@ stage_feed() {
     [ "$backend" != cpu ] || return 0
     echo "-- decoding live"
     build_prepd || { echo "prepd cannot be built here (libvips is not there): not measured"; return 0; }
-    mkdir -p "$build/live" && tar -xzf "$source_dir/.gpu/live.tar.gz" -C "$build/live" || return
+    unpack "$source_dir/.gpu/live.tar.xz" "$build/live" || return
     live "$model" "$length" "$build/prepd/bin/prepd" serve -c "$source_dir/configs/smoke.yaml" --quiet \
         --model.path qwen3-vl-30b-a3b --model.tokenizer "$build/live/tokenizer" \
         --data.path "$build/live/vqav2" --data.group none --training.seq_len "$length" --training.global_batch_size 4 \
         --prepd.endpoint "ipc://$build/feed.sock" --prepd.cache_dir "$build/live/cache"
 }
 
-# Trains 100 steps on the stream that the command serves at feed.sock.
+# Trains 60 steps on the stream that the command serves at feed.sock.
 live() { # MODEL SEQ_LEN COMMAND..
-    local model=$1 length=$2 rows_a_step=4 feeder status
+    local model=$1 length=$2 rows_a_step=2 layers=4 feeder status
     shift 2
-    case $model in *debug*) rows_a_step=2 ;; esac
+    case $model in
+    *debug*) ;;
+    *) read -r layers rows_a_step _ < <(sizes_that_fit "4 3" "$length")
+        [ -n "$layers" ] || { echo "skipped: three layers and a row of $length tokens do not fit into this card"; return 77; } ;;
+    esac
     rm -f "$build/feed.sock"
     "$@" &
     feeder=$!
-    "$trainer" bench step $model $mode --layers 4 --live --prepd.endpoint "ipc://$build/feed.sock" \
-        --training.seq_len "$length" --training.local_batch_size $rows_a_step \
-        --training.global_batch_size $rows_a_step --training.steps 100 --ranks 8 --load 3
+    "$trainer" bench step $model $mode --memory.limit $card_share --layers "$layers" --live --prepd.endpoint "ipc://$build/feed.sock" \
+        --training.seq_len "$length" --training.local_batch_size "$rows_a_step" \
+        --training.global_batch_size "$rows_a_step" --training.steps 60 --ranks 8 --load 3
     status=$?
     kill $feeder 2>/dev/null
     wait $feeder
@@ -255,45 +299,54 @@ stage_loss() {
 # Compares what a run takes of memory with what was planned, part by part; 2 % of the total are allowed.
 stage_memory() {
     need "$trainer" "$rows/vqa-12288.rec" || return
-    local log=$build/memory-stage.log status=0 feed
-    for feed in "" "--feed.replay $rows/vqa-12288.rec"; do
-        echo "-- ${feed:-text, one document a row}"
-        "$trainer" bench memory $full $mode --layers 4 $feed --training.seq_len 12288 \
-            --training.local_batch_size 4 --training.global_batch_size 4 --training.steps 20 |
-            tee "$log"
-        local code=${PIPESTATUS[0]}
-        [ "$code" = 0 ] || return "$code"
-        sed -nE 's/^memory: all planned .*: off by ([0-9.-]+) % .*/\1/p' "$log" |
-            awk '{ n++; bad += $1 > 2 || $1 < -2 } END { exit n != 1 || bad }' ||
-            { echo "more than 2 % off"; status=1; }
-    done
+    local status=0 code
+    echo "-- text, one document a row"
+    with_sizes "4 3" "12288 8192 4096" -- memory_beside_plan || status=$?
+    echo "-- pictures"
+    with_sizes "4 3" 12288 -- memory_beside_plan --feed.replay "$rows/vqa-12288.rec" || { code=$?; [ $status != 0 ] || status=$code; }
     return $status
+}
+
+memory_beside_plan() { # ARGS.. LAYERS ROWS SEQ_LEN
+    local log=$build/memory-stage.log size=("${@: -3}") code
+    "$trainer" bench memory $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
+        --training.local_batch_size "${size[1]}" --training.global_batch_size "${size[1]}" --training.steps 12 "${@:1:$#-3}" |
+        tee "$log"
+    code=${PIPESTATUS[0]}
+    [ "$code" = 0 ] || return "$code"
+    sed -nE 's/^memory: all planned .*: off by ([0-9.-]+) % .*/\1/p' "$log" |
+        awk '{ n++; bad += $1 > 2 || $1 < -2 } END { exit n != 1 || bad }' ||
+        { echo "failed: the plan is more than 2 % off"; return 1; }
 }
 
 stage_train() {
     need "$trainer" "$rows/vqa-8192.rec" || return
-    local run=$build/train-stage
-    rm -rf "$run"
     nvidia-smi --query-gpu=memory.used,memory.total --format=csv || true # before the context
-    "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
-        --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
-        --training.steps 100 --optimizer.lr 1e-4 --lr_scheduler.warmup_steps 10 \
+    with_sizes "4 3" 8192 -- train_and_profile
+}
+
+train_and_profile() { # LAYERS ROWS SEQ_LEN
+    local run=$build/train-stage code
+    local batch="--memory.limit $card_share --training.seq_len $3 --training.local_batch_size $2 --training.global_batch_size $2"
+    rm -rf "$run"
+    "$trainer" train $full $mode --model.layers "$1" --feed.replay "$rows/vqa-8192.rec" $batch \
+        --training.steps 60 --optimizer.lr 1e-4 --lr_scheduler.warmup_steps 10 \
         --job.dump_folder "$run" 2>&1 | tee "$build/train-stage.log"
-    local code=${PIPESTATUS[0]}
+    code=${PIPESTATUS[0]}
     [ "$code" = 0 ] || return "$code"
     # The plan and the scratch memory must be within 2 % of what was taken.
     sed -nE 's/^memory: planned .*: off by ([0-9.-]+) % .*/\1/p' "$build/train-stage.log" |
         awk '{ n++; bad += $1 > 2 || $1 < -2 } END { exit n != 1 || bad }' ||
-        { echo "the memory plan is more than 2 % off"; return 1; }
-    "$trainer" train $full $mode --model.layers 4 --feed.replay "$rows/vqa-8192.rec" \
-        --training.seq_len 8192 --training.local_batch_size 4 --training.global_batch_size 4 \
+        { echo "failed: the memory plan is more than 2 % off"; return 1; }
+    "$trainer" train $full $mode --model.layers "$1" --feed.replay "$rows/vqa-8192.rec" $batch \
         --training.steps 4 --metrics.log_freq 1 --job.dump_folder "$run/profile" --profile || return
     sed -nE 's/.*"patches": ?([0-9]+).*/patches of a step: \1/p' "$run/profile/metrics.jsonl" | tail -1
 }
 
 stage_torch() {
     command -v nvidia-smi >/dev/null || { echo "no NVIDIA driver here"; return 69; }
+    unset LD_LIBRARY_PATH # PyTorch brings its own libraries
     python3 -c 'import torch, transformers' 2>/dev/null ||
-        { echo "no torch and transformers here: nothing to compare with"; return 0; }
+        { echo "skipped: no torch and transformers here, so there is nothing to compare with"; return 77; }
     python3 -B "$source_dir/tests/bench/gpu/torch_layer.py"
 }

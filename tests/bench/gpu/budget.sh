@@ -1,0 +1,129 @@
+# budget.sh: the stages that fit into a budget, in their order, and a summary that is whole at any moment. tests/gpu sources it.
+#
+# Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
+# take on one Hopper GPU, and its limit. The seconds are estimates until a GPU has said; those of later stages only decide what
+# is left out.
+stage_rows() {
+    cat <<'ROWS'
+versions 1 4 40
+build 2 15 300
+smoke 3 40 200
+parity 4 60 240
+steps 5 40 150
+bench-ops 7 100 240
+bench-text 6 150 360
+bench-images-8192 8 110 300
+memory 10 50 150
+torch 9 80 180
+replay 12 60 180
+feed 13 60 180
+loss 14 40 150
+memcheck 15 90 200
+racecheck 17 90 200
+initcheck 18 90 200
+nccl 11 15 120
+ranks-1 16 40 200
+rank-faults 19 60 200
+ranks-2 22 40 200
+ranks-3 23 40 200
+ranks-4 24 40 200
+ranks-5 25 40 200
+ranks-6 26 40 200
+bench-images-12288 21 120 300
+bench-c4 20 90 300
+train 27 90 200
+bench-loads 28 120 300
+ROWS
+}
+
+stages=$(stage_rows | cut -d' ' -f1 | paste -sd' ')
+row_of() { stage_rows | awk -v stage="$1" '$1 == stage { print $2, $3, $4 }'; } # STAGE: place seconds limit
+closing_s=15 # kept for the summary
+# A rehearsal (tests/bench/gpu/rehearse) has programs that take hundredths of the time, and so may they.
+scaled() { echo $((($1 * ${TESSERA_GPU_TIME_PERCENT:-100} + 99) / 100)); } # SECONDS
+
+declare -A plan_result plan_seconds
+plan_stages=() # those of this plan, in order
+
+# Writes summary.txt: a line for every stage, what the stages found, and whether the plan goes on.
+summarise() { # STATE
+    local stage file
+    {
+        [ -z "$remedy" ] || echo "$remedy"
+        echo "tests/gpu: $plan_title"
+        for stage in "${plan_stages[@]}"; do
+            printf '%-20s %-44s %s\n' "$stage" "${plan_result[$stage]:-to come}" "${plan_seconds[$stage]-}"
+        done
+        echo
+        for stage in "${plan_stages[@]}"; do
+            file=$(find "$out" -name "*_$stage.txt" -newer "$out/began" -print -quit)
+            [ -n "$file" ] || continue
+            grep -hE '^(versions|smoke|with|goal|projected|held|measured less|failed|again alone|difference|memory: all|ratio|gradients|ended|process)[: ]' \
+                "$file" | sed "s/^\($stage: \)\?/$stage: /" | head -14
+            needs_no_gpu "$stage" || grep -h '^card: ' "$file" | tail -1 | sed "s/^/$stage: /"
+        done
+        echo
+        echo "$1"
+    } >"$out/summary.part" && mv "$out/summary.part" "$out/summary.txt"
+}
+
+# Prints "STAGE SECONDS": the first in order among the most valuable of those to come whose seconds fit together, and how many seconds
+# the more valuable ones among these still need after it, which it must leave them.
+next_stage() { # SECONDS_LEFT
+    local left=$1 stage place seconds rest reserved=0
+    local -A fits=()
+    while read -r place seconds stage; do
+        [ "$seconds" -le "$left" ] || continue
+        left=$((left - seconds)) fits[$stage]=$reserved
+        reserved=$((reserved + seconds))
+    done < <(for stage in "${plan_stages[@]}"; do
+        [ -n "${plan_result[$stage]-}" ] || { read -r place seconds rest < <(row_of "$stage"); echo "$place" "$(scaled "$seconds")" "$stage"; }
+    done | sort -n)
+    for stage in "${plan_stages[@]}"; do
+        [ -z "${fits[$stage]-}" ] || { echo "$stage ${fits[$stage]}"; return; }
+    done
+}
+
+# Runs the plan. Nothing that a stage does ends it, except a process that cannot be killed: then the GPU is of no more use.
+run_plan() { # MINUTES STAGE..
+    local minutes=$1 deadline stage reserved limit left code began
+    shift
+    plan_stages=("$@")
+    mkdir -p "$out"
+    touch "$out/began"
+    deadline=$((EPOCHSECONDS + $(scaled $((minutes * 60))) - spent_s))
+    plan_title="$(date -u +%Y-%m-%dT%H:%MZ), $minutes minutes, $spent_s s of them spent before; $the_card, tree $the_tree"
+    summarise "under way"
+    echo $$ >"$out/pid"
+    trap 'summarise "closed: the plan was ended by a signal"; exit 1' TERM INT HUP
+    while :; do
+        left=$((deadline - EPOCHSECONDS - $(scaled $closing_s)))
+        read -r stage reserved < <(next_stage $left)
+        [ -n "$stage" ] || break
+        limit=$(scaled "$(row_of "$stage" | cut -d' ' -f3)")
+        [ "$limit" -le $((left - reserved)) ] || limit=$((left - reserved))
+        plan_result[$stage]="under way since $(date -u +%H:%M:%S), at most $limit s"
+        summarise "under way: $left s are left"
+        began=$SECONDS
+        limit_s=$limit run_stage "$stage"
+        code=$?
+        plan_seconds[$stage]=$((SECONDS - began))
+        plan_result[$stage]=$said
+        summarise "under way"
+        [ $code != $stuck_exit ] || { close_plan "closed: $stage has left a process that cannot be ended"; return 1; }
+        # Without programs or a GPU, only what needs neither can still say something.
+        case $stage:$code in
+        build:0 | versions:0) ;;
+        build:*) close_plan "closed: there is nothing to run"; return 1 ;;
+        esac
+    done
+    close_plan "closed: all that fits has been run"
+}
+
+close_plan() { # STATE
+    local stage
+    for stage in "${plan_stages[@]}"; do
+        plan_result[$stage]=${plan_result[$stage]:-"left out: takes about $(scaled "$(row_of "$stage" | cut -d' ' -f2)") s, no time"}
+    done
+    summarise "$1"
+}

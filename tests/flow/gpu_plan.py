@@ -1,0 +1,210 @@
+"""tests/gpu start, wait, status and fetch, against programs that stand in for a GPU's: slow, hanging in one op, out of memory
+in another and at the first sizes of a bench, and losing a process. Each time the summary has a line for every stage."""
+
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+
+from prepd_flow import check, main
+
+SOURCE = os.environ["TESSERA_SOURCE"]
+PERCENT = 4  # of the time that a GPU needs; 13 minutes are 32 s
+
+SMI = r"""#!/bin/bash
+row() { for f in ${1//,/ }; do case $f in
+    name) echo "NVIDIA H100 80GB HBM3" ;; driver_version) echo "${DRIVER:-580.95}" ;; memory.total) echo 81559 ;;
+    clocks_*) echo 0x0000000000000004 ;; power.draw) echo 612.5 ;; *) echo 1755 ;; esac; done | paste -sd, | sed 's/,/, /g'; }
+for w; do case $w in --query-gpu=*) fields=${w#*=} ;; -lms) loop=1 ;; -L) echo "GPU 0: NVIDIA H100"; exit ;; esac; done
+[ -n "$fields" ] || { echo "| CUDA Version: 13.0 |"; exit; }
+row "$fields"
+while [ -n "$loop" ]; do sleep 0.2; row "$fields"; done
+"""
+
+PARITY = r"""#!/bin/bash
+[ "$2" != rope_text ] || [ "$3" = --portable ] || { trap '' TERM; for ((i = 0; i < 300; i++)); do sleep 0.1; done; }
+[ "$2" != xent ] || { mkdir "$SCRATCH/first" 2>/dev/null && { echo "out of memory on NVIDIA H100"; exit 1; }; }
+[ "$2" != adamw ] || { echo "adamw/real: 0.5 is not 0.25"; exit 1; }
+sleep 0.1
+"""
+
+TRAINER = r"""#!/bin/bash
+case $1 in
+--version) echo trainer 0 ;;
+plan) exec "$REAL" "$@" ;;
+train) [[ "$*" != *training.seed* ]] || kill -9 $$ ;;
+bench)
+    case "$*" in
+    *"bench step"*tile*attention\ portable*) ;;
+    *"bench step"*tile*) echo "error: cuDNN has no plan"; exit 69 ;;
+    *"--layers 3,4 --training.local_batch_size 4"*) echo "out of memory on NVIDIA H100"; exit 71 ;;
+    esac
+    sleep 0.05
+    echo "device: NVIDIA H100"
+    case $2 in
+    step) echo "projected: 48 layers, step 900 ms  tps: 1  mfu: 30.00%" ;;
+    memory) echo "memory: all planned 1: off by 1.0 % of it" ;;
+    ops) [ -z "$RATES" ] || : ; for ((i = 1; i < $#; i++)); do [ "${!i}" != --rates ] || { ((i++)); echo "copy_gbs: 3000" >"${!i}"; }; done ;;
+    esac
+    ;;
+esac
+"""
+
+SANITIZER = "#!/bin/sh\necho '========= Error: Device not supported'\nexit 1\n"
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", opener=lambda p, flags: os.open(p, flags, 0o755)) as f:
+        f.write(text)
+
+
+class Machine:
+    """A copy of what tests/gpu needs, with packed programs that only play at being ours."""
+
+    def __init__(self):
+        self.tree = tempfile.mkdtemp(prefix="gpu-plan-")
+        self.bin = os.path.join(self.tree, "path")
+        for part in ("tests/gpu", "tests/bench/gpu", "trainer/ops/ops.def"):
+            to = os.path.join(self.tree, part)
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            (shutil.copytree if os.path.isdir(os.path.join(SOURCE, part)) else shutil.copy)(os.path.join(SOURCE, part), to)
+        for name in ("common", "proto", "prepd", ".gpu/rows/debug-model"):
+            os.makedirs(os.path.join(self.tree, name), exist_ok=True)
+        for name in ("debug", "vqa-8192", "vqa-12288", "c4-12288"):
+            write(os.path.join(self.tree, f".gpu/rows/{name}.rec"), "")
+        write(os.path.join(self.tree, "CMakeLists.txt"), "")
+        write(os.path.join(self.bin, "nvidia-smi"), SMI)
+        write(os.path.join(self.bin, "compute-sanitizer"), SANITIZER)
+        packed = os.path.join(self.tree, "packed")
+        write(os.path.join(packed, "bin/trainer"), TRAINER)
+        for name in ("test_parity_cuda", "test_model_cuda", "bench_feed"):
+            write(os.path.join(packed, "tests", name), PARITY if name == "test_parity_cuda" else "#!/bin/sh\n")
+        os.makedirs(os.path.join(packed, "lib"))
+        hashed = subprocess.run(["bash", "-c", "source_dir=$PWD; . tests/bench/gpu/built.sh; sources_hash"], cwd=self.tree,
+                                capture_output=True, text=True).stdout
+        write(os.path.join(packed, "sources"), hashed)
+        with tarfile.open(os.path.join(self.tree, ".gpu/built.tar.xz"), "w:xz") as f:
+            f.add(packed, ".")
+
+    def gpu(self, *args, code=0, **env):
+        env = dict(os.environ, PATH=self.bin + ":" + os.environ["PATH"], TESSERA_GPU_TIME_PERCENT=str(PERCENT),
+                   TESSERA_GPU_DEVICE="h100",
+                   SCRATCH=self.tree, REAL=os.path.join(os.environ["TESSERA_BIN"], "trainer"), **env)
+        p = subprocess.run(["tests/gpu", *args], cwd=self.tree, capture_output=True, text=True, timeout=120, env=env)
+        check(p.returncode == code, f"{args}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+        return p.stdout + p.stderr
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.tree, ignore_errors=True)
+
+
+def lines_of(summary, stages):
+    """The result of each stage; fails if one has no line, or more than one."""
+    found = dict(re.findall(r"^([a-z0-9-]+) +(ok|failed|skipped|left out|to come|under way)", summary, re.M))
+    check(set(found) == set(stages), f"stages without a line: {set(stages) ^ set(found)}\n{summary}")
+    return found
+
+
+def whole_plan():
+    with Machine() as m:
+        stages = m.gpu("--list").split()
+        began = time.monotonic()
+        said = m.gpu("start")
+        check("the plan has begun" in said, said)
+        check(time.monotonic() - began < 10, "start waits for the plan")
+        check("under way already" in m.gpu("start", code=1), "two plans")
+        lines_of(m.gpu("status", code=75), stages)  # whole while it runs
+        summary = m.gpu("wait", "90")
+        took = time.monotonic() - began
+        check(took < 780 * PERCENT / 100 + 8, f"the budget was {780 * PERCENT / 100} s, it took {took}")
+        result = lines_of(summary, stages)
+        check(summary.rstrip().endswith("closed: all that fits has been run"), summary)
+        # One op hangs, one fails only beside others, one fails for good; the rest of the plan goes on.
+        check("rope_text (ended)" in summary and "adamw (1)" in summary and "xent (" not in summary, summary)
+        check("again alone: xent: exit code 0" in summary, summary)
+        # The smoke names what the fault goes away with, and later stages run so.
+        check("with every fast path on: failed" in summary and "later stages run with --training.attention portable" in summary,
+              summary)
+        check(result["smoke"] == "failed" and result["bench-text"] == "ok", summary)
+        check("measured less: layers, rows and tokens are 3,4 2 12288, not 3,4,6 4 12288" in summary, summary)
+        check(result["loss"] == "failed" or result["loss"] == "left out", summary)
+        check("left out" in result.values() and result["bench-loads"] == "left out", "nothing was left out\n" + summary)
+        check(result.get("memcheck") in ("skipped", "left out"), summary)
+        check("SM clock 1755 MHz" in summary and "held down: 0x0000000000000004" in summary, summary)
+        to = os.path.join(m.tree, "back")
+        m.gpu("fetch", to)
+        with tarfile.open(glob.glob(to + "/gpu-plan.tar.*")[0]) as f:
+            names = f.getnames()
+        check(sum(n.endswith("_parity.txt") for n in names) == 1 and "./summary.txt" in names, names)
+        # Of an archive that is too large, the largest files stay.
+        write(os.path.join(m.tree, "build-gpu/plan/large.log"), os.urandom(90000).hex())
+        said = m.gpu("fetch", to, TESSERA_GPU_ARCHIVE_BYTES="60000")
+        check("without ./large.log" in said, said)
+        check(os.path.getsize(glob.glob(to + "/gpu-plan.tar.*")[0]) <= 60000, "too large")
+
+
+def a_process_that_cannot_be_killed():
+    """The driver may hold a process for ever: the summary is closed, and says which stage it was."""
+    with Machine() as m:
+        stages = m.gpu("--list").split()
+        m.gpu("start", "build", "parity", "steps", TESSERA_GPU_KILL="true", TESSERA_GPU_LINGER_S="1", DRIVER="570.86")
+        m.gpu("wait", "60")
+        summary = m.gpu("status")
+        held = re.search(r"process (\d+)[ 0-9]* lives 1 s after SIGKILL", summary)
+        check(held, summary)
+        for pid in re.search(r"process ([0-9 ]+) lives", summary).group(1).split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        check("closed: parity has left a process that cannot be ended" in summary, summary)
+        check(lines_of(summary, ["build", "parity", "steps"])["steps"] == "left out", summary)
+        check(summary.startswith("driver 570.86 is older than CUDA 13's 580: install NVIDIA's package cuda-compat"), summary)
+        check(stages[0] == "versions", stages)
+
+
+def cards_by_description():
+    """What is measured on cards that are not here: the memory decides, not the name."""
+    def sizes(device, stage, depths, lengths):
+        script = f"""source_dir=$PWD build={os.path.dirname(os.environ["TESSERA_BIN"])}; . tests/bench/gpu/card.sh
+            . tests/bench/gpu/budget.sh; . tests/bench/gpu/stages.sh; tell() {{ echo "sizes: ${{*: -3}}"; }}
+            with_sizes "{depths}" "{lengths}" {stage} -- tell"""
+        p = subprocess.run(["bash", "-c", script], cwd=SOURCE, capture_output=True, text=True, timeout=60,
+                           env=dict(os.environ, TESSERA_GPU_DEVICE=device))
+        return p.stdout
+
+    text, all_depths = "$text_only", "$depths"
+    for device, stage, depths, lengths, wanted in (
+            ("h200", text, all_depths, "12288 8192 4096", "3,4,6 4 12288"), ("h100", text, all_depths, "12288 8192 4096", "3,4 4 12288"),
+            ("h200", "", "3,4,5 3,4 3", "8192", "3,4,5 4 8192"), ("h100", "", "3,4,5 3,4 3", "8192", "3,4 1 8192"),
+            (str(48 << 30), text, all_depths, "12288 8192 4096", None)):
+        said = sizes(device, stage, depths, lengths)
+        if wanted is None:
+            check("measured less: nothing, since not even 3 layers and one row of 4096 tokens fit" in said, said)
+            check("does not fit: " in said, said)
+            continue
+        check(f"sizes: {wanted}\n" in said, f"{device}: {said}")
+        check(("measured less" in said) == (device != "h200"), f"{device}: {said}")
+
+
+def commands_without_a_plan():
+    with Machine() as m:
+        for words in (["status"], ["wait", "1"], ["fetch", "x"]):
+            check("no plan has begun" in m.gpu(*words, code=1), words)
+        check("tests/gpu start" in m.gpu("wait", "soon", code=64), "usage")
+
+
+if shutil.which("nvidia-smi"):
+    print("skipped: there is a driver here")
+    sys.exit(77)
+main(whole_plan, a_process_that_cannot_be_killed, cards_by_description, commands_without_a_plan)
