@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/json/json.h"
 #include "common/program/log.h"
+#include "proto/decisions.h"
 #include "proto/record.h"
 #include "proto/row_order.h"
 #include "proto/share.h"
@@ -64,8 +65,8 @@ failed:
 
 static void free_texts(client_options *options)
 {
-    const char *const text[] = {options->endpoint, options->keys, options->stream,
-                                options->stream_options, options->cursor};
+    const char *const text[] = {options->endpoint,       options->keys,   options->stream,
+                                options->stream_options, options->cursor, options->quarantine};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         free((char *)text[i]);
     memset(options, 0, sizeof *options);
@@ -75,9 +76,9 @@ static void free_texts(client_options *options)
 static status keep_options(client *consumer, const client_options *options)
 {
     consumer->hello = *options;
-    const char **const text[] = {&consumer->hello.endpoint, &consumer->hello.keys,
-                                 &consumer->hello.stream, &consumer->hello.stream_options,
-                                 &consumer->hello.cursor};
+    client_options *const hello = &consumer->hello;
+    const char **const text[] = {&hello->endpoint,       &hello->keys,   &hello->stream,
+                                 &hello->stream_options, &hello->cursor, &hello->quarantine};
     bool all = true;
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (*text[i])
@@ -126,6 +127,34 @@ static void put_json_or_null(json_writer *writer, const char *key, const char *j
         json_put_null(writer);
 }
 
+/* Writes where the stream is to go on, and under which list. The list and that of the cursor become
+ * one, and the cursor is sent without its own: otherwise a long list would be in HELLO twice. */
+static status put_place(json_writer *writer, const client_options *options)
+{
+    decisions list = {0};
+    char *cursor = NULL, *text = NULL;
+    const char *given = options->cursor ? options->cursor : "";
+    if (!options->quarantine || !options->quarantine[0]) {
+        put_json_or_null(writer, "cursor", given);
+        return ST_OK;
+    }
+    status st = decisions_read(&list, options->quarantine, DECISION_ROW_UNKNOWN, "quarantine");
+    if (st == ST_OK)
+        st = decisions_read_cursor(&list, given, "the cursor");
+    if (st == ST_OK && given[0])
+        st = decisions_cut_cursor(given, "the cursor", &cursor);
+    if (st == ST_OK)
+        st = decisions_write(&list, &text);
+    if (st == ST_OK) {
+        put_json_or_null(writer, "cursor", cursor);
+        put_json_or_null(writer, "quarantine", text);
+    }
+    decisions_done(&list);
+    free(cursor);
+    free(text);
+    return st;
+}
+
 static status send_hello(client *consumer)
 {
     const client_options *options = &consumer->hello;
@@ -139,7 +168,7 @@ static status send_hello(client *consumer)
     json_put_key_cstr(&writer, "program", program);
     json_put_key_cstr(&writer, "stream", options->stream);
     put_json_or_null(&writer, "options", options->stream_options);
-    put_json_or_null(&writer, "cursor", options->cursor);
+    status st = put_place(&writer, options);
     json_put_key_int(&writer, "start_row", options->start_row);
     json_put_key_int(&writer, "rank", options->rank);
     json_put_key_int(&writer, "ranks", options->ranks);
@@ -149,7 +178,8 @@ static status send_hello(client *consumer)
     if (options->report)
         json_put_key_bool(&writer, "report", true);
     json_end_object(&writer);
-    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK && size > HELLO_BYTES) /* prepd would cut the connection without a reason */
         st = FAIL(ST_BAD_INPUT,
                   "the cursor lists so many bad samples that HELLO has %zu bytes, but %s accepts "

@@ -318,15 +318,41 @@ def read_keys(folder):
                       "--client NAME (FOLDER is its prepd.keys), and copy FOLDER/NAME here") from None
 
 
+def decisions_of(said, row=None):
+    """The quarantine decisions in a list, its JSON text, or a cursor (an object or its text). row: of those that do not
+    name theirs."""
+    said = json.loads(said) if isinstance(said, str) else said
+    said = said.get("quarantine") if isinstance(said, dict) else said
+    for entry in said or []:
+        check(isinstance(entry.get("id"), int) and isinstance(entry.get("cause"), str), "a quarantine list has an entry", entry)
+        yield {k: v for k, v in (("id", entry["id"]), ("cause", entry["cause"]), ("row", entry.get("row", row))) if v is not None}
+
+
+def merge_quarantine(states):
+    """The bad samples that any rank has heard of, each once, by rising id: [{"id":N,"cause":"...","row":R}..]. What is
+    given back does not depend on the order of the ranks.
+
+    states: what each rank has: a row of connect, or its "cursor" and "decisions" in a dictionary. The cause that was
+    found in the lowest row stands. A decision without a row, which a cursor gives, comes after all others."""
+    found = {}
+    for state in states:
+        for said in (state.get("decisions"), state.get("cursor")):
+            for entry in decisions_of(said or []):
+                found[entry["id"]] = min(found.get(entry["id"], entry), entry,
+                                         key=lambda e: (e.get("row", float("inf")), e["cause"].encode()))
+    return [found[key] for key in sorted(found)]
+
+
 NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which (data.group shared_prefix): cu_seqlens alone "
                "would show questions without their pictures. Take the row's mask from masks.py, and say so with prefixes=True")
 
 
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
-            credit_bytes=256 << 20, timeout=60.0, keys=None, prefixes=False):
+            credit_bytes=256 << 20, timeout=60.0, keys=None, prefixes=False, quarantine=None):
     """Yields the rows of a running daemon until the stream ends.
 
-    cursor: the cursor of the last row taken, to go on after it. rank, ranks: which share of every step to get.
+    cursor: the cursor of the last row taken, to go on after it. quarantine: what merge_quarantine gave of the rows that
+    all ranks had taken by then. rank, ranks: which share of every step to get.
     credit_bytes: how many bytes of rows may be under way. timeout: the longest silence in seconds. keys: a client's
     folder made by `prepd keygen`, for a tcp endpoint with CURVE keys. prefixes: the caller heeds doc_prefix; otherwise a
     stream whose samples share prefixes is refused.
@@ -388,10 +414,15 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         raise Refused(f"{where}: row {number} was refused: {why}. " + ("It is made again by another worker: call this again with "
                       "the cursor of the row before" if again else said["message"]), "ST_UNAVAILABLE" if again else said.get("code"))
 
-    order, tagged = None, False
+    order, tagged, heard = None, False, merge_quarantine([{"decisions": quarantine}])
+    place = {"cursor": cursor}
+    if quarantine:  # one list for both, since a long one must not be in HELLO twice
+        cut = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
+        place = {"cursor": dict(cut, quarantine=[]) if cut else None,
+                 "quarantine": merge_quarantine([{"decisions": quarantine, "cursor": cursor}])}
     try:
         send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "client.py", "stream": stream, "options": None,
-                     "cursor": cursor, "start_row": start_row, "rank": rank, "ranks": ranks,
+                     **place, "start_row": start_row, "rank": rank, "ranks": ranks,
                      "credit_bytes": credit_bytes, "rows_later": True})
         while True:
             parts = receive()
@@ -408,7 +439,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
                 except ValueError as e:
                     refuse(header(parts[0])[1], str(e))
                 check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
-                yield row
+                own = list(decisions_of(row["quarantine"] or [], row["number"]))
+                heard = merge_quarantine([{"decisions": heard}, {"decisions": own}]) if own else heard
+                yield dict(row, decisions=heard)
             elif kind == ERROR:
                 said = json.loads(bytes(parts[1]))
                 # A daemon that cannot read HELLO is of another version; an older one cannot say which version this needs.

@@ -341,12 +341,17 @@ def strangers_are_refused_and_the_daemon_lives():
         check(b"9" in got[1] and b"1" in got[1], f"versions are not named: {got[1]}")
         for change in ({"stream": "other"}, {"rank": 3}, {"ranks": 0}, {"credit_bytes": 0},
                        {"credit_bytes": "x"}, {"start_row": -1}, {"cursor": {"row": 1}},
-                       {"options": {"training.seed": 99}},
+                       {"options": {"training.seed": 99}}, {"quarantine": {}}, {"quarantine": [{"id": 1}]},
+                       {"quarantine": [{"id": -1, "cause": "c"}]}, {"quarantine": [{"id": 1 << 40, "cause": "c"}]},
+                       {"quarantine": [{"id": 1, "cause": "c" * 513}]}, {"quarantine": [{"id": 1, "cause": None}]},
                        {"cursor": {"row": 1, "index": "00" * 16}}):
             got = answer(context, end, message({**HELLO, **change}))
             check(b'"code"' in got[1], f"{change} was not refused: {got[1]}")
         got = answer(context, end, message(HELLO))
         check(b"global_batch_size" in got[1], f"a good consumer is refused: {got[1]}")
+        told = [{"id": 1, "cause": "c"}, {"id": 0, "cause": "by hand", "row": 3}]
+        got = answer(context, end, message({**HELLO, "quarantine": told}))
+        check(b'"quarantined":2' in got[1], f"HELLO's list is not taken: {got[1]}")
         options = json.loads(got[1])["options"]
         got = answer(context, end, message({**HELLO, "options": options}))
         check(b"global_batch_size" in got[1], f"the same options are refused: {got[1]}")

@@ -97,6 +97,14 @@ static status check_weights(const source *section, const json_value *cursor, con
     return ST_OK;
 }
 
+/* Adds a list of HELLO or of its cursor to those samples that are blank in this consumer's rows. */
+static status take_list(consumer_seat *consumer, const json_value *list, const char *name)
+{
+    if (!list)
+        return ST_OK;
+    return quarantine_merge(&consumer->bad, list, index_samples(consumer->src->index), name);
+}
+
 static status take_cursor(const dispatch *state, consumer_seat *consumer, const json_value *cursor,
                           const char *name)
 {
@@ -120,9 +128,6 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
         return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
     if (consumer->kind != PLAN_SAMPLES)
         TRY(check_packing(consumer, cursor, name));
-    const json_value *bad = json_find(cursor, "quarantine");
-    if (bad)
-        TRY(quarantine_merge(&consumer->bad, bad, index_samples(consumer->src->index), name));
     consumer->next_row = (uint64_t)row;
     return consumer->kind == PLAN_SAMPLES ? ST_OK
                                           : take_begin(consumer, json_find(cursor, "begin"), name);
@@ -297,6 +302,10 @@ static status find_place(const dispatch *state, consumer_seat *consumer, const c
         TRY_OR(done, take_cursor(state, consumer, cursor, name));
     else
         consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
+    /* HELLO's list first, since the first cause of a sample stands: it is the same for all ranks.
+     */
+    TRY_OR(done, take_list(consumer, json_given(said, "quarantine"), name));
+    TRY_OR(done, take_list(consumer, json_find(cursor, "quarantine"), name));
     TRY_OR(done, keep_told(state, consumer, list_bytes(&consumer->bad), name));
     consumer->placed = true;
     free(consumer->hello); /* up to 8 MiB that are not needed again */

@@ -1,6 +1,7 @@
 """check_client_py.py CLIENT SOURCE ROW.safetensors...: imports client.py from CLIENT and checks that the rows it
 yields from SOURCE, an endpoint or a recording, equal these files byte for byte. Run by test_client.c."""
 import importlib.util
+import itertools
 import os
 import sys
 
@@ -51,4 +52,12 @@ for name, wrong in (("cu_seqlens", [0, 2, 2, 5, 8]), ("cu_seqlens", [1, 2, 4, 5,
     assert refused(good, **{name: np.array(wrong, good[name].dtype)}), (name, wrong)
 assert refused(good, number=12, doc_prefix=np.array([-1, 0, 7, -1], np.int32)).startswith("row 12: doc_prefix[2] is 7:")
 assert refused(good, loss_weight=np.full(8, 2, np.float32)) and not refused(good, loss_weight=np.ones(8, np.float32))
+# The lists of ranks become one, as in proto/decisions.c.
+ranks = [{"decisions": [{"id": 7, "cause": "cut", "row": 30}, {"id": 2, "cause": "late"}], "cursor": '{"row": 1, "quarantine": []}'},
+         {"decisions": [], "cursor": {"quarantine": [{"id": 2, "cause": "crash"}, {"id": 9, "cause": "a lower word"}]}},
+         {"decisions": [{"id": 7, "cause": "short", "row": 12}, {"id": 9, "cause": "empty", "row": 4}], "cursor": None}]
+union = [{"id": 2, "cause": "crash"}, {"id": 7, "cause": "short", "row": 12}, {"id": 9, "cause": "empty", "row": 4}]
+for order in itertools.permutations(ranks):
+    assert client.merge_quarantine(order) == union, client.merge_quarantine(order)
+    assert client.merge_quarantine([*order, {"decisions": union}]) == union
 print(len(rows), "rows agree")

@@ -207,6 +207,8 @@ static void run_session(behaviour how, int64_t credit)
     assert_int_equal(pthread_create(&side.thread, NULL, serve, &side), 0);
     client_options options = options_for(&side);
     options.credit_bytes = credit;
+    options.cursor = "{\"row\":0,\"quarantine\":[{\"id\":7,\"cause\":\"b\"}]}";
+    options.quarantine = "[{\"id\":4,\"cause\":\"a\"},{\"id\":7,\"cause\":\"c\",\"row\":2}]";
     assert_ok(client_open(&options, &consumer));
     assert_string_equal(client_welcome(consumer), WELCOME);
     for (int i = 0; i < ROWS; i++) {
@@ -229,9 +231,18 @@ static void run_session(behaviour how, int64_t credit)
         if (largest < (int64_t)wire_msg_bytes(side.message[i]))
             largest = (int64_t)wire_msg_bytes(side.message[i]);
     assert_true(side.most_in_flight <= (credit > largest ? credit : largest));
-    const char *words[] = {"\"version\":3",          "\"stream\":\"train\"", "\"training.seed\":1",
-                           "\"start_row\":0",        "\"rank\":1",           "\"ranks\":2",
-                           "\"cursor\":{\"row\":0}", "\"prefixes\":true"};
+    /* The list of the cursor and the other one are one. */
+    static const char union_list[] =
+        "\"quarantine\":[{\"id\":4,\"cause\":\"a\"},{\"id\":7,\"cause\":\"c\",\"row\":2}]";
+    const char *words[] = {"\"version\":3",
+                           "\"stream\":\"train\"",
+                           "\"training.seed\":1",
+                           "\"start_row\":0",
+                           "\"rank\":1",
+                           "\"ranks\":2",
+                           "\"prefixes\":true",
+                           "\"cursor\":{\"row\":0,\"quarantine\":[]}",
+                           union_list};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (!strstr(side.hello, words[i]))
             fail_msg("%s is not in %s", words[i], side.hello);
