@@ -9,6 +9,7 @@
 
 #include "common/json/json.h"
 #include "proto/cursor.h"
+#include "proto/decisions.h"
 #include "trainer/checkpoint/hf_write.h"
 
 static const char name[] = "state.json";
@@ -17,6 +18,7 @@ enum { STATE_VERSION = 1 };
 void progress_done(progress *state)
 {
     free(state->cursor);
+    free(state->quarantine);
     free(state->stream_options);
     free(state->recording);
     free(state->config);
@@ -36,15 +38,18 @@ status progress_set_text(char **field, const char *text)
 status progress_copy(const progress *from, progress *out)
 {
     progress done = *from;
-    done.cursor = done.stream_options = done.recording = done.config = NULL;
-    status st = progress_set_text(&done.cursor, from->cursor ? from->cursor : "");
-    if (st == ST_OK)
-        st = progress_set_text(&done.stream_options,
-                               from->stream_options ? from->stream_options : "");
-    if (st == ST_OK)
-        st = progress_set_text(&done.recording, from->recording ? from->recording : "");
-    if (st == ST_OK)
-        st = progress_set_text(&done.config, from->config ? from->config : "");
+    done.cursor = done.quarantine = done.stream_options = done.recording = done.config = NULL;
+    const struct {
+        const char *from;
+        char **to;
+    } texts[] = {{from->cursor, &done.cursor},
+                 {from->quarantine, &done.quarantine},
+                 {from->stream_options, &done.stream_options},
+                 {from->recording, &done.recording},
+                 {from->config, &done.config}};
+    status st = ST_OK;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && st == ST_OK; i++)
+        st = progress_set_text(texts[i].to, texts[i].from ? texts[i].from : "");
     if (st != ST_OK) {
         progress_done(&done);
         return st;
@@ -73,6 +78,7 @@ status progress_write(const progress *state, const char *folder)
     json_put_key_real(&writer, "last_loss", state->last_loss);
     json_put_key_real(&writer, "eval_loss", state->eval_loss);
     put_text(&writer, "cursor", state->cursor);
+    put_text(&writer, "quarantine", state->quarantine);
     put_text(&writer, "stream_options", state->stream_options);
     put_text(&writer, "recording", state->recording);
     put_text(&writer, "config", state->config);
@@ -98,7 +104,8 @@ static status read_texts(const json_value *value, const char *path, progress *do
         TRY(json_want_text(value, texts[i].key, path, &text));
         TRY(progress_set_text(texts[i].to, text));
     }
-    /* May be missing: older trainers did not write it. */
+    /* These may be missing: older trainers did not write them. */
+    TRY(progress_set_text(&done->quarantine, json_text(json_find(value, "quarantine"), "")));
     return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
 }
 
@@ -153,6 +160,14 @@ static status step_rows_of(const char *stream_options, const char *path, int64_t
     return st;
 }
 
+static status check_quarantine(const progress *state, const char *path)
+{
+    decisions list = {0};
+    const status st = decisions_read(&list, state->quarantine, DECISION_ROW_UNKNOWN, path);
+    decisions_done(&list);
+    return st;
+}
+
 status progress_check(const progress *state, const char *path)
 {
     int64_t step_rows, row;
@@ -168,5 +183,6 @@ status progress_check(const progress *state, const char *path)
         return FAIL_IN(ST_BAD_INPUT, path,
                        "it says that %lld rows were taken by %lld steps of %lld rows each",
                        (long long)state->rows, (long long)state->step, (long long)step_rows);
+    TRY(check_quarantine(state, path));
     return state->rows == 0 ? ST_OK : cursor_read(state->cursor, path, "train", step_rows, &row);
 }

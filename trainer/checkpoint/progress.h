@@ -17,10 +17,12 @@ typedef struct progress {
     int64_t rows;                 /* taken by all steps so far */
     double first_loss, last_loss; /* of step 1 and of the last step */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
-    char *cursor;                 /* prepd's, with its quarantine list; of a daemon */
-    char *stream_options;         /* options of the stream (conf_stream_json); of a daemon */
-    char *recording;              /* what it holds (run/session.h); of a recording */
-    char *config;                 /* every option, as YAML */
+    char *cursor;                 /* prepd's, as the first rank got it; of a daemon */
+    char *quarantine;     /* bad samples that any rank has heard of (proto/decisions.h); of a
+                             daemon; "" in an early trainer's checkpoints */
+    char *stream_options; /* options of the stream (conf_stream_json); of a daemon */
+    char *recording;      /* what it holds (run/session.h); of a recording */
+    char *config;         /* every option, as YAML */
 } progress;
 
 void progress_done(progress *state); /* frees the texts */
@@ -33,10 +35,10 @@ WARN_UNUSED status progress_write(const progress *state, const char *folder);
 /* Reads it. ST_BAD_INPUT if a member is missing or impossible, or the version is another. */
 WARN_UNUSED status progress_read(const char *folder, progress *out);
 /* Checks that a run can go on from it. Of a daemon's stream there must be a cursor of the training
- * stream that does not contradict the step or the rows; of a recording there must be a row for
- * every step at least. ST_BAD_INPUT names `path`, where the state was read, and what is wrong.
- * Whether the cursor's row is that of `rows` is checked later, when the daemon has said how rows
- * are numbered (run/session.c). */
+ * stream that does not contradict the step or the rows, and a quarantine list that can be read; of
+ * a recording there must be a row for every step at least. ST_BAD_INPUT names `path`, where the
+ * state was read, and what is wrong. Whether the cursor's row is that of `rows` is checked later,
+ * when the daemon has said how rows are numbered (run/session.c). */
 WARN_UNUSED status progress_check(const progress *state, const char *path);
 
 #endif

@@ -59,6 +59,7 @@ struct receiver {
     bool loop_told;
     bool (*stopped)(void);
     text_kept cursor; /* the cursor of the last row taken */
+    decisions heard;  /* of the rows taken since they were asked for last */
 };
 
 enum { STOP_POLL_MS = 50 };
@@ -278,6 +279,7 @@ void receiver_close(receiver **held)
         arena_done(&input->slots[i].memory);
     free(input->slots);
     free(input->cursor.text);
+    decisions_done(&input->heard);
     free(input->resume.text);
     free(input->endpoint);
     pthread_cond_destroy(&input->changed);
@@ -317,6 +319,34 @@ static void note_loop(receiver *input, const frame *head)
 const char *receiver_cursor(const receiver *input)
 {
     return text_of(&input->cursor);
+}
+
+/* Keeps what a row's tag says of its own bad samples: a cursor does not list what was found after
+ * its row was begun. */
+static status hear_decisions(receiver *input, const received *got)
+{
+    if (!input->trains || !input->endpoint)
+        return ST_OK;
+    char place[64];
+    snprintf(place, sizeof place, "row %" PRIu64, got->head.row);
+    const status st =
+        decisions_read(&input->heard, got->row.quarantine, (int64_t)got->head.row, place);
+    return st == ST_BAD_INPUT ? FAIL_IN(ST_PROTOCOL, input->endpoint, "%s", status_text()) : st;
+}
+
+status receiver_decisions(receiver *input, decisions *inout)
+{
+    char *text = NULL;
+    if (!input->trains || !input->endpoint)
+        return ST_OK;
+    TRY(decisions_write(&input->heard, &text));
+    status st = decisions_read(inout, text, DECISION_ROW_UNKNOWN, input->endpoint);
+    free(text);
+    if (st == ST_OK)
+        st = decisions_read_cursor(inout, text_of(&input->cursor), input->endpoint);
+    if (st == ST_OK)
+        decisions_done(&input->heard);
+    return st;
 }
 
 /* Waits until something changes, but only for a short while, since a signal changes nothing here.
@@ -368,7 +398,7 @@ status receiver_next(receiver *input, received *out, int64_t *inout_waited_ns)
         status_set(&input->note);
     }
     pthread_mutex_unlock(&input->lock);
-    return st;
+    return st == ST_OK ? hear_decisions(input, out) : st;
 }
 
 void receiver_give_back(receiver *input, received *got)

@@ -14,6 +14,7 @@
 #define TESSERA_TRAINER_INPUT_RECEIVE_H
 
 #include "proto/client.h"
+#include "proto/decisions.h"
 #include "trainer/parallel/row_broadcast.h"
 
 typedef struct receiver receiver;
@@ -61,5 +62,9 @@ void receiver_give_back(receiver *receiver, received *got);
 /* Where a run must go on after the last row taken: its cursor (proto/wire.md), "" before the
  * first row. It is the receiver's, and valid until the next receiver_next. */
 const char *receiver_cursor(const receiver *receiver);
+/* Adds to *inout which samples are bad, as the rows taken since the last call and the cursor say
+ * (options.trains). It adds nothing from a recording, and nothing on a rank that gets its rows from
+ * another one, which hears the same. */
+WARN_UNUSED status receiver_decisions(receiver *receiver, decisions *inout);
 
 #endif

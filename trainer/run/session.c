@@ -112,6 +112,7 @@ static status enter_stream(const session *run, const char *options, receiver_opt
     TRY(check_stream(run->from, options));
     how->replay.skip = (uint64_t)run->from->progress.rows;
     how->client.cursor = run->from->progress.cursor;
+    how->client.quarantine = run->from->progress.quarantine;
     return ST_OK;
 }
 

@@ -68,6 +68,8 @@ static status find_start(training *run)
     free(run->now.config);
     run->now.config = config;
     run->now.eval_loss = NAN;
+    if (st == ST_OK) /* it was checked when the checkpoint was found */
+        st = decisions_read(&run->known, run->now.quarantine, DECISION_ROW_UNKNOWN, run->from.path);
     return st;
 }
 
@@ -248,6 +250,7 @@ static void close_run(training *run)
     profile_free(&run->profile);
     session_close(&run->session);
     progress_done(&run->now);
+    decisions_done(&run->known);
     progress_done(&run->from.progress);
     folder_unlock(&run->lock);
 }

@@ -2,10 +2,12 @@
  * ledger and the log line, between_steps evaluates and saves if that is due. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
+#include "trainer/checkpoint/decisions_union.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
@@ -24,11 +26,29 @@ static status spare_ledger(training *run, status st)
     return ST_OK;
 }
 
+/* Puts into run->now what any rank has heard of bad samples. Their daemons may be several, each of
+ * which knows only what its own workers found. */
+static status unite_decisions(training *run)
+{
+    decisions heard = {0};
+    char *text = NULL;
+    status st = receiver_decisions(run->session.train, &heard);
+    st = decisions_unite(mesh_comm(&run->session.mesh, MESH_WORLD), st, &heard, &run->known);
+    decisions_done(&heard);
+    if (st == ST_OK)
+        st = decisions_write(&run->known, &text);
+    if (st == ST_OK)
+        st = progress_set_text(&run->now.quarantine, text);
+    free(text);
+    return st;
+}
+
 status training_save(training *run)
 {
     if (run->ledger)
         TRY(spare_ledger(run, ledger_sync(run->ledger)));
     int64_t start = clock_ns();
+    TRY(unite_decisions(run));
     TRY(checkpoint_writer_save(run->checkpoint_writer, &run->now));
     reporter_rest(run->reporter, clock_ns() - start);
     return ST_OK;

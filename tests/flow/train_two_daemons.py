@@ -1,0 +1,146 @@
+"""Two ranks of a run take their rows from two daemons, each of which finds other samples bad. A checkpoint has what both
+have found, and a run that goes on from it gives that to every daemon, however many there are."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from formats import own_of
+from prepd_flow import LIMIT_S, SOURCE, Daemon, Folder, check, main, wait_for
+from resume_flow import command, ledger, resealed
+from train_flow import TRAINER, has_mpi, options
+
+sys.path.insert(0, os.path.join(SOURCE, "proto"))
+import client  # noqa: E402
+
+STEP, STEPS = 4, 4  # rows of a step; steps of a run
+STREAM = {"training.seq_len": 128, "training.global_batch_size": STEP, "prepd.workers": 1, "data.quarantine_limit": 100}
+RANK = {"training.backend": "cpu", "parallelism.data_parallel_shard_degree": 2, "checkpoint.interval": 0, "eval.enable": "false",
+        "training.global_batch_size": STEP, "training.seq_len": 128, "prepd.ahead_bytes": 1 << 20}
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+       "OMPI_MCA_mpi_yield_when_idle": "1", "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+def end(f, name):
+    return "ipc://" + f.file(name + ".sock")
+
+
+def daemons(f, *names):
+    """Daemons that have found nothing yet."""
+    started = [Daemon(f.config, "--prepd.endpoint", end(f, name)) for name in names]
+    for name in names:
+        wait_for(lambda: os.path.exists(f.file(name + ".sock.control")), "control endpoint")
+    return started
+
+
+def stop(started):
+    for daemon in started:
+        daemon.stop()
+
+
+def train(f, name, steps, *ends):
+    """Two ranks, each with the daemon of its name."""
+    words = []
+    for at in ends:
+        one = command(f, name, training__steps=steps) + options(dict(RANK, **{"prepd.endpoint": end(f, at)}))
+        words += ([":"] if words else []) + ["-np", "1", *one]
+    p = subprocess.run(["mpirun", "--quiet", "--bind-to", "none", *words], capture_output=True, text=True, timeout=LIMIT_S, env=dict(os.environ, **MPI))
+    check(p.returncode == 0, f"{name}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
+def step_folder(f, name, step):
+    return f.file(f"{name}/checkpoint/step-{step}")
+
+
+def state(f, name, step):
+    with open(step_folder(f, name, step) + "/training/state.json") as file:
+        return json.load(file)
+
+
+def found(entries):
+    return {entry["id"] for entry in entries}
+
+
+def truncated(f, every):
+    bad = set()
+    for picture in f.train_images()[::every]:
+        os.truncate(picture, os.path.getsize(picture) * 2 // 3)  # the header stays, so it is found while a row is made
+        bad |= set(f.questions_of(picture))
+    return bad
+
+
+def taken(f, name, count, **more):
+    rows = []
+    for row in client.connect(end(f, name), timeout=60.0, **more):
+        rows.append(row)
+        if len(rows) == count:
+            break
+    return rows
+
+
+def same_rows(rows, wanted, ids):
+    check([(r["number"], client.digest_of(r), r["quarantine"]) for r in rows] ==
+          [(r["number"], client.digest_of(r), r["quarantine"]) for r in wanted], "two daemons give other rows than one")
+    check(found(json.loads(rows[0]["cursor"])["quarantine"]) >= ids, "the first cursor lacks what was given in HELLO")
+
+
+def what_two_daemons_found_goes_on_with_any_number():
+    with Folder(images=96, **STREAM) as f:
+        bad = truncated(f, 4)
+        two = daemons(f, "a", "b")
+        train(f, "run", STEPS, "a", "b")
+        stop(two)
+        first = state(f, "run", STEPS)
+        union, cursor = json.loads(first["quarantine"]), json.loads(first["cursor"])
+        check(found(union) <= bad and [e["id"] for e in union] == sorted(found(union)), union)
+        check(found(cursor["quarantine"]) and found(union) - found(cursor["quarantine"]),
+              f"the first daemon found all of {union}: this shows nothing")
+        with daemons(f, "c")[0]:
+            rows = taken(f, "c", 3 * STEP * STEPS)
+        for row in rows[:STEP * STEPS]:
+            check(own_of(row) <= found(union), f"row {row['number']} has {own_of(row)}, the checkpoint has {union}")
+            for entry in union:
+                check(entry["id"] not in own_of(row) or entry["row"] == row["number"], f"{entry}, found in row {row['number']}")
+        # A good sample of each of the next rows, which are of both ranks: no daemon would find that it is bad.
+        later = rows[STEP * STEPS:2 * STEP * STEPS]
+        told = [{"id": next(int(i) for i in row["doc_sample_id"] if int(i) not in bad), "cause": "by hand"} for row in later]
+        check(len(found(told)) == len(later), f"{told}: the stream is too short for this test")
+
+        def add(kept):
+            kept["quarantine"] = json.dumps(sorted(union + told, key=lambda e: e["id"]))
+        for name in ("again", "alone", "old"):
+            shutil.copytree(f.file("run"), f.file(name))
+        for name in ("again", "alone"):
+            resealed(step_folder(f, name, STEPS), add)
+        resealed(step_folder(f, "old", STEPS), lambda kept: kept.pop("quarantine"))
+
+        two = daemons(f, "a", "b")
+        train(f, "again", 2 * STEPS, "a", "b")
+        both = client.merge_quarantine([{"decisions": union + told, "cursor": first["cursor"]}])
+        ranks = [taken(f, name, STEP // 2, rank=rank, ranks=2, cursor=first["cursor"], quarantine=both)
+                 for rank, name in enumerate("ab")]
+        train(f, "old", STEPS + 1, "a", "b")
+        stop(two)
+        one = daemons(f, "a")
+        train(f, "alone", 2 * STEPS, "a", "a")
+        whole = taken(f, "a", STEP, cursor=cursor, quarantine=both)
+        stop(one)
+
+        same_rows(sorted(ranks[0] + ranks[1], key=lambda r: r["number"]), whole, found(both))
+        check(ledger(f, "again") == ledger(f, "alone"), "one daemon and two: the ledgers differ")
+        check(ledger(f, "again")[STEPS + 1] != ledger(f, "old")[STEPS + 1], "the list changes nothing: this shows nothing")
+        last = state(f, "again", 2 * STEPS)
+        check(last["quarantine"] == state(f, "alone", 2 * STEPS)["quarantine"], "one daemon and two: the lists differ")
+        kept = {entry["id"]: entry for entry in json.loads(last["quarantine"])}
+        for entry in told:  # both ranks have met some of them
+            check(kept[entry["id"]]["cause"] == "by hand" and kept[entry["id"]]["row"] >= STEP * STEPS, kept[entry["id"]])
+        check(found(json.loads(last["cursor"])["quarantine"]) >= found(told), "the cursor lacks what was given in HELLO")
+
+
+if not has_mpi():
+    print("skipped: Open MPI was not found when this was built")
+    sys.exit(77)
+main(what_two_daemons_found_goes_on_with_any_number)
