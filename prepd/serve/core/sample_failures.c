@@ -3,7 +3,8 @@
  * That is a claim. Another process tries the sample alone, on another host where there is one,
  * before the sample is quarantined. Where the two disagree a third decides, and the one that stands
  * alone is dismissed: a worker must not be able to take samples out of a training by its word. What
- * the only worker says counts at once, since there is no other to ask. */
+ * the only worker says counts at once, since there is no other to ask. Local workers that are still
+ * to come are waited for: otherwise whoever is there without them would be believed alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,15 @@ static const worker_seat *next_voter(const dispatch *state, const failure *told,
                      (apart && strcmp(other->host, told->host) == 0)))
         other = other->next;
     return other;
+}
+
+/* Whether a local worker that has not voted is still to come. */
+static bool is_local_to_come(const dispatch *state, const failure *told)
+{
+    int voted = 0;
+    for (const worker_seat *worker = state->seats; worker; worker = worker->next)
+        voted += worker->local && has_voted(told, worker->number);
+    return state->local.target > voted;
 }
 
 static void add_vote(failure *told, const worker_seat *worker, bool failed)
@@ -124,8 +134,8 @@ static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad
         return true;
     }
     /* Decoders may differ, or there is no other to be asked. */
-    return failed > fine &&
-           (state->options->prepd_mixed_workers || !next_voter(state, told, false));
+    return failed > fine && (state->options->prepd_mixed_workers ||
+                             (!next_voter(state, told, false) && !is_local_to_come(state, told)));
 }
 
 void failures_settle(dispatch *state, lease *leased)

@@ -164,11 +164,13 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why)
     if (differs && why != ST_MISMATCH)
         sim_break(sim, INV_DEVIANT, "a worker that differs is refused for another reason: %s",
                   status_text());
-    const char *named = strstr(status_text(), " of worker ");
-    if (named && strtoll(named + strlen(" of worker "), NULL, 10) != worker->pid)
+    const char *named = strstr(status_text(), " of worker "),
+               *called = strstr(status_text(), "(pid ");
+    if ((named && strtoll(named + strlen(" of worker "), NULL, 10) != worker->pid) ||
+        (called && strtoll(called + strlen("(pid "), NULL, 10) != worker->pid))
         sim_break(sim, INV_DEVIANT, "worker %d is dismissed in the name of another: %s",
                   (int)worker->pid, status_text());
-    if (worker->bent == BENT_HONEST && !worker->breached)
+    if ((worker->bent == BENT_HONEST || worker->bent == BENT_SLOW) && !worker->breached)
         sim_break(sim, INV_HONEST, "an honest worker is refused: %s", status_text());
 }
 

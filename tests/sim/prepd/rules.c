@@ -103,7 +103,7 @@ static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
         if ((any_local || i >= out->n_daemons) && sim_random_chance(luck, 1, 2))
             out->bent[i] = (worker_bent)sim_random_below(luck, N_BENTS);
         /* The only worker is believed, for there is no other to ask. */
-        if (out->bent[i] == BENT_LIES_RECORDS && !any_local)
+        if ((out->bent[i] == BENT_LIES_RECORDS || out->bent[i] == BENT_LIES_FAILED) && !any_local)
             out->bent[i] = BENT_HONEST;
     }
 }

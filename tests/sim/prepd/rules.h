@@ -57,6 +57,7 @@ typedef enum worker_bent {
     BENT_LIES_ROWS,    /* changes what is in its rows */
     BENT_LIES_IDS,     /* says that its rows have other samples */
     BENT_LIES_ON,      /* says that it is at another item than it is */
+    BENT_LIES_FAILED,  /* says that good samples cannot be decoded, and that bad ones can */
     BENT_POOR_COPY,    /* its machine's copy of the data lacks some pictures */
     BENT_CANNOT_BEGIN, /* says why it cannot begin any work, and leaves */
     BENT_DIES_EARLY,   /* crashes before it has joined */

@@ -203,6 +203,8 @@ typedef struct simulation {
     int *accidents; /* [samples + pictures of both] deaths that were no item's doing, while alone */
     int64_t lied[MOST_LIED]; /* [n_lied] rows that some worker said other samples of */
     int n_lied;
+    int64_t doubted[MOST_LIED]; /* [n_doubted] samples that some worker has lied about */
+    int n_doubted;
     heard_book heard;
     pid_t next_pid;
     sim_stats *stats;

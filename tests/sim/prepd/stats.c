@@ -17,10 +17,12 @@ void stats_print(const sim_stats *of, FILE *to)
     fprintf(
         to,
         "%.0f events a second of CPU; bad samples in rows %llu; rows with lies %llu, refused %llu; "
-        "false records told %llu\n",
+        "false records told %llu; "
+        "good samples called bad %llu, bad ones good %llu\n",
         (double)of->events / (of->seconds > 0 ? of->seconds : 1),
         (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
-        (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied);
+        (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied,
+        (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);

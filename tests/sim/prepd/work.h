@@ -3,6 +3,7 @@
 #define TESSERA_TESTS_SIM_PREPD_WORK_H
 
 #include "tests/sim/prepd/sim.h"
+#include "tests/sim/prepd/sim_row.h"
 
 /* The data set that a lease is about. */
 const sim_data *job_data(const simulation *sim, const sim_job *job);
@@ -13,6 +14,16 @@ bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t pict
 picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
                       int64_t *out_picture);
 void work_forget(sim_job *job); /* what its lease says; nothing is looked up in it any more */
+/* --- work_lies.c: what one says that lies; others say what is true --- */
+/* A number of a record: of an item of the index. */
+int64_t lie_record(simulation *sim, const sim_worker *worker, int64_t item, int64_t value);
+/* How the worker changes this row. */
+row_lie lie_row(simulation *sim, const sim_worker *worker);
+/* The place of a good document that it calls bad; -1: of none. */
+int64_t lie_failure(simulation *sim, const sim_worker *worker);
+/* Whether it calls the bad sample good that it tries alone. */
+bool lie_success(simulation *sim, const sim_worker *worker);
+
 /* All items are done: answers by ROW, RECORDS or FAILED. */
 void work_answer(simulation *sim, int number);
 /* The answer to a row lease; says FAILED for the documents that cannot be made. */

@@ -8,17 +8,6 @@
 #include "tests/sim/prepd/sim_row.h"
 #include "tests/sim/prepd/work.h"
 
-/* A lie is the liar's machine's own: its workers tell the same whenever they are asked, and no two
- * machines ever do. */
-static int64_t bend(simulation *sim, const sim_worker *worker, int64_t item, int64_t value)
-{
-    if (worker->bent != BENT_LIES_RECORDS ||
-        sim_random_mix(sim->seed ^ (uint64_t)(item + 1) << 8 ^ (uint64_t)worker->supervisor) % 8)
-        return value;
-    sim->stats->records_lied++;
-    return value + 1 + worker->supervisor;
-}
-
 /* Names the file that is missing: of a clip, one of its frames. */
 static void put_missing(const sim_data *data, int64_t picture, json_writer *writer)
 {
@@ -48,7 +37,7 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t numbe
         json_put_key_cstr(writer, "cause", record.cause);
         return;
     }
-    json_put_key_int(writer, "width", bend(sim, worker, number, record.width));
+    json_put_key_int(writer, "width", lie_record(sim, worker, number, record.width));
     json_put_key_int(writer, "height", record.height);
     if (record.frames == 0)
         return;
@@ -87,7 +76,7 @@ static void put_text(simulation *sim, const sim_worker *worker, const json_value
         json_put_key_cstr(writer, "cause", own->record.cause);
         return;
     }
-    json_put_key_int(writer, "tokens", bend(sim, worker, number, own->record.text_tokens));
+    json_put_key_int(writer, "tokens", lie_record(sim, worker, number, own->record.text_tokens));
     json_put_key_int(writer, "targets", own->record.targets);
     if (!json_bool(json_find(job->said, "begins"), false))
         return;
@@ -133,13 +122,16 @@ bool work_answer_failures(simulation *sim, const sim_worker *worker)
     const json_value *docs = json_find(job->said, "docs");
     int64_t count = 0;
     json_writer writer;
+    const int64_t made_up = lie_failure(sim, worker);
+    if (lie_success(sim, worker))
+        return false;
     json_writer_init(&writer);
     json_begin_object(&writer);
     json_begin_key_array(&writer, "samples");
     for (int64_t i = 0; i < job->n_items; i++) {
         int64_t picture = 0;
         const picture_fate fate = doc_fate(sim, worker, json_item(docs, (size_t)i), &picture);
-        if (fate != PICTURE_FAILS && fate != PICTURE_VANISHES)
+        if (fate != PICTURE_FAILS && fate != PICTURE_VANISHES && i != made_up)
             continue;
         json_begin_object(&writer);
         json_put_key_int(&writer, "id", job->item[i]);

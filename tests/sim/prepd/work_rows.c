@@ -1,22 +1,7 @@
-/* work_rows.c: the answer to a row lease: the row, true or changed, or what failed. */
+/* work_rows.c: the answer to a row lease: the row, or what failed. */
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/sim_row.h"
 #include "tests/sim/prepd/work.h"
-
-/* How the worker changes this row. Nobody lies twice about one row: what is refused from two
- * workers is taken for the consumer's fault, and what two workers make alike for true. */
-static row_lie choose_lie(simulation *sim, const sim_worker *worker)
-{
-    const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
-    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
-        sim->n_lied == MOST_LIED || !sim_random_chance(&sim->lies, 1, 4))
-        return ROW_TRUE;
-    for (int i = 0; i < sim->n_lied; i++)
-        if (sim->lied[i] == row)
-            return ROW_TRUE;
-    sim->lied[sim->n_lied++] = row;
-    return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
-}
 
 /* A third of the pictures that can be decoded come with a warning. */
 static bool is_damaged(const simulation *sim, const sim_data *data, int32_t picture)
@@ -44,7 +29,7 @@ static void tell_stages(simulation *sim, const sim_worker *worker)
 void work_answer_row(simulation *sim, const sim_worker *worker)
 {
     const sim_job *job = &worker->job;
-    const row_lie lie = choose_lie(sim, worker);
+    const row_lie lie = lie_row(sim, worker);
     tell_stages(sim, worker);
     if (!work_answer_failures(sim, worker))
         link_send_up(sim, worker->link, sim_row_make(job->said, lie));

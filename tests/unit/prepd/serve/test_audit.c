@@ -305,6 +305,44 @@ static void test_audit__what_is_known_to_be_bad_dismisses_nobody(void **state)
     tear_down(&all);
 }
 
+/* The only worker that is there says that a sample cannot be decoded. A local worker that is still
+ * to come is asked too; once nobody is to come, the one's word counts. */
+static void test_audit__a_local_worker_to_come_is_waited_for(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 1);
+    all.state.local.target = 1;
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    failures_go_on(&all.state);
+    assert_non_null(all.work->failures);
+    assert_null(quarantine_find(&all.state.train.bad, 7));
+    all.state.local.target = 0;
+    failures_go_on(&all.state);
+    assert_null(all.work->failures);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
+/* A local worker that has said so itself is not waited for. */
+static void test_audit__the_only_local_worker_is_believed(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 1);
+    all.state.local.target = 1;
+    seat_of_number(&all.state, 1)->local = true;
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
 /* A daemon that is drained sends every row that was made once, before it stops. */
 static void test_audit__a_drain_sends_what_was_made(void **state)
 {
@@ -371,6 +409,8 @@ int main(void)
         cmocka_unit_test(test_audit__the_third_outlives_an_operator),
         cmocka_unit_test(test_audit__the_maker_may_try_a_sample_alone),
         cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
+        cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
+        cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
         cmocka_unit_test(test_sent_rows__all_under_way_are_known),
