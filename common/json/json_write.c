@@ -134,10 +134,25 @@ static void put_wide(json_writer *writer, const char *text, size_t length)
     append_cstr(writer, one);
 }
 
+/* Whether all of eight bytes are characters that need no change. The highest bit of a byte tells
+ * that it is not, in one of the four sums; a carry comes only out of a byte of which one tells so.
+ */
+static bool is_plain_word(const unsigned char *text)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
+    uint64_t word;
+    memcpy(&word, text, sizeof word);
+    const uint64_t quote = word ^ ones * '"', slash = word ^ ones * '\\';
+    const uint64_t low = word - ones * 0x20, wide = (word + ones) | word; /* above 0x7E */
+    return (((quote - ones) | (slash - ones) | low | wide) & high) == 0;
+}
+
 /* How many bytes at the beginning of a text are characters that need no change. */
 static size_t plain_run(const unsigned char *text, size_t size)
 {
     size_t run = 0;
+    while (run + 8 <= size && is_plain_word(text + run))
+        run += 8;
     while (run < size && text[run] >= 0x20 && text[run] < 0x7F && text[run] != '"' &&
            text[run] != '\\')
         run++;
