@@ -136,6 +136,13 @@ def steps_are_projected():
     whole = float(re.search(r"^projected: 4 layers, optimiser over 8 ranks.*step ([0-9.]+) ms",
                             said, re.M).group(1))
     check(abs(a + 4 * b + (c + 4 * d) / 8 - whole) < 0.1, said)
+    third = trainer("bench", "step", "--model.path", "debug", "--layers", "3,4,3", *small)
+    check(len(re.findall(r"^projected: ", third, re.M)) == 2, third)
+    times = [float(s) - float(o) for s, o in re.findall(r" step: ([0-9.]+) ms .* optimiser: ([0-9.]+) ms", third)]
+    found, line, off, said = re.search(r"^check: 3 layers take ([0-9.]+) ms .* through 3 and 4 layers says ([0-9.]+): "
+                                       r"([0-9.]+) % off, (within|more than) 3 %$", third, re.M).groups()
+    check(abs(float(found) - times[2]) < 0.01 and abs(float(line) - times[0]) < 0.01, third)
+    check((said == "within") == (abs(times[2] - times[0]) <= 0.03 * times[0]), third)
     check("model.layers is 2" in trainer("bench", "step", "--model.path", "debug", "--layers", "2",
                                          *small, code=78), "deepstack needs three layers")
 

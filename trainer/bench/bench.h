@@ -60,11 +60,18 @@ typedef struct bench_spread {
 /* Sorts `values` in place. */
 bench_spread bench_spread_of(double *values, int64_t count);
 
+typedef struct bench_how {
+    int64_t ranks;  /* of the projection, which share the optimiser's work */
+    double load;    /* the busiest expert's load over the mean; 0: whatever the router gives */
+    int64_t settle; /* steps that may be spent on setting that load, at each depth */
+    bool live;      /* take the rows that prepd.endpoint serves, whatever they are */
+} bench_how;
+
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
- * model on `ranks` ranks. load: the busiest expert's load over the mean; 0: whatever the router
- * gives. live: takes the rows that prepd.endpoint serves, whatever they are. */
+ * model, first from two depths, so that a run that is cut short has said something. How long each
+ * later depth takes is compared with the line through the first two. */
 WARN_UNUSED status bench_steps(const conf *options, const int64_t *layers, int n_layers,
-                               int64_t ranks, double load, bool live, FILE *to);
+                               const bench_how *how, FILE *to);
 
 /* Prints how much of the device's memory training.steps steps at this depth take, each part with
  * its plan (plan/memory.h, plan/memory_gpu.h). A difference between the two is no error. */

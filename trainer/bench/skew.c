@@ -11,12 +11,15 @@
 
 /* Each round moves each bias towards the wanted load, by up to the bias's own reach in logits. The
  * reach shrinks if the load has passed the wanted one and grows if it has not, and so adapts to the
- * spread of this router's logits. */
-enum { ROUNDS = 36 };
+ * spread of this router's logits. The loads are set when STABLE rounds in a row are within OFF of
+ * the wanted one. */
+enum { STABLE = 3 };
+static const double OFF = 0.03;
 static const double REACH = 0.25, SHRINK = 0.5, GROW = 1.2;
 
 struct skew {
     int64_t layers, experts;
+    double load;     /* the wanted one of the busiest expert over the mean */
     void *bias;      /* [layers, experts] in the type of activations, in device memory */
     double *value;   /* [layers, experts] the same biases on the host */
     double *slots;   /* [layers, experts] loads, averaged half and half with the rounds before */
@@ -61,6 +64,7 @@ status skew_new(session *run, double load, skew **out)
         return FAIL(ST_NO_MEMORY, "no memory to bias the router");
     *slow = (skew){.layers = layers,
                    .experts = experts,
+                   .load = load,
                    .value = calloc(count, sizeof *slow->value),
                    .slots = calloc(count, sizeof *slow->slots),
                    .reach = calloc(count, sizeof *slow->reach),
@@ -125,14 +129,16 @@ static status move_biases(skew *slow, session *run, bool first)
     return backend->wait(run->stream);
 }
 
-status skew_settle(skew *slow, session *run, int64_t *step)
+status skew_settle(skew *slow, session *run, int64_t rounds, int64_t *step)
 {
-    for (int i = 0; i < ROUNDS; i++) {
+    int stable = 0;
+    for (int64_t i = 0; i < rounds && stable < STABLE; i++) {
         step_report report;
         double load;
         TRY(step_run(run, ++*step, &report));
         TRY(skew_measure(slow, run, &load));
         TRY(move_biases(slow, run, i == 0));
+        stable = fabs(load - slow->load) <= OFF * slow->load ? stable + 1 : 0;
     }
     return ST_OK;
 }

@@ -12,8 +12,9 @@ typedef struct skew skew;
 WARN_UNUSED status skew_new(session *session, double load, skew **out);
 void skew_free(skew **skew, session *session);
 
-/* Runs as many steps after *step as it takes to set the loads, and adds them to *step. */
-WARN_UNUSED status skew_settle(skew *skew, session *session, int64_t *step);
+/* Runs as many steps after *step as it takes to set the loads, at most `rounds`, and adds them to
+ * *step. */
+WARN_UNUSED status skew_settle(skew *skew, session *session, int64_t rounds, int64_t *step);
 
 /* The largest load over the mean in the last micro-batch, averaged over the layers with experts.
  * Waits for the device. */

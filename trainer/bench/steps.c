@@ -175,18 +175,18 @@ done:
 }
 
 /* Measures one depth. `job`: NULL, or a world in which all other ranks are simulated. */
-static status run_depth(const conf *options, const world *job, double load, bool live,
+static status run_depth(const conf *options, const world *job, const bench_how *how,
                         depth *measured, double *peak)
 {
     session run = {0};
     skew *slow = NULL;
     int64_t before = 0;
     status st = ST_OK;
-    TRY(live ? session_open_any(options, &run) : session_resume(options, job, NULL, &run));
+    TRY(how->live ? session_open_any(options, &run) : session_resume(options, job, NULL, &run));
     measured->layers = run.dims.text.layers;
-    if (load > 0.0) {
-        TRY_OR(done, skew_new(&run, load, &slow));
-        TRY_OR(done, skew_settle(slow, &run, &before));
+    if (how->load > 0.0) {
+        TRY_OR(done, skew_new(&run, how->load, &slow));
+        TRY_OR(done, skew_settle(slow, &run, how->settle, &before));
     }
     TRY_OR(done, run_steps(&run, before, options->training_steps, measured));
     if (slow)
@@ -214,7 +214,7 @@ done:
     return st;
 }
 
-static status run_alone_or_replayed(const conf *options, int64_t layers, double load, bool live,
+static status run_alone_or_replayed(const conf *options, int64_t layers, const bench_how *how,
                                     depth *measured, double *peak)
 {
     world job = {0};
@@ -222,14 +222,14 @@ static status run_alone_or_replayed(const conf *options, int64_t layers, double 
     const bool replayed = options->comm_engine == ENGINE_REPLAY;
     own.model_layers = layers;
     own.eval_enable = false;
-    if (load > 0.0)
+    if (how->load > 0.0)
         own.optimizer_lr = 0.0; /* updates take the same time, but the router stays as it was set */
     if (!replayed)
-        return run_depth(&own, NULL, load, live, measured, peak);
+        return run_depth(&own, NULL, how, measured, peak);
     TRY(world_replay(&own, &job));
     world_fit(&job, &own);
     memcpy(measured->replayed, job.replayed, sizeof measured->replayed);
-    return world_close(&job, run_depth(&own, &job, load, live, measured, peak));
+    return world_close(&job, run_depth(&own, &job, how, measured, peak));
 }
 
 static void print_depth(const depth *measured, double peak, FILE *to)
@@ -304,9 +304,29 @@ static void print_projection(const depth *measured, int n_layers, int64_t whole,
         fprintf(to, "%s\n", measured[0].replayed);
 }
 
-status bench_steps(const conf *options, const int64_t *layers, int n_layers, int64_t ranks,
-                   double load, bool live, FILE *to)
+static const double CHECK = 0.03; /* how far a later depth may be off the line of the first two */
+
+/* Compares the last depth with the line through the first two. */
+static void print_check(const depth *measured, int last, FILE *to)
 {
+    const double first = measured[0].step.mean - measured[0].optimizer;
+    const double second = measured[1].step.mean - measured[1].optimizer;
+    const double found = measured[last].step.mean - measured[last].optimizer;
+    const double share = (double)(measured[last].layers - measured[0].layers) /
+                         (double)(measured[1].layers - measured[0].layers);
+    const double line = first + share * (second - first), off = fabs(found - line) / line;
+    fprintf(to,
+            "check: %" PRId64
+            " layers take %.3f ms without the optimiser, the line through %" PRId64 " and %" PRId64
+            " layers says %.3f: %.2f %% off, %s %.0f %%\n",
+            measured[last].layers, found, measured[0].layers, measured[1].layers, line, 100.0 * off,
+            off <= CHECK ? "within" : "more than", 100.0 * CHECK);
+}
+
+status bench_steps(const conf *options, const int64_t *layers, int n_layers, const bench_how *how,
+                   FILE *to)
+{
+    int64_t ranks = how->ranks;
     depth measured[DEPTHS_MAX] = {{0}};
     char path[STATUS_PATH_MAX] = "";
     double peak = options->metrics_peak_tflops * 1e12;
@@ -316,28 +336,33 @@ status bench_steps(const conf *options, const int64_t *layers, int n_layers, int
     if (n_layers > DEPTHS_MAX)
         return FAIL(ST_USAGE, "bench step takes at most %d depths", DEPTHS_MAX);
     TRY(dims_load(options->model_path, &dims));
-    if (live && options->comm_engine == ENGINE_REPLAY)
+    if (how->live && options->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_USAGE, "bench step --live: a daemon would wait for the ranks that "
                               "comm.engine replay leaves out");
-    if (live && options->feed_replay[0])
+    if (how->live && options->feed_replay[0])
         return FAIL(ST_USAGE, "bench step --live takes its rows from prepd.endpoint; leave "
                               "feed.replay unset, or leave out --live");
-    if (!options->feed_replay[0] && !live) {
+    if (!options->feed_replay[0] && !how->live) {
         TRY_OR(done, text_rows_own(options, &dims, path));
         own.feed_replay = path;
     }
-    for (int i = 0; i < n_layers; i++) {
-        TRY_OR(done, run_alone_or_replayed(&own, layers[i], load, live, &measured[i], &peak));
-        print_depth(&measured[i], peak, to);
-    }
-    if (measured[0].images == 0.0)
-        fprintf(to, "warning: the rows had no images; with real ones a model with vision runs at "
-                    "about half this rate\n");
     if (options->comm_engine == ENGINE_REPLAY) {
         layout degrees;
         TRY_OR(done, layout_of(options, NULL, &degrees));
         ranks = degrees.world;
     }
+    for (int i = 0; i < n_layers; i++) {
+        TRY_OR(done, run_alone_or_replayed(&own, layers[i], how, &measured[i], &peak));
+        print_depth(&measured[i], peak, to);
+        if (i == 1 && n_layers > 2)
+            print_projection(measured, 2, dims.text.layers, ranks, peak, to);
+        if (i > 1 && measured[0].layers != measured[1].layers)
+            print_check(measured, i, to);
+        fflush(to);
+    }
+    if (measured[0].images == 0.0)
+        fprintf(to, "warning: the rows had no images; with real ones a model with vision runs at "
+                    "about half this rate\n");
     print_projection(measured, n_layers, dims.text.layers, ranks, peak, to);
 done:
     if (path[0])

@@ -146,7 +146,7 @@ static const verb verbs[] = {
      .summary = "measures ops, steps or memory against the device's limits",
      .usage = "ops [OP,OP..] [--rates FILE [--overwrite]] [--count] | step [--layers N,N,..] "
               "[--ranks R] "
-              "[--load L] [--live] | memory [--layers N] -c FILE | --model.path DIR",
+              "[--load L [--settle N]] [--live] | memory [--layers N] -c FILE | --model.path DIR",
      .help = "ops [OP,OP..]: times every op, or these, at the model's shapes for\n"
              "training.local_batch_size rows of training.seq_len tokens, and compares it\n"
              "with a large copy and a large matrix product measured in the same run\n"
@@ -158,8 +158,9 @@ static const verb verbs[] = {
              "fits a line through the depths, and projects it to the whole model, with the\n"
              "optimiser shared by --ranks R ranks. The rows come from feed.replay, or are\n"
              "text in documents of bench.document tokens. --load L biases the router until\n"
-             "the busiest expert has L times the mean load. --live takes the rows that\n"
-             "prepd.endpoint streams, and prints how much they delay each step.\n"
+             "the busiest expert has L times the mean load, in at most --settle N (36) steps\n"
+             "before those that are timed. --live takes the rows that prepd.endpoint\n"
+             "streams, and prints how much they delay each step.\n"
              "memory: prints what training.steps steps take of the device's memory, each\n"
              "part beside its plan.",
      .options = true,

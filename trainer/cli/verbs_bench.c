@@ -20,22 +20,20 @@ static const conf_need needs[] = {
 };
 
 typedef struct request {
-    const char *what, *op, *layers, *ranks, *load, *seconds, *rates;
+    const char *what, *op, *layers, *ranks, *load, *settle, *seconds, *rates;
     bool live, counted;
 } request;
 
 /* Reads the arguments that are no options: what to bench, an op, and the flags of this verb. */
 static status read_request(int argc, char **argv, request *asked)
 {
-    *asked = (request){.layers = "0", .ranks = "1", .load = "0", .seconds = "0.3"};
+    *asked = (request){.layers = "0", .ranks = "1", .load = "0", .settle = "36", .seconds = "0.3"};
     const struct {
         const char *flag;
         const char **value;
-    } flags[] = {{"--layers", &asked->layers},
-                 {"--ranks", &asked->ranks},
-                 {"--load", &asked->load},
-                 {"--seconds", &asked->seconds},
-                 {"--rates", &asked->rates}};
+    } flags[] = {{"--layers", &asked->layers},   {"--ranks", &asked->ranks},
+                 {"--load", &asked->load},       {"--settle", &asked->settle},
+                 {"--seconds", &asked->seconds}, {"--rates", &asked->rates}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         const char *given;
         TRY(verb_take(&argc, argv, flags[i].flag, &given));
@@ -141,11 +139,11 @@ static status steps(const conf *options, const request *asked)
     int64_t depths[DEPTHS];
     int count;
     char *end;
-    long long ranks = strtoll(asked->ranks, &end, 10);
-    if (*end || ranks < 1)
-        return FAIL(ST_USAGE, "--ranks: expected a number of at least 1, got \"%s\"", asked->ranks);
-    double load = strtod(asked->load, &end);
-    if (*end || !(load >= 0.0))
+    bench_how how = {.live = asked->live};
+    TRY(verb_number("--ranks", asked->ranks, 1, INT32_MAX, &how.ranks));
+    TRY(verb_number("--settle", asked->settle, 1, 1000, &how.settle));
+    how.load = strtod(asked->load, &end);
+    if (*end || !(how.load >= 0.0))
         return FAIL(ST_USAGE,
                     "--load: expected the busiest expert's load over the mean, got \"%s\"",
                     asked->load);
@@ -158,7 +156,7 @@ static status steps(const conf *options, const request *asked)
     if (strcmp(asked->what, "memory") == 0)
         return count == 1 ? bench_device_memory(options, depths[0], stdout)
                           : FAIL(ST_USAGE, "bench memory takes a single depth: --layers N");
-    return bench_steps(options, depths, count, ranks, load, asked->live, stdout);
+    return bench_steps(options, depths, count, &how, stdout);
 }
 
 status verb_bench(int argc, char **argv)

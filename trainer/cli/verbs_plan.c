@@ -179,7 +179,8 @@ static status plan_layout(const conf *options, const request *asked, const model
         .conf = options, .layout = &ranks, .dims = dims, .params = registry, .device = &on};
     if (!asked->sweep)
         TRY(layout_print(&in, true, stdout, NULL));
-    return plan_cost(&in, asked, speeds);
+    const rates shipped = rates_of(on.name);
+    return plan_cost(&in, asked, asked->measured ? speeds : &shipped);
 }
 
 static status plan_memory(const conf *options, const request *asked, const model_dims *dims)

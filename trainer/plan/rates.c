@@ -10,6 +10,7 @@
 #include "common/conf/yaml.h"
 
 static const double GIB = 1073741824.0;
+static const double H100_COPY = 3.0e12; /* bytes/s */
 
 /* The shipped rates: rounded figures that others have measured at the shapes nearest to those of a
  * step. Where two sources differ, it is the lower figure. time.md has the sources in full. */
@@ -58,6 +59,20 @@ rates rates_h200(void)
         speeds.of[k] = keys[k].h200 * keys[k].unit;
         speeds.kind[k] = keys[k].kind;
         speeds.from[k] = keys[k].from;
+    }
+    return speeds;
+}
+
+rates rates_of(const char *gpu)
+{
+    rates speeds = rates_h200();
+    if (strstr(gpu, "H100")) {
+        speeds.of[RATE_COPY] = H100_COPY;
+        speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
+        snprintf(speeds.source, sizeof speeds.source,
+                 "shipped for the H200, whose chip the H100 has; copy is the H100's own");
+    } else if (!strstr(gpu, "H200")) {
+        snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
     }
     return speeds;
 }

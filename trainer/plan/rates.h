@@ -42,6 +42,10 @@ double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 
 
 /* The rates of an H200: copy was measured on one, the others are published by others. */
 rates rates_h200(void);
+/* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the
+ * same chip as the H200 with slower memory; any other GPU gets the H200's rates, and `source` says
+ * so. */
+rates rates_of(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
  * source. Keys that it lacks stay as in rates_h200. ST_CONFIG names the line that is wrong. */
 WARN_UNUSED status rates_read(const char *path, rates *out);

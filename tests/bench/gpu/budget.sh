@@ -58,7 +58,7 @@ summarise() { # STATE
         for stage in "${plan_stages[@]}"; do
             file=$(find "$out" -name "*_$stage.txt" -newer "$out/began" -print -quit)
             [ -n "$file" ] || continue
-            grep -hE '^(versions|smoke|with|goal|projected|held|measured less|failed|again alone|difference|memory: all|ratio|gradients|ended|process)[: ]' \
+            grep -hE '^(versions|smoke|with|goal|projected|check|measured less|failed|again alone|difference|memory: all|ratio|gradients|ended|process)[: ]' \
                 "$file" | sed "s/^\($stage: \)\?/$stage: /" | head -14
             needs_no_gpu "$stage" || grep -h '^card: ' "$file" | tail -1 | sed "s/^/$stage: /"
         done

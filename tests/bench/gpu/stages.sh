@@ -140,7 +140,7 @@ bench() { # STEPS GOALS ARGS.. LAYERS ROWS SEQ_LEN
     from=$(card_now)
     echo "-- ${size[0]} layers, ${size[1]} rows of ${size[2]} tokens ${args[*]}"
     "$trainer" bench step $full $mode --memory.limit $card_share --layers "${size[0]}" --training.local_batch_size "${size[1]}" \
-        --training.global_batch_size "${size[1]}" --training.seq_len "${size[2]}" --training.steps "$steps" --ranks 8 \
+        --training.global_batch_size "${size[1]}" --training.seq_len "${size[2]}" --training.steps "$steps" --ranks 8 --settle 12 \
         "${args[@]}" 2>&1 | tee "$log"
     code=${PIPESTATUS[0]}
     card_line $((from + 1))
@@ -207,7 +207,7 @@ replayed() { # STEPS ARGS.. LAYERS ROWS SEQ_LEN
     local steps=$1 size=("${@: -3}") from
     from=$(card_now)
     "$trainer" bench step $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
-        --training.local_batch_size "${size[1]}" --training.global_batch_size $((8 * size[1])) --training.steps "$steps" --load 3 \
+        --training.local_batch_size "${size[1]}" --training.global_batch_size $((8 * size[1])) --training.steps "$steps" --load 3 --settle 12 \
         --comm.engine replay --parallelism.world_size 8 "${@:2:$#-4}"
     local code=$?
     card_line $((from + 1))
@@ -249,7 +249,7 @@ live() { # MODEL SEQ_LEN COMMAND..
     feeder=$!
     "$trainer" bench step $model $mode --memory.limit $card_share --layers "$layers" --live --prepd.endpoint "ipc://$build/feed.sock" \
         --training.seq_len "$length" --training.local_batch_size "$rows_a_step" \
-        --training.global_batch_size "$rows_a_step" --training.steps 60 --ranks 8 --load 3
+        --training.global_batch_size "$rows_a_step" --training.steps 60 --ranks 8 --load 3 --settle 12
     status=$?
     kill $feeder 2>/dev/null
     wait $feeder

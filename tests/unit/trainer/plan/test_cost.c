@@ -493,6 +493,18 @@ static void test_rates__file_and_back(void **state)
     harness_remove(&folder);
 }
 
+static void test_rates__are_those_of_the_card(void **state)
+{
+    (void)state;
+    const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
+                b200 = rates_of("NVIDIA B200");
+    expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
+    expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
+    expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
+    assert_string_equal(h200.source, rates_h200().source);
+    assert_non_null(strstr(b200.source, "none for NVIDIA B200"));
+}
+
 static void test_cost__a_short_part_is_not_called_nothing(void **state)
 {
     (void)state;
@@ -571,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_cost__experts_cross_by_their_own_adapter),
         cmocka_unit_test(test_rates__built_in_rates_name_their_source),
         cmocka_unit_test(test_rates__file_and_back),
+        cmocka_unit_test(test_rates__are_those_of_the_card),
         cmocka_unit_test(test_sweep__fastest_that_fits_first),
     };
     return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
