@@ -139,6 +139,7 @@ static status socket_new(wire *context, const char *name, const endpoint *addres
     socket->wire = context;
     socket->is_router = is_router;
     socket->is_ipc = address->is_ipc;
+    socket->user = (int64_t)geteuid();
     socket->socket = zmq_socket(context->context, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
     if (!socket->socket) {
         st = wire_zmq_failed("making a socket for", name);

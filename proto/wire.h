@@ -175,7 +175,8 @@ WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
  * keeps its parts. ST_TIMEOUT: the peer has not taken what was sent before (wire_limits.unsent); it
  * may later. ST_UNAVAILABLE: it cannot be reached. */
 WARN_UNUSED status wire_send(wire_socket *socket, const wire_peer *to, wire_msg *message);
-/* Receives a message. ST_TIMEOUT after timeout_ms (0 does not wait, -1 waits for ever).
+/* Receives a message. ST_TIMEOUT after timeout_ms (0 does not wait and notes nothing, -1 waits for
+ * ever).
  *
  * from gets the peer; it may be NULL for a DEALER. ST_PROTOCOL, with from set: a ROUTER got a
  * message of impossible form, or from a peer that chose its own routing id; it is dropped whole. A

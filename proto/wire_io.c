@@ -112,14 +112,15 @@ static status take_id(zmq_msg_t *part, wire_peer *out)
  * connection was accepted: Peer-Address is NAME:UID:GID:PID. -1 if it was not told. */
 static int64_t user_of(const char *address)
 {
-    unsigned user, group;
-    int pid, colons = 0;
+    int colons = 0;
     size_t at = address ? strlen(address) : 0;
     while (at > 0 && colons < 3)
         colons += address[--at] == ':';
-    return colons == 3 && sscanf(address + at, ":%u:%u:%d", &user, &group, &pid) == 3
-               ? (int64_t)user
-               : -1;
+    if (colons < 3 || address[at + 1] < '0' || address[at + 1] > '9')
+        return -1;
+    char *end;
+    const unsigned long user = strtoul(address + at + 1, &end, 10);
+    return *end == ':' ? (int64_t)user : -1;
 }
 
 /* Notes what the peer may ask for. The metadata of any part of its message says who it is. */
@@ -135,7 +136,7 @@ static void take_roles(const wire_socket *socket, const zmq_msg_t *part, wire_pe
         return;
     }
     const int64_t user = user_of(zmq_msg_gets(part, "Peer-Address"));
-    if (user == 0 || user == (int64_t)geteuid())
+    if (user == 0 || user == socket->user)
         peer->roles |= WIRE_CONTROL | WIRE_STATUS;
 }
 
@@ -218,6 +219,8 @@ status wire_recv(wire_socket *socket, int timeout_ms, wire_peer *from, wire_msg 
         if (socket->lost || socket->refused)
             return explain_gone(socket);
         long wait_ms = left_ms(deadline);
+        if (timeout_ms == 0)
+            return ST_TIMEOUT; /* without a note: the daemon asks so several times in a turn */
         if (wait_ms == 0)
             return FAIL(ST_TIMEOUT, "nothing came from %s for %.1f s", socket->name,
                         timeout_ms / 1e3);

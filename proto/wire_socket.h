@@ -21,11 +21,12 @@ struct wire_socket {
     wire_guard *guard; /* bound tcp socket with limits; NULL for any other */
     bool is_router;
     bool is_ipc;
-    bool greeted;     /* the ZeroMQ handshake has succeeded once */
-    bool lost;        /* and the connection has ended since; a new one would be a stranger there */
-    int cut;          /* connections that ended within the handshake */
-    bool expected;    /* wire_expect: such an end is no refusal */
-    bool refused;     /* the other side demands keys that we do not have, or does not know ours */
+    int64_t user;  /* who runs this process; over ipc, that user's own processes may command it */
+    bool greeted;  /* the ZeroMQ handshake has succeeded once */
+    bool lost;     /* and the connection has ended since; a new one would be a stranger there */
+    int cut;       /* connections that ended within the handshake */
+    bool expected; /* wire_expect: such an end is no refusal */
+    bool refused;  /* the other side demands keys that we do not have, or does not know ours */
     char *bound_path; /* ipc file to remove */
     char *name;       /* endpoint, for errors */
 };
