@@ -180,9 +180,10 @@ static status audit_row(dispatch *state, lease *leased, const worker_seat *worke
     return keep_made(leased, worker, made);
 }
 
-status audit_made(dispatch *state, lease *leased, const worker_seat *worker, wire_msg *message)
+/* Takes the row out of a worker's message and adds its tag. */
+static status take_tagged(const lease *leased, wire_msg *message, wire_msg **out)
 {
-    wire_msg *made = NULL, *good;
+    wire_msg *made = NULL;
     TRY(wire_msg_new(&made));
     status st = wire_msg_move(made, message);
     if (st == ST_OK)
@@ -191,7 +192,20 @@ status audit_made(dispatch *state, lease *leased, const worker_seat *worker, wir
         wire_msg_free(&made);
         return st;
     }
-    TRY(audit_row(state, leased, worker, made, &good));
+    *out = made;
+    return ST_OK;
+}
+
+status audit_made(dispatch *state, lease *leased, const worker_seat *worker, wire_msg *message)
+{
+    wire_msg *made = NULL, *good = NULL;
+    status st = take_tagged(leased, message, &made);
+    if (st == ST_OK)
+        st = audit_row(state, leased, worker, made, &good);
+    if (st != ST_OK) {
+        lease_book_return(&state->book, leased); /* the daemon ends, and frees the book */
+        return st;
+    }
     if (good)
         consumer_take_row(state, leased->owner, leased, good);
     else

@@ -10,7 +10,7 @@ static const int64_t FIRST_HOLD_NS = 1000000000, LONGEST_HOLD_NS = 60000000000;
 
 static breacher *find_breacher(const breaches *list, const char *host)
 {
-    for (int i = 0; i < BREACHERS; i++)
+    for (int i = 0; i < list->used; i++)
         if (list->of[i].n_breaches > 0 && strcmp(list->of[i].host, host) == 0)
             return (breacher *)&list->of[i];
     return NULL;
@@ -26,6 +26,8 @@ static breacher *place_for(breaches *list, const char *host)
         if (peer->n_breaches == 0)
             break;
     }
+    if (least - list->of >= list->used)
+        list->used = (int)(least - list->of) + 1;
     *least = (breacher){0};
     snprintf(least->host, sizeof least->host, "%s", host);
     return least;

@@ -25,6 +25,7 @@ typedef struct breacher {
 /* It starts as zeros. If all places are taken, the entry whose hold ends first is replaced. */
 typedef struct breaches {
     breacher of[BREACHERS];
+    int used; /* the places from here on were never taken */
 } breaches;
 
 void breach_note(breaches *breaches, const char *host, int64_t now_ns);

@@ -231,7 +231,7 @@ failed:
     return st;
 }
 
-status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out)
+status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out, planned_row *out_row)
 {
     uint64_t number;
     planned_row placed;
@@ -264,6 +264,7 @@ status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out)
     consumer->credit -= consumer->need;
     consumer->reserved += consumer->need;
     consumer->need = 0;
+    *out_row = placed;
     consumer->next_row = (*out)->after = row_after(consumer, number);
     return ST_OK;
 }

@@ -372,7 +372,8 @@ int64_t consumer_row_bytes(const conf *options);
 consumer_seat *consumer_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
 void consumer_free(consumer_seat *consumer);
 /* The consumer's next row as a lease; *out is NULL if its credit or its plan allow none now. */
-WARN_UNUSED status consumer_produce(dispatch *dispatch, consumer_seat *consumer, lease **out);
+WARN_UNUSED status consumer_produce(dispatch *dispatch, consumer_seat *consumer, lease **out,
+                                    planned_row *out_row);
 void consumers_still_here(dispatch *dispatch, int64_t now);
 void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could not take before */
 /* The row of this lease is good. Takes the lease and the message, which has its tag. */
@@ -506,10 +507,11 @@ void seats_check_time(dispatch *dispatch, int64_t now); /* finds workers that ha
 void seats_schedule(dispatch *dispatch);                /* gives work to idle workers */
 
 /* payload.c */
-/* Writes a lease as JSON: *out [*out_size], on the heap. `ship` receives the bytes of the lease's
- * files; NULL if the worker finds them itself. */
-WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, bool press, wire_msg *ship,
-                                 char **out, size_t *out_size);
+/* Writes a lease as JSON: *out [*out_size], on the heap. row: the documents of a LEASE_ROW. `ship`
+ * receives the bytes of the lease's files; NULL if the worker finds them itself. What is needed
+ * meanwhile is added to the scratch memory. */
+WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, const planned_row *row,
+                                 bool press, wire_msg *ship, char **out, size_t *out_size);
 /* Writes the cursor of a consumer that has consumed this row and continues with row `next`. */
 WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next,
                                   char **out);
@@ -522,8 +524,10 @@ WARN_UNUSED status payload_references(const source *source, const planned_row *r
                                       json_writer *writer);
 
 /* tags.c */
-/* Makes the tag of a row that this worker is going to make: lease->tag. */
-WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const worker_seat *worker);
+/* Makes the tag of a row that this worker is going to make: lease->tag. The row has these
+ * documents. */
+WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const planned_row *row,
+                            const worker_seat *worker);
 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);

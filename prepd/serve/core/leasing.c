@@ -65,8 +65,8 @@ static bool claims_pile_up(const dispatch *state)
 }
 
 /* Makes a new lease, in turn from every index that is being built and every consumer with credit.
- * *out is NULL if there is nothing to do. */
-static status produce(dispatch *state, lease **out)
+ * *out is NULL if there is nothing to do. Of a row, *out_row says the documents. */
+static status produce(dispatch *state, lease **out, planned_row *out_row)
 {
     const uint32_t count = 2 + (uint32_t)state->n_consumers;
     const bool piled = claims_pile_up(state);
@@ -82,7 +82,7 @@ static status produce(dispatch *state, lease **out)
         for (uint32_t k = 2; consumer && k < place; k++)
             consumer = consumer->next;
         if (consumer)
-            TRY(consumer_produce(state, consumer, out));
+            TRY(consumer_produce(state, consumer, out, out_row));
     }
     return ST_OK;
 }
@@ -126,6 +126,26 @@ static bool may_be_tried(const void *user, const lease *leased)
     return !index_build_waits(leased);
 }
 
+/* Finds what a worker does next: a lost lease, or else a new one. *out is NULL if there is nothing.
+ * A row is planned once here, for its tag and for what the worker is told. */
+static status next_lease(dispatch *state, const worker_seat *worker, lease **out,
+                         planned_row *out_row)
+{
+    const claim_asker asker = {state, worker};
+    arena_reset(&state->scratch);
+    *out = lease_book_take_if(&state->book, worker->fresh, may_take, &asker);
+    if (!*out)
+        return state->draining ? ST_OK : produce(state, out, out_row);
+    if ((*out)->kind != LEASE_ROW)
+        return ST_OK;
+    const consumer_seat *consumer = (*out)->owner;
+    const status st =
+        plan_row(consumer->plan, consumer->from, (*out)->row, &state->scratch, out_row);
+    if (st != ST_OK)
+        lease_book_return(&state->book, *out);
+    return st;
+}
+
 /* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.
  */
 static bool give_work(dispatch *state, worker_seat *worker)
@@ -134,22 +154,21 @@ static bool give_work(dispatch *state, worker_seat *worker)
     size_t size;
     bool any_out = false;
     wire_msg *files = NULL;
+    lease *leased;
+    planned_row placed = {0};
     for (const worker_seat *other = state->seats; other && !any_out; other = other->next)
         any_out = other->work != NULL;
-    const claim_asker asker = {state, worker};
-    lease *leased = lease_book_take_if(&state->book, worker->fresh, may_take, &asker);
-    if (!leased && (state->draining || produce(state, &leased) != ST_OK)) {
-        if (!state->draining)
-            dispatch_fail(state, status_last()->code);
+    if (next_lease(state, worker, &leased, &placed) != ST_OK) {
+        dispatch_fail(state, status_last()->code);
         return false;
     }
     if (!leased)
         return false;
     const bool whole_row = leased->kind == LEASE_ROW && lease_solo_item(leased) == LEASE_NO_ITEM;
     if ((worker->ship && wire_msg_new(&files) != ST_OK) ||
-        (whole_row && tag_make(state, leased, worker) != ST_OK) ||
-        payload_lease(state, leased, press_row(state, worker, leased), files, &json, &size) !=
-            ST_OK) {
+        (whole_row && tag_make(state, leased, &placed, worker) != ST_OK) ||
+        payload_lease(state, leased, &placed, press_row(state, worker, leased), files, &json,
+                      &size) != ST_OK) {
         wire_msg_free(&files);
         lease_book_return(&state->book, leased);
         dispatch_fail(state, status_last()->code);

@@ -535,43 +535,40 @@ static status put_alone(const consumer_seat *consumer, const planned_row *placed
     return ST_OK;
 }
 
-static status put_row(const lease *leased, int64_t solo, arena *memory, wire_msg *ship,
-                      json_writer *writer)
+static status put_row(const lease *leased, const planned_row *placed, int64_t solo, arena *memory,
+                      wire_msg *ship, json_writer *writer)
 {
-    consumer_seat *consumer = leased->owner;
-    source *section = consumer->src;
-    planned_row placed;
+    const consumer_seat *consumer = leased->owner;
+    const source *section = consumer->src;
     file_set files = {0};
     int64_t most = 0;
-    TRY(plan_row(consumer->plan, consumer->from, leased->row, memory, &placed));
-    for (int64_t i = 0; i < placed.n_docs; i++)
-        most += placed.docs[i].n_images;
+    for (int64_t i = 0; i < placed->n_docs; i++)
+        most += placed->docs[i].n_images;
     TRY(arena_calloc(memory, (size_t)most + 1, sizeof(*files.image), (void **)&files.image));
     json_put_key_cstr(writer, "stream", section->name);
     json_put_key_cstr(writer, "root", section->data->adapter->root(section->data));
     json_put_key_int(writer, "row", (int64_t)leased->row);
     json_begin_key_array(writer, "docs");
-    TRY(solo == LEASE_NO_ITEM ? put_docs(consumer, &placed, &files, memory, writer)
-                              : put_alone(consumer, &placed, solo, &files, memory, writer));
+    TRY(solo == LEASE_NO_ITEM ? put_docs(consumer, placed, &files, memory, writer)
+                              : put_alone(consumer, placed, solo, &files, memory, writer));
     json_end_array(writer);
     return put_files(section, &files, memory, ship, writer);
 }
 
-status payload_lease(dispatch *state, lease *leased, bool press, wire_msg *ship, char **out,
-                     size_t *out_size)
+status payload_lease(dispatch *state, lease *leased, const planned_row *placed, bool press,
+                     wire_msg *ship, char **out, size_t *out_size)
 {
     static const char *const kinds[] = {"row", "images", "texts"};
     json_writer writer;
     status st = ST_OK;
     int64_t solo = lease_solo_item(leased);
     arena *memory = &state->scratch;
-    arena_reset(memory);
     json_writer_init(&writer);
     json_begin_object(&writer);
     json_put_key_cstr(&writer, "kind", kinds[leased->kind]);
     if (leased->kind == LEASE_ROW) {
         json_put_key_bool(&writer, "press", press);
-        TRY_OR(done, put_row(leased, solo, memory, ship, &writer));
+        TRY_OR(done, put_row(leased, placed, solo, memory, ship, &writer));
     } else {
         source *section = leased->owner;
         json_put_key_cstr(&writer, "stream", section->name);

@@ -19,9 +19,9 @@ static int64_t rows_needed(const consumer_seat *consumer)
 /* Makes room for one more: forgets old rows if that gives much, or takes more memory. */
 static status make_room(consumer_seat *consumer)
 {
-    const int64_t needed = rows_needed(consumer), old = consumer->n_made - needed;
     if (consumer->n_made < consumer->made_capacity)
         return ST_OK;
+    const int64_t needed = rows_needed(consumer), old = consumer->n_made - needed;
     if (2 * old > consumer->n_made) {
         memmove(consumer->made, consumer->made + old, (size_t)needed * sizeof(*consumer->made));
         consumer->n_made = needed;

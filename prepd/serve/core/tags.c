@@ -113,27 +113,24 @@ static status put_texts(consumer_seat *consumer, const planned_row *placed, uint
     return payload_references(consumer->src, placed, writer);
 }
 
-status tag_make(dispatch *state, lease *leased, const worker_seat *worker)
+status tag_make(dispatch *state, lease *leased, const planned_row *placed,
+                const worker_seat *worker)
 {
     consumer_seat *consumer = leased->owner;
-    arena *memory = &state->scratch;
-    planned_row placed;
     json_writer writer;
     char *text = NULL;
     size_t size;
-    arena_reset(memory);
-    TRY(plan_row(consumer->plan, consumer->from, leased->row, memory, &placed));
     json_writer_init(&writer);
     json_begin_object(&writer);
     json_put_key_int(&writer, "row", (int64_t)leased->row);
     put_worker(worker, &writer);
-    put_numbers(consumer, &placed, "ids", doc_id, false, &writer);
-    put_numbers(consumer, &placed, "parts", doc_part, false, &writer);
-    put_numbers(consumer, &placed, "prefixes", doc_prefix, false, &writer);
-    put_numbers(consumer, &placed, "lengths", doc_length, false, &writer);
-    put_numbers(consumer, &placed, "targets", doc_targets, true, &writer);
-    put_grids(&placed, &writer);
-    status st = put_texts(consumer, &placed, leased->after, memory, &writer);
+    put_numbers(consumer, placed, "ids", doc_id, false, &writer);
+    put_numbers(consumer, placed, "parts", doc_part, false, &writer);
+    put_numbers(consumer, placed, "prefixes", doc_prefix, false, &writer);
+    put_numbers(consumer, placed, "lengths", doc_length, false, &writer);
+    put_numbers(consumer, placed, "targets", doc_targets, true, &writer);
+    put_grids(placed, &writer);
+    status st = put_texts(consumer, placed, leased->after, &state->scratch, &writer);
     json_end_object(&writer);
     if (st == ST_OK)
         st = json_writer_take(&writer, &text, &size);
@@ -142,7 +139,7 @@ status tag_make(dispatch *state, lease *leased, const worker_seat *worker)
     free(leased->tag);
     leased->tag = text;
     leased->by = worker->number;
-    const uint64_t mark = bad_mark(consumer, &placed);
+    const uint64_t mark = bad_mark(consumer, placed);
     if (mark != leased->bad_mark)
         lease_forget_audit(leased); /* what was made of it before is another row now */
     leased->bad_mark = mark;

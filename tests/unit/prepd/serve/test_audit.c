@@ -79,8 +79,18 @@ static void tear_down(scene *all)
     lease_book_forget(&all->state.book, NULL);
 }
 
+/* The linker gives every call of calloc to this one (--wrap). */
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+static size_t refused_size; /* of the objects that get no memory; 0: none */
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return size == refused_size ? NULL : __real_calloc(count, size);
+}
+
 /* Worker `number` makes the row with a digest that begins with this byte. */
-static void make(scene *all, uint64_t number, uint8_t digest)
+static status try_make(scene *all, uint64_t number, uint8_t digest)
 {
     const frame head = {.kind = KIND_ROW, .row = ROW, .digest = {{digest}}};
     uint8_t bytes[FRAME_BYTES];
@@ -92,8 +102,15 @@ static void make(scene *all, uint64_t number, uint8_t digest)
     free(all->work->tag);
     all->work->tag = strdup("{}");
     all->work->by = number;
-    assert_ok(audit_made(&all->state, all->work, seat_of_number(&all->state, number), message));
+    const status st =
+        audit_made(&all->state, all->work, seat_of_number(&all->state, number), message);
     wire_msg_free(&message);
+    return st;
+}
+
+static void make(scene *all, uint64_t number, uint8_t digest)
+{
+    assert_ok(try_make(all, number, digest));
 }
 
 /* Takes the row from the book for another worker to make. */
@@ -162,6 +179,21 @@ static void test_audit__three_that_differ_blame_nobody(void **state)
     make(&all, 2, OTHER);
     assert_int_equal(all.sent, OTHER);
     assert_int_equal(all.state.n_seats, 3);
+    tear_down(&all);
+}
+
+/* A row that cannot be kept for want of memory leaves its lease in the book, which the daemon frees
+ * when it ends. */
+static void test_audit__no_memory_loses_no_lease(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 3);
+    refused_size = sizeof(row_audit);
+    assert_fails(ST_NO_MEMORY, try_make(&all, 1, GOOD), "no memory to audit a row");
+    refused_size = 0;
+    assert_ptr_equal(all.state.book.lost, all.work);
+    assert_int_equal(all.sent, 0);
     tear_down(&all);
 }
 
@@ -402,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_audit__two_alike_are_sent_once),
         cmocka_unit_test(test_audit__a_third_decides),
         cmocka_unit_test(test_audit__three_that_differ_blame_nobody),
+        cmocka_unit_test(test_audit__no_memory_loses_no_lease),
         cmocka_unit_test(test_audit__one_worker_is_not_waited_for),
         cmocka_unit_test(test_audit__starts_a_worker_to_decide),
         cmocka_unit_test(test_audit__the_third_stays_until_all_is_decided),

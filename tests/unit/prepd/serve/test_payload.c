@@ -164,13 +164,24 @@ static void tear_down(scene *all)
     arena_done(&all->state.scratch);
 }
 
+/* The documents of the leased row, in the scratch memory. */
+static planned_row row_of(scene *all)
+{
+    planned_row placed;
+    arena_reset(&all->state.scratch);
+    assert_ok(
+        plan_row(all->plan, all->consumer->from, all->lease->row, &all->state.scratch, &placed));
+    return placed;
+}
+
 /* Writes the lease; returns the list of its documents. */
 static const json_value *docs_of(scene *all)
 {
     char *text;
     size_t size;
+    const planned_row placed = row_of(all);
     json_free(&all->said);
-    assert_ok(payload_lease(&all->state, all->lease, false, NULL, &text, &size));
+    assert_ok(payload_lease(&all->state, all->lease, &placed, false, NULL, &text, &size));
     assert_ok(json_parse(text, size, "the lease", &all->said));
     free(text);
     return json_find(all->said, "docs");
@@ -190,8 +201,9 @@ static bool says(const json_value *docs, size_t doc, const char *key)
 static json_value *tag_of(scene *all)
 {
     const worker_seat worker = {.number = 5, .pid = 7, .host = "there"};
+    const planned_row placed = row_of(all);
     json_value *tag = NULL;
-    assert_ok(tag_make(&all->state, all->lease, &worker));
+    assert_ok(tag_make(&all->state, all->lease, &placed, &worker));
     assert_int_equal(all->lease->by, 5);
     assert_ok(json_parse(all->lease->tag, strlen(all->lease->tag), "tag", &tag));
     assert_string_equal(json_text(json_find(tag, "worker"), ""), "7 on there");
