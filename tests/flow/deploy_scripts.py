@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from prepd_flow import BIN, LIMIT_S, check, main, wait_for
+from prepd_flow import BIN, LIMIT_S, check, main, run, wait_for
 from terminal import Terminal
 
 SOURCE = os.path.abspath(os.environ.get("TESSERA_SOURCE", "."))
@@ -330,14 +330,17 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
 
 
 def several_nodes_are_told_the_first(place, script, config):
-    """prepd listens on all addresses and ranks connect to its node; an endpoint that only one node can reach is
-    refused."""
+    """prepd listens on all addresses, and ranks connect to its node with a key for rows alone; an endpoint that only one
+    node can reach is refused."""
     env = {"TESSERA_BIN": place.file("bin"), "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURMD_NODENAME": "node7"}
     keys = ["--prepd.keys", place.file("keys")]
-    for words, lack in ((keys, "ipc://"), (["--prepd.endpoint", "tcp://127.0.0.1:5555", *keys], "127.0.0.1"),
-                        (["--prepd.endpoint", "tcp://0.0.0.0:5555"], "prepd.keys is not set")):
+    run("keygen", "--out", place.file("keys"))
+    for words, lack in ((["--prepd.endpoint", "tcp://127.0.0.1:5555", *keys], "127.0.0.1"),
+                        (["--prepd.endpoint", "tcp://0.0.0.0:5555"], "prepd.keys is not set"),
+                        (["--prepd.endpoint", "tcp://0.0.0.0:5555", *keys], "the ranks have no key")):
         said = place.run("bash", script, config, *words, code=78, **env)
         check(lack in said and "keygen" in said and place.said() == [], said)
+    run("keygen", "--out", place.file("keys"), "--client", "ranks", "--roles", "rows")
     place.program("path/srun", f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done; exit 3")
     for endpoint, there in (("0.0.0.0:5557", " --prepd.endpoint tcp://node7:5557"), ("data9:5557", "")):
         words = ["--prepd.endpoint", "tcp://" + endpoint, *keys]
@@ -345,7 +348,22 @@ def several_nodes_are_told_the_first(place, script, config):
         said = place.said()
         check("prepd serve -c " + " ".join([config, *words, "--shared"]) in said, said)
         ranks, = [line for line in said if line.startswith("srun")]
-        check(ranks.endswith(f"train -c {config} {' '.join(words)} --shared{there}"), ranks)
+        check(ranks.endswith(f"train -c {config} {' '.join(words)} --shared --prepd.keys {place.file('keys/ranks')}{there}"), ranks)
+    with open(place.file("keys/allowed")) as allowed:
+        check(sum(line.split()[1:] == ["ranks", "rows"] for line in allowed) == 1, "the ranks' key may do more than take rows")
+
+
+def several_nodes_have_a_prepd_each(place, script, config):
+    """With ipc, srun starts one on every node, and the ranks find it at a path that no other node sees."""
+    env = {"TESSERA_BIN": place.file("bin"), "SLURM_JOB_ID": "17", "SLURM_NNODES": "3", "SLURMD_NODENAME": "node7"}
+    place.program("path/srun", 'case "$*" in *" serve "*) shift 8; exec "$@" ;; esac\n'
+                  f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done; exit 3")
+    place.run("bash", script, config, code=3, **env)
+    said, there = place.said(), f"-c {config} --shared --prepd.endpoint ipc:///tmp/tessera-job-17.sock"
+    check(f"prepd serve {there}" in said, said)
+    check(f"srun --overlap --ntasks 3 --ntasks-per-node 1 --cpu-bind none --kill-on-bad-exit=0 {place.file('bin/prepd')} serve {there}"
+          in said, said)
+    check(f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train {there}" in said, said)
 
 
 def the_slurm_script_starts_prepd_unless_a_recording_is_read():
@@ -373,6 +391,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
             check([line for line in said if line.startswith("srun")] ==
                   [f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train -c {' '.join(words)} --shared"], said)
         several_nodes_are_told_the_first(place, script, plain)
+        several_nodes_have_a_prepd_each(place, script, plain)
         said = place.run("bash", script, plain, "--feed.reply", "a.rec", code=64, TESSERA_BIN=place.file("bin"))
         check("feed.reply" in said and place.said() == [], said)
 
