@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from prepd_flow import SANITIZED, Daemon, Folder, check, main, run
+from prepd_flow import BIN, SANITIZED, SOURCE, Daemon, Folder, check, main, run
 from train_flow import SHORT, facts, options, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
@@ -288,5 +288,12 @@ def one_rank_is_replayed():
         check("collectives replayed: step" in said and "optimiser over 8 ranks" in said, said)
 
 
+def figures_of_many_daemons_are_computed():
+    """Those on prepd/many-daemons.md are what the reports and trainer plan give today."""
+    p = subprocess.run([os.path.join(SOURCE, "tests/bench/prepd/supply"), "--check", "--build", os.path.dirname(os.path.dirname(BIN))],
+                       capture_output=True, text=True)
+    check(p.returncode == 0, p.stdout + p.stderr)
+
+
 main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_page, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings,
-     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for)
+     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for, figures_of_many_daemons_are_computed)
