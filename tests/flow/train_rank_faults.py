@@ -23,7 +23,7 @@ SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts are exchanged through windows of the ranks' memory
 BEAT_S = 1.0  # the longest time between two signs of life of a rank
-WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
+WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|all to all|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
 
 
 def read(path):
