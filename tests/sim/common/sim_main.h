@@ -1,13 +1,18 @@
 /* sim_main.h: the command line that simulators have in common.
  *
- *   PROGRAM --schedules N --seed S [--trace]
+ *   PROGRAM --schedules N --seed S [--hours H] [--jobs J] [--stop] [--trace]
  *
- * Plays the schedules of the seeds S, S+1 .. S+N-1. A seed that breaks an invariant prints one line
- * with the command that plays it again in words. The last two lines are a hash of all events and
+ * Plays the schedules of the seeds S, S+1 .. S+N-1, in J processes. With --hours it begins none
+ * once that time is over, and without --schedules there is no other end. A seed that breaks an
+ * invariant, that ends its process or that does not come to an end prints one line with the command
+ * that plays it again in words; with --stop it is the last one. A run of more than a minute says on
+ * stderr how far it is. The last two lines are a hash of all events, the same for any J, and
  *
  *   N schedules, M events, K violations */
 #ifndef TESSERA_TESTS_SIM_COMMON_SIM_MAIN_H
 #define TESSERA_TESTS_SIM_COMMON_SIM_MAIN_H
+
+#include <stdbool.h>
 
 #include "tests/sim/common/sim_log.h"
 
@@ -21,7 +26,16 @@ typedef struct sim_played {
 /* Plays the schedule of a seed. trace: where its story goes; NULL: nowhere. */
 typedef sim_played (*sim_play)(uint64_t seed, FILE *trace);
 
+/* A simulator. */
+typedef struct sim_program {
+    sim_play play;
+    uint64_t *counters; /* [n_counters] to which `play` adds; all processes' are summed up in it */
+    size_t n_counters;
+} sim_program;
+
 /* Returns the exit code of main: 0, 1 if an invariant was broken, 64 for a wrong command line. */
 int sim_main(int argc, char **argv, sim_play play);
+/* The same for a simulator that counts what it plays. */
+int sim_main_counting(int argc, char **argv, const sim_program *program);
 
 #endif

@@ -164,7 +164,7 @@ sim_played play_schedule(uint64_t seed, FILE *trace, sim_stats *stats)
     begin(&sim);
     go_through(&sim);
     stats->schedules++;
-    stats->virtual_ns += sim.now_ns;
+    stats->virtual_ns += (uint64_t)sim.now_ns;
     take_apart(&sim);
     check_memory_is_back(&sim, blocks);
     sim_played played = {.events = stats->events - before, .hash = sim.log.hash};

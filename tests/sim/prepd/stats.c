@@ -4,7 +4,7 @@
 const char *const phase_words[N_PHASES] = {"greeting", "index", "lease",
                                            "delivery", "drain", "idle"};
 
-void stats_print(const sim_stats *of, FILE *to)
+void stats_print(const sim_stats *of, double cpu_s, FILE *to)
 {
     const double count = of->schedules > 0 ? (double)of->schedules : 1;
     fprintf(
@@ -19,10 +19,10 @@ void stats_print(const sim_stats *of, FILE *to)
         "%.0f events a second of CPU; bad samples in rows %llu; rows with lies %llu, refused %llu; "
         "false records told %llu; "
         "good samples called bad %llu, bad ones good %llu\n",
-        (double)of->events / (of->seconds > 0 ? of->seconds : 1),
-        (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
-        (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied,
-        (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
+        (double)of->events / (cpu_s > 0 ? cpu_s : 1), (unsigned long long)of->quarantined,
+        (unsigned long long)of->rows_lied, (unsigned long long)of->rows_refused,
+        (unsigned long long)of->records_lied, (unsigned long long)of->failures_made_up,
+        (unsigned long long)of->failures_hidden);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);

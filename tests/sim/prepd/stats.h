@@ -25,10 +25,10 @@ typedef struct sim_stats {
         failures_made_up, failures_hidden, lives, quarantined;
     uint64_t fault_in[N_FAULTS][N_PHASES];
     uint64_t wrong_items[10]; /* items of each fate that ended or failed a worker */
-    int64_t virtual_ns;
-    double seconds; /* of the run */
-} sim_stats;
+    uint64_t virtual_ns;
+} sim_stats; /* of counters alone: those of several processes are summed up word by word */
 
-void stats_print(const sim_stats *stats, FILE *to);
+/* cpu_s: the seconds of CPU that it took. */
+void stats_print(const sim_stats *stats, double cpu_s, FILE *to);
 
 #endif
