@@ -27,13 +27,13 @@ static comm_kind kind_of(const char *word)
 static status read_record(const char *path, sum *out)
 {
     char word[32], type[32];
-    int size, rank, stream_number;
+    int size, rank, stream_number, captured_in;
     long long count, bytes;
     FILE *file = fopen(path, "re");
     if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "the record of NCCL's calls is missing");
-    while (fscanf(file, "%31s %d %d %d %lld %31s %lld", word, &size, &rank, &stream_number, &count,
-                  type, &bytes) == 7) {
+    while (fscanf(file, "%31s %d %d %d %lld %31s %lld %d", word, &size, &rank, &stream_number,
+                  &count, type, &bytes, &captured_in) == 8) {
         comm_kind kind = kind_of(word);
         if (kind == COMM_KINDS)
             break;

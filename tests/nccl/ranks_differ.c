@@ -5,8 +5,9 @@
  *
  * DEVICE: emulated, or shapes (trainer/device/shapes.h).
  *
- * WHAT differs: order, count, type, reduction, root, stream, message; on shapes also place (a
- * buffer that lies in no allocation); or nothing, which must succeed.
+ * WHAT differs: order, count, type, reduction, root, stream, message; on the emulated device also
+ * captured (the call of one rank is in a graph) and graph (it is in another graph); on shapes place
+ * (a buffer that lies in no allocation); or nothing, which must succeed.
  *
  * EXPECTED: words that the error must contain. */
 #include <stdio.h>
@@ -54,6 +55,30 @@ static status send_message(const table *columns, bool last, int64_t count)
     return ST_OK;
 }
 
+/* Captures the same call twice; *which of the two graphs runs. */
+static status sum_in_graph(const table *columns, int which)
+{
+    const backend_vtable *backend = columns->queue->dev->backend;
+    graph *made[2] = {NULL, NULL};
+    status st = ST_OK;
+    for (int i = 0; i < 2 && st == ST_OK; i++) {
+        TRY(backend->capture_begin(columns->queue));
+        st = sum_table(columns, COUNT, DT_F32, COMM_SUM);
+        const status ended = backend->capture_end(columns->queue, &made[i]);
+        st = st == ST_OK ? ended : st;
+    }
+    if (st == ST_OK)
+        st = backend->graph_launch(columns->queue, made[which]);
+    if (st == ST_OK)
+        st = backend->wait(columns->queue);
+    const status_note why = *status_last();
+    for (int i = 0; i < 2; i++)
+        if (made[i])
+            backend->graph_free(&made[i]);
+    status_set(&why);
+    return st;
+}
+
 static status third_call(const table *columns, const char *what, bool last)
 {
     if (strcmp(what, "order") == 0)
@@ -73,6 +98,10 @@ static status third_call(const table *columns, const char *what, bool last)
     if (strcmp(what, "place") == 0)
         return comm_broadcast(columns->group, columns->queue, at,
                               columns->memory + (last ? BYTES : 0), COUNT, DT_U8, 0);
+    if (strcmp(what, "captured") == 0)
+        return last ? sum_in_graph(columns, 0) : sum_table(columns, COUNT, DT_F32, COMM_SUM);
+    if (strcmp(what, "graph") == 0)
+        return sum_in_graph(columns, last);
     if (strcmp(what, "message") == 0)
         return send_message(columns, last, COUNT + 1);
     return send_message(columns, last, COUNT);
@@ -98,7 +127,7 @@ static status run_difference(const world *job, const char *where, const char *wh
     table columns = {0};
     void *memory = NULL;
     TRY(strcmp(where, "shapes") == 0 ? device_open(BACKEND_SHAPES, &options, &dev)
-                                     : emulated_open(0, false, &dev));
+                                     : emulated_open(0, true, &dev));
     TRY(world_attach(job, dev));
     TRY(mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &ranks));
     TRY(dev->backend->stream_new(dev, &columns.queue));

@@ -205,6 +205,44 @@ static int choose_bucket(const stager *staging, const batch_caps *counts)
     return k;
 }
 
+static int larger(int first, int second)
+{
+    return first > second ? first : second;
+}
+
+/* Whether two tokens show the same merged row. */
+static bool shows_twice(const row *packed)
+{
+    int32_t last = -1;
+    for (int64_t i = 0; i < packed->n_tokens; i++) {
+        const int32_t visual_row = packed->visual_row[i];
+        if (visual_row >= 0 && visual_row <= last)
+            return true; /* rows that only rise occur once */
+        last = visual_row > last ? visual_row : last;
+    }
+    return false;
+}
+
+batch_shape stager_shape(const stager *staging, const row *rows, int64_t n_rows)
+{
+    const batch_caps counts = batch_caps_count(rows, n_rows);
+    batch_shape shape = {.bucket = choose_bucket(staging, &counts)};
+    for (int64_t i = 0; i < n_rows; i++) {
+        shape.prefixes |= rows[i].doc_prefix != NULL;
+        shape.wide |= rows[i].n_video_patches > 0;
+        shape.shared |= shows_twice(&rows[i]);
+    }
+    return shape;
+}
+
+static batch_shape join_shapes(const batch_shape *first, const batch_shape *second)
+{
+    return (batch_shape){.bucket = larger(first->bucket, second->bucket),
+                         .prefixes = first->prefixes || second->prefixes,
+                         .wide = first->wide || second->wide,
+                         .shared = first->shared || second->shared};
+}
+
 static void put_weight(void *array, st_dtype acc, int64_t index, double weight)
 {
     if (acc == DT_F64)
@@ -424,13 +462,21 @@ static status put_view(stager *staging, st_dtype acc, const batch_caps *counts, 
 status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_rows,
                   device_batch **out)
 {
+    return stage_rows_in(staging, queue, rows, n_rows, &(batch_shape){0}, out);
+}
+
+status stage_rows_in(stager *staging, stream *queue, const row *rows, int64_t n_rows,
+                     const batch_shape *least, device_batch **out)
+{
     st_dtype acc = queue->dev->backend->acc;
     device_batch *host = &staging->host, *batch = &staging->batch;
     batch_caps counts = batch_caps_count(rows, n_rows);
     TRY(batch_caps_check(&staging->room, &counts, rows, n_rows));
-    const int bucket = choose_bucket(staging, &counts);
-    host->cap = batch_caps_seen(
-        bucket < staging->n_buckets ? &staging->bucket[bucket] : &staging->room, &batch->share);
+    const batch_shape need = stager_shape(staging, rows, n_rows);
+    const batch_shape shape = join_shapes(&need, least);
+    host->cap = batch_caps_seen(shape.bucket < staging->n_buckets ? &staging->bucket[shape.bucket]
+                                                                  : &staging->room,
+                                &batch->share);
     batch->cap = staging->mine.cap = batch_caps_shared(&host->cap, &batch->share);
     TRY(share_items(staging, rows, n_rows, batch));
     int64_t stride = staging->fixed_shapes ? host->cap.tokens : counts.tokens;
@@ -442,15 +488,11 @@ status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_row
                            .rank = batch->share.blind ? -1 : row_share_rank(&batch->share),
                            .feature_rows = batch->feature_rows,
                            .acc = acc,
-                           .kind = staging->item_kind,
-                           .distinct = true};
+                           .wide = shape.wide,
+                           .kind = staging->item_kind};
     host->cu_docs[0] = 0;
     visual.mine->cu_frames[0] = 0;
-    batch->has_prefixes = false;
-    for (int64_t i = 0; i < n_rows; i++) {
-        visual.wide |= rows[i].n_video_patches > 0;
-        batch->has_prefixes |= rows[i].doc_prefix != NULL;
-    }
+    batch->has_prefixes = shape.prefixes;
     for (int64_t i = 0; i < n_rows; i++) {
         TRY(put_text(staging, acc, &rows[i], stride, &at));
         TRY(stage_visual_row(&visual, &rows[i], at.tokens));
@@ -466,9 +508,9 @@ status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_row
     batch->frames = visual.frames;
     batch->longest = counts.longest;
     batch->frame = counts.frame;
-    batch->wide = visual.wide;
-    batch->visual_distinct = visual.distinct;
-    batch->variant = 8 * (bucket * STAGERS_MAX + staging->buffer) + 4 * batch->has_prefixes +
+    batch->wide = shape.wide;
+    batch->visual_distinct = !shape.shared;
+    batch->variant = 8 * (shape.bucket * STAGERS_MAX + staging->buffer) + 4 * batch->has_prefixes +
                      2 * batch->wide + batch->visual_distinct;
     TRY(upload_batch(staging, queue, st_dtype_size(acc)));
     *out = batch;

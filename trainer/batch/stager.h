@@ -43,6 +43,17 @@ WARN_UNUSED status stager_new_shared(stream *queue, const model_dims *dims, cons
                                      const row_share *share, stager **out);
 /* Device bytes of such a stager. */
 int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backend_vtable *backend);
+/* What selects the captured graph of a micro-batch, besides the buffer that holds it. Each part may
+ * be more than its rows need, so ranks that need different ones can all use the largest. */
+typedef struct batch_shape {
+    int bucket;    /* number of the shape bucket; that of the buffers' capacities comes last */
+    bool prefixes; /* a document may have a prefix */
+    bool wide;     /* patches are those of videos */
+    bool shared;   /* a merged row may be shown by two tokens */
+} batch_shape;
+
+/* What these rows need at least. */
+batch_shape stager_shape(const stager *staging, const row *rows, int64_t n_rows);
 /* Builds a micro-batch of these rows and queues its copy to the device on `queue`. The rows are no
  * longer needed when it returns. *out belongs to the stager and is valid until its next stage_rows;
  * on an asynchronous backend, the caller must not let that call overtake work that still reads this
@@ -51,5 +62,8 @@ int64_t stager_bytes(const batch_caps *cap, const row_share *share, const backen
  * label on the first token of a document. */
 WARN_UNUSED status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_rows,
                               device_batch **out);
+/* The same, in this shape or, part by part, what the rows need beyond it. */
+WARN_UNUSED status stage_rows_in(stager *staging, stream *queue, const row *rows, int64_t n_rows,
+                                 const batch_shape *shape, device_batch **out);
 
 #endif

@@ -38,7 +38,7 @@ static int64_t item_of(const row *packed, int64_t feature, int64_t *inout_item,
 static status map_tokens(visual_stage *stage, const row *packed, int64_t token)
 {
     device_batch *host = stage->host;
-    int64_t item = 0, first = 0, last = -1;
+    int64_t item = 0, first = 0;
     const item_place *place = stage->place + stage->items;
     int64_t merged = (packed->n_patches + packed->n_video_patches) / MERGED;
     for (int64_t doc = 0; doc < packed->n_docs; doc++) {
@@ -58,8 +58,6 @@ static status map_tokens(visual_stage *stage, const row *packed, int64_t token)
             host->visual_index[token + cu_seqlen] = -1;
             if (visual_row < 0)
                 continue;
-            stage->distinct &= visual_row > last; /* rows that only rise occur once */
-            last = visual_row > last ? visual_row : last;
             int64_t i = item_of(packed, visual_row, &item, &first);
             host->visual_index[token + cu_seqlen] = (int32_t)(place[i].rank * stage->feature_rows +
                                                               place[i].first + visual_row - first);

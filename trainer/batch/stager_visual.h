@@ -19,7 +19,6 @@ typedef struct visual_stage {
     int32_t *kind; /* [cap.items] scratch: which pads show an item: 0 none, 1 image, 2 video */
     /* How much the rows so far hold; patches and frames count only this rank's. */
     int64_t items, patches, frames;
-    bool distinct; /* no merged row is shown by two tokens */
 } visual_stage;
 
 /* ST_BAD_INPUT if the grids of a row do not describe its pixels, or the model has no vision. */

@@ -74,7 +74,13 @@ void upload_ring_free(upload_ring **held)
     *held = NULL;
 }
 
-status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, device_batch **out)
+batch_shape upload_ring_shape(const upload_ring *ring, const row *rows, int64_t n_rows)
+{
+    return stager_shape(ring->list[ring->at].stager, rows, n_rows);
+}
+
+status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows,
+                         const batch_shape *shape, device_batch **out)
 {
     device *dev = ring->compute->dev;
     const backend_vtable *backend = dev->backend;
@@ -83,7 +89,7 @@ status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows, dev
         TRY(backend->event_wait(dev, space->arrived)); /* until its pinned memory has been read */
         TRY(backend->event_follow(ring->copies, space->used));
     }
-    TRY(stage_rows(space->stager, ring->copies, rows, n_rows, out));
+    TRY(stage_rows_in(space->stager, ring->copies, rows, n_rows, shape, out));
     ring->at = (ring->at + 1) % ring->count;
     TRY(backend->event_record(ring->copies, space->arrived));
     return backend->event_follow(ring->compute, space->arrived);

@@ -30,11 +30,14 @@ void upload_ring_free(upload_ring **ring);
 /* How many stagers such a ring has on this backend. in_use: as in the options. */
 int upload_ring_count(const backend_vtable *backend, int in_use);
 
-/* Stages the next batch. Work queued on the compute stream after this call finds it on the device.
- * The call waits until the previous copy from the same buffer has ended; with several buffers that
- * copy was queued a batch or more ago. Errors are those of stage_rows. */
+/* What these rows need at least (stager_shape). */
+batch_shape upload_ring_shape(const upload_ring *ring, const row *rows, int64_t n_rows);
+/* Stages the next batch, in the shape or, part by part, what the rows need beyond it. Work queued
+ * on the compute stream after this call finds it on the device. The call waits until the previous
+ * copy from the same buffer has ended; with several buffers that copy was queued a batch or more
+ * ago. Errors are those of stage_rows. */
 WARN_UNUSED status upload_ring_stage(upload_ring *ring, const row *rows, int64_t n_rows,
-                                     device_batch **out);
+                                     const batch_shape *shape, device_batch **out);
 /* To be called when the last use of a batch has been queued. It releases the oldest of the batches
  * that upload_ring_stage has returned and that are still in use. */
 WARN_UNUSED status upload_ring_used(upload_ring *ring);

@@ -16,6 +16,7 @@ struct replay {
     int64_t count, capacity;
     int64_t open;  /* the entry that is being captured; -1: none */
     int64_t inner; /* how many pieces have begun inside it and not ended */
+    bool paused;
     graph_replay_watch watch;
 };
 
@@ -56,6 +57,17 @@ status graph_replay_new(stream *queue, const char *scope)
     watch->open = -1;
     queue->replay = watch;
     return ST_OK;
+}
+
+bool graph_replay_any(const stream *queue)
+{
+    return queue->replay && queue->replay->scope != 0;
+}
+
+void graph_replay_pause(stream *queue, bool paused)
+{
+    if (queue->replay)
+        queue->replay->paused = paused;
 }
 
 void graph_replay_watched(stream *queue, const graph_replay_watch *watch)
@@ -105,7 +117,7 @@ status graph_replay_begin(stream *queue, const graph_replay_key *key, bool *out_
     *out_done = false;
     if (watch && watch->open >= 0)
         watch->inner++;
-    if (!watch || watch->open >= 0 || !(watch->scope >> key->piece & 1))
+    if (!watch || watch->open >= 0 || watch->paused || !(watch->scope >> key->piece & 1))
         return ST_OK;
     TRY(find_graph(watch, key, &at));
     if (at < 0)

@@ -44,6 +44,12 @@ typedef struct replay replay;
 WARN_UNUSED status graph_replay_new(stream *stream, const char *scope);
 void graph_replay_free(stream *stream);
 
+/* Whether any piece is captured. */
+bool graph_replay_any(const stream *stream);
+/* While it is paused every run is an ordinary one, and none counts as a first or second one. A
+ * stream without a replay is accepted. */
+void graph_replay_pause(stream *stream, bool paused);
+
 /* Functions that are told what is captured and what is run again, for code that counts what a piece
  * queues (the graph's own work never passes through it again). A piece is identified by a number.
  */

@@ -387,17 +387,28 @@ static void pass_done(pass *walk)
     free(walk->turn.got);
 }
 
+/* Evaluates one row of each rank. */
+static status pass_round(pass *walk)
+{
+    TRY(take_round(walk));
+    return walk->turn.count > 0 ? evaluate_round(walk) : ST_OK;
+}
+
+/* Ranks do not agree here on the shapes of their rows, so what holds calls of NCCL is not captured.
+ */
 static status pass_rows(pass *walk)
 {
-    for (;;) {
-        status st = take_round(walk);
-        if (st == ST_OK && walk->turn.count == 0)
-            return ST_OK;
-        if (st == ST_OK)
-            st = evaluate_round(walk);
+    session *run = walk->run;
+    bool more = true;
+    status st = ST_OK;
+    session_capture_pause(run, run->same_shapes);
+    while (st == ST_OK && more) {
+        st = pass_round(walk);
+        more = walk->turn.count > 0;
         give_back_round(walk);
-        TRY(st);
     }
+    session_capture_pause(run, false);
+    return st;
 }
 
 static status sum_pass(pass *walk)

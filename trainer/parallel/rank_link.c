@@ -20,6 +20,7 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "common/base/words.h"
+#include "trainer/parallel/core/call_deadline.h"
 #include "trainer/parallel/rank_link_sockets.h"
 
 enum { IDS_TOLD = 16, VERSION_MAX = 96, READ_MAX = 1 << 14 };
@@ -45,6 +46,11 @@ struct rank_link {
     atomic_bool over;
     _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
+
+    atomic_llong agree_ns; /* how long an agreement may take */
+    pthread_cond_t agreed; /* signalled, under the lock, when `asks` ends or the job does */
+    bool asks, asked;      /* this rank waits for an answer; the core has the question */
+    uint8_t need[LINK_NEEDS];
 };
 
 /* ---- where this rank is ---- */
@@ -135,6 +141,9 @@ static void end_job(rank_link *link, const link_action *end)
     char place[CONTROL_TEXT_MAX];
     snprintf(link->lost, sizeof link->lost, "%s", end->text);
     atomic_store(&link->over, true);
+    pthread_mutex_lock(&link->lock);
+    pthread_cond_signal(&link->agreed);
+    pthread_mutex_unlock(&link->lock);
     if (!end->say)
         return;
     tell_place(link, place, sizeof place);
@@ -163,6 +172,15 @@ static void send_place(rank_link *link, const link_action *beat)
     rank_link_sockets_send(&link->sockets, beat->conn, beat->message, place, strlen(place), true);
 }
 
+static void take_answer(rank_link *link, const link_action *answer)
+{
+    pthread_mutex_lock(&link->lock);
+    memcpy(link->need, answer->bytes, sizeof link->need);
+    link->asks = link->asked = false;
+    pthread_cond_signal(&link->agreed);
+    pthread_mutex_unlock(&link->lock);
+}
+
 static void do_action(rank_link *link, const link_action *action)
 {
     rank_link_sockets *const sockets = &link->sockets;
@@ -185,6 +203,9 @@ static void do_action(rank_link *link, const link_action *action)
         break;
     case LINK_WARN:
         log_warn("%s", action->text);
+        break;
+    case LINK_AGREED:
+        take_answer(link, action);
         break;
     case LINK_JOINED:
         link->joined = true;
@@ -248,6 +269,21 @@ static void read_conn(rank_link *link, int conn)
     do_actions(link);
 }
 
+/* Notices that rank_link_agree was called. */
+static void see_question(rank_link *link)
+{
+    uint8_t need[LINK_NEEDS];
+    pthread_mutex_lock(&link->lock);
+    const bool asks = link->asks && !link->asked;
+    link->asked |= asks;
+    memcpy(need, link->need, sizeof need);
+    pthread_mutex_unlock(&link->lock);
+    if (!asks)
+        return;
+    link_core_need(link->core, see_now(link), need);
+    do_actions(link);
+}
+
 /* Notices that rank_link_close was called. */
 static void see_closing(rank_link *link)
 {
@@ -273,6 +309,7 @@ static void take_turn(rank_link *link)
         link_core_connected(link->core, see_now(link), come);
         do_actions(link);
     }
+    see_question(link);
     see_closing(link);
     if (!link->left) {
         link_core_time(link->core, see_now(link));
@@ -286,6 +323,56 @@ static void *watch_peers(void *of)
     while (!link->left)
         take_turn(link);
     return NULL;
+}
+
+/* ---- agreeing ---- */
+
+static void wake_thread(rank_link *link)
+{
+    const uint64_t one = 1;
+    if (write(link->sockets.wake, &one, sizeof one) < 0)
+        log_warn("rank link: its thread cannot be woken: eventfd: %s", strerror(errno));
+}
+
+/* Waits for the answer a moment longer. Called with the lock. */
+static void wait_moment(rank_link *link)
+{
+    enum { MOMENT_NS = 20 * 1000 * 1000 };
+    const int64_t until = clock_ns() + MOMENT_NS;
+    pthread_cond_timedwait(&link->agreed, &link->lock,
+                           &(struct timespec){until / 1000000000, until % 1000000000});
+}
+
+status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS])
+{
+    const int64_t timeout_ns = atomic_load(&link->agree_ns);
+    call_deadline limit = call_deadline_begin(clock_ns(), timeout_ns);
+    bool is_late = false;
+    pthread_mutex_lock(&link->lock);
+    memcpy(link->need, inout_need, sizeof link->need);
+    link->asks = true;
+    wake_thread(link);
+    while (link->asks && !is_late && !atomic_load(&link->over)) {
+        wait_moment(link);
+        is_late = call_deadline_passed(&limit, clock_ns(), rank_link_others_wait(link));
+    }
+    const bool agreed = !link->asks;
+    memcpy(inout_need, link->need, sizeof link->need);
+    pthread_mutex_unlock(&link->lock);
+    if (agreed)
+        return ST_OK;
+    TRY(rank_link_check(link));
+    return FAIL(
+        ST_TIMEOUT,
+        "the ranks have not agreed on the shape of a micro-batch within %.1f s: a rank does "
+        "not answer",
+        (double)timeout_ns * 1e-9);
+}
+
+void rank_link_set_timeout(rank_link *link, double seconds)
+{
+    if (link)
+        atomic_store(&link->agree_ns, (int64_t)(seconds * 1e9));
 }
 
 /* ---- opening and closing ---- */
@@ -349,8 +436,19 @@ static void rank_link_free(rank_link **link)
     rank_link_sockets_close(&(*link)->sockets);
     link_core_free(&(*link)->core);
     pthread_mutex_destroy(&(*link)->lock);
+    pthread_cond_destroy(&(*link)->agreed);
     free(*link);
     *link = NULL;
+}
+
+static void init_locks(rank_link *link)
+{
+    pthread_condattr_t by;
+    pthread_mutex_init(&link->lock, NULL);
+    pthread_condattr_init(&by);
+    pthread_condattr_setclock(&by, CLOCK_MONOTONIC);
+    pthread_cond_init(&link->agreed, &by);
+    pthread_condattr_destroy(&by);
 }
 
 status rank_link_open(const rank_link_options *options, void *id, rank_link **out)
@@ -360,7 +458,8 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
         return FAIL(ST_NO_MEMORY, "no memory for the rank link");
     link->ledger = options->ledger;
     link->sockets.listener = link->sockets.wake = -1;
-    pthread_mutex_init(&link->lock, NULL);
+    rank_link_set_timeout(link, options->timeout_s);
+    init_locks(link);
     status st = meet_ranks(options, id, link);
     if (st == ST_OK)
         st = start_thread(link);
@@ -382,7 +481,6 @@ static void fit_last_line(rank_link *link, const char *failed)
 
 status rank_link_close(rank_link **link, const char *failed)
 {
-    uint64_t one = 1;
     status st = ST_OK;
     if (!*link)
         return ST_OK;
@@ -390,8 +488,7 @@ status rank_link_close(rank_link **link, const char *failed)
     (*link)->failed = failed;
     (*link)->closing = true;
     pthread_mutex_unlock(&(*link)->lock);
-    if (write((*link)->sockets.wake, &one, sizeof one) < 0)
-        log_warn("rank link: its thread cannot be woken: eventfd: %s", strerror(errno));
+    wake_thread(*link);
     pthread_join((*link)->thread, NULL);
     if (failed)
         fit_last_line(*link, failed);

@@ -307,8 +307,10 @@ status world_log(const world *job, const conf *settings)
 
 void world_is_steady(const world *job, const conf *settings)
 {
-    if (job && job->joined)
-        job->engine->set_timeout(job->joined, settings->comm_train_timeout_seconds);
+    if (!job || !job->joined)
+        return;
+    job->engine->set_timeout(job->joined, settings->comm_train_timeout_seconds);
+    rank_link_set_timeout(job->rank_link, settings->comm_train_timeout_seconds);
 }
 
 status world_close(world *job, status how)

@@ -58,6 +58,7 @@ typedef struct session {
     int64_t stream_rows;  /* of all epochs; -1: endless or not known */
     model *model;
     upload_ring *upload_ring; /* micro-batches on their way to the device */
+    bool same_shapes;         /* ranks agree on the shape of every micro-batch */
     stager *stager;           /* one of the upload ring's stagers, used for evaluation */
     generator *generator;     /* NULL: no answers are generated */
     optimizer *optimizer;
@@ -104,6 +105,9 @@ void session_close(session *session);
  * feed.replay the rows come from that recording. */
 WARN_UNUSED status session_stream(const session *session, const char *stream_name,
                                   const conf *settings, receiver **out);
+
+/* Between these two calls nothing is captured and no graph runs. */
+void session_capture_pause(session *session, bool paused);
 
 /* True if a run with these options evaluates. Held-out rows come from a daemon; a recording has
  * only the rows it was made of. */

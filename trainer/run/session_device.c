@@ -52,9 +52,15 @@ static void note_replay(void *ledger, int64_t piece)
     comm_ledger_replayed(ledger, piece);
 }
 
+void session_capture_pause(session *run, bool paused)
+{
+    graph_replay_pause(run->stream, paused);
+}
+
 status session_capture(session *run)
 {
     TRY(graph_replay_new(run->stream, scope(run)));
+    run->same_shapes = run->world && run->world->rank_link && graph_replay_any(run->stream);
     if (run->world)
         graph_replay_watched(run->stream,
                              &(graph_replay_watch){run->world->ledger, note_capture, note_replay});

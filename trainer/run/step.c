@@ -277,11 +277,25 @@ static status go_without_rows(session *run, status st)
     return ST_OK;
 }
 
-static status stage_nothing(session *run, device_batch **out)
+static status stage_nothing(session *run, const batch_shape *least, device_batch **out)
 {
     int32_t border[] = {0};
     const row empty = {.cu_seqlens = border};
-    return upload_ring_stage(run->upload_ring, &empty, 1, out);
+    return upload_ring_stage(run->upload_ring, &empty, 1, least, out);
+}
+
+/* Agrees with the other ranks on the shape of the micro-batch in which this rank has these rows.
+ * Then all replay the same graph, as NCCL demands of captured calls. It is done for every
+ * micro-batch, also by a rank that has no rows. */
+static status agree_on_shape(session *run, int64_t n_rows, batch_shape *out)
+{
+    *out = n_rows > 0 ? upload_ring_shape(run->upload_ring, run->rows, n_rows) : (batch_shape){0};
+    if (!run->same_shapes)
+        return ST_OK;
+    uint8_t need[LINK_NEEDS] = {(uint8_t)out->bucket, out->prefixes, out->wide, out->shared};
+    TRY(rank_link_agree(run->world->rank_link, need));
+    *out = (batch_shape){need[0], need[1], need[2], need[3]};
+    return ST_OK;
 }
 
 /* Puts the rows of the next micro-batch on their way to the device, or an empty row if there are no
@@ -289,17 +303,22 @@ static status stage_nothing(session *run, device_batch **out)
 static status stage_next(session *run, bool first, step_slot *slot, int64_t *out_n,
                          device_batch **out)
 {
+    batch_shape least;
     *out_n = 0;
-    if (run->steps->no_rows.code != ST_OK)
-        return stage_nothing(run, out);
-    status st = take_rows(run, first, &slot->report, out_n);
-    run->stream->part = PART_TEXT;
-    if (st == ST_OK)
-        st = upload_ring_stage(run->upload_ring, run->rows, *out_n, out);
+    if (run->steps->no_rows.code == ST_OK) {
+        status st = take_rows(run, first, &slot->report, out_n);
+        run->stream->part = PART_TEXT;
+        TRY(st == ST_OK ? ST_OK : go_without_rows(run, st));
+    }
+    const bool has_rows = run->steps->no_rows.code == ST_OK;
+    TRY(agree_on_shape(run, has_rows ? *out_n : 0, &least));
+    if (!has_rows)
+        return stage_nothing(run, &least, out);
+    status st = upload_ring_stage(run->upload_ring, run->rows, *out_n, &least, out);
     if (st == ST_OK)
         return account(run, run->got, *out_n, slot);
     TRY(go_without_rows(run, st));
-    return stage_nothing(run, out);
+    return stage_nothing(run, &least, out);
 }
 
 /* Waits for the rows of the next micro-batch, stages them, and adds them to the step's counts. */

@@ -153,6 +153,8 @@ static void do_action(world *all, int rank, const link_action *action)
     case LINK_WARN:
         sim_log_tell(&all->log, all->now_ns, "rank %d warns: %s", rank, action->text);
         break;
+    case LINK_AGREED:
+        break;
     case LINK_JOINED:
         at->joined = true;
         sim_log_tell(&all->log, all->now_ns, "rank %d has joined", rank);

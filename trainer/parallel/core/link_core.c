@@ -154,6 +154,8 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
         peer->waits = kind == CONTROL_WAITS;
         return;
     }
+    if (kind == CONTROL_SHAPE && shape_message(core, peer, (const uint8_t *)bytes, size))
+        return;
     if (kind == CONTROL_LOST)
         end_job(core, text, core->lost);
     else if (kind != CONTROL_BYE)
@@ -331,6 +333,13 @@ void link_core_gone(link_core *core, link_now now, int conn, link_gone how, cons
                                : "is gone: its connection broke");
     if (core->conn[conn].state != CONN_NONE) /* it was told why, which nobody can read */
         link_drop(core, conn);
+    end_event(core);
+}
+
+void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS])
+{
+    begin_event(core, now);
+    shape_ask(core, need);
     end_event(core);
 }
 

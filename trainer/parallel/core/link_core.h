@@ -20,6 +20,8 @@
 /* LINK_STRANGERS: how many connections there may be besides those of the ranks. LINK_GRACE_S: how
  * long the work of a process may take to end once the job is over. */
 enum { CONTROL_HOST_MAX = 128, LINK_STRANGERS = 64, LINK_GRACE_S = 5 };
+/* LINK_NEEDS: how many numbers a rank says of what its micro-batch needs. */
+enum { LINK_NEEDS = 4 };
 
 typedef struct link_core link_core;
 
@@ -56,6 +58,7 @@ typedef enum link_action_kind {
                    */
     LINK_CLOSE,   /* close the connection */
     LINK_WARN,    /* log `text` */
+    LINK_AGREED,  /* bytes [LINK_NEEDS]: the answer to link_core_need */
     LINK_JOINED,  /* all ranks are here; bytes [CONTROL_ID_BYTES] is the id */
     LINK_FAILED,  /* joining has failed: code and text. Nothing comes after it */
     LINK_ENDS,    /* the job ends: text is the cause, to be logged with this rank's place if `say`;
@@ -92,6 +95,9 @@ void link_core_not_connected(link_core *core, link_now now, const char *why);
 void link_core_bytes(link_core *core, link_now now, int conn, const void *bytes, size_t size);
 /* why, as in strerror; NULL: the other end has closed the connection. */
 void link_core_gone(link_core *core, link_now now, int conn, link_gone how, const char *why);
+/* Asks all ranks, which all do, for the largest of each of these numbers. The next question may
+ * follow LINK_AGREED. */
+void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS]);
 /* This rank's work has ended. failed: what happened to it; NULL: it went well. */
 void link_core_leave(link_core *core, link_now now, const char *failed);
 

@@ -39,6 +39,7 @@ typedef struct link_peer {
     int64_t heard_ns;                 /* when it was last heard */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
     bool waits; /* it waits for something, or rank 0 says that another rank does */
+    bool said;  /* what it needs of the micro-batch in question; on rank 0 */
 } link_peer;
 
 struct link_core {
@@ -77,6 +78,13 @@ struct link_core {
     char failed[CONTROL_TEXT_MAX]; /* what happened to this rank; "": nothing */
     char lost[CONTROL_TEXT_MAX];   /* which rank ended the job and how */
 
+    int64_t shapes;                /* micro-batches whose shape was agreed on */
+    uint8_t need[LINK_NEEDS];      /* the largest that was heard of the one in question */
+    int needs;                     /* how many ranks have said theirs; on rank 0 */
+    bool asks;                     /* this rank has said its own and waits for the answer */
+    uint8_t agreed[LINK_NEEDS];    /* the last answer */
+    uint8_t shape[8 + LINK_NEEDS]; /* the last message about it */
+
     link_action *action; /* [action_room] answers to the last event; the first `taken` are taken */
     int n_actions, taken, action_room;
     char **kept; /* [n_kept] texts of these actions */
@@ -95,6 +103,12 @@ void link_send(link_core *core, int conn, rank_link_kind kind, const void *bytes
 void link_drop(link_core *core, int conn);
 /* Tells whoever is at this connection why it is refused, and waits for it to hang up. */
 void link_refuse(link_core *core, int conn, const char *why);
+
+/* ---- link_shape.c ---- */
+
+void shape_ask(link_core *core, const uint8_t need[LINK_NEEDS]);
+/* A message of kind CONTROL_SHAPE. False: it breaks the protocol. */
+bool shape_message(link_core *core, link_peer *peer, const uint8_t *bytes, size_t size);
 
 /* ---- link_join.c: the phases LINK_MEETING and LINK_FAILING ---- */
 

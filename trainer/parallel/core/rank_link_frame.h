@@ -9,10 +9,16 @@
  * All numbers are little-endian. The payload depends on the kind:
  *
  *   HELLO    rank, size and pid (4 bytes each), then host, version and options as texts, each with
- * a zero at its end WELCOME  CONTROL_ID_BYTES bytes: the engine's id REFUSE   a text: why BEAT a
- * text: where the rank is WAITS    as BEAT, and its rank waits for something besides its calls;
- * from rank 0 also if some other rank does LOST     a text: which rank is lost, how, and where
- * it was BYE      nothing
+ *            a zero at its end
+ *   WELCOME  CONTROL_ID_BYTES bytes: the engine's id
+ *   REFUSE   a text: why
+ *   BEAT     a text: where the rank is
+ *   WAITS    as BEAT, and its rank waits for something besides its calls; from rank 0 also if some
+ *            other rank does
+ *   LOST     a text: which rank is lost, how, and where it was
+ *   SHAPE    the number of a micro-batch (8 bytes) and what it needs (LINK_NEEDS bytes): of this
+ *            rank; from rank 0 the largest of all
+ *   BYE      nothing
  *
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
  * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
@@ -24,7 +30,7 @@
 #include "common/base/status.h"
 
 enum {
-    CONTROL_PROTOCOL = 1,
+    CONTROL_PROTOCOL = 2,
     CONTROL_HEADER = 12, /* bytes before the payload */
     CONTROL_TEXT_MAX = 4096,
     CONTROL_HELLO_MAX = 1 << 17, /* the options are a long text */
@@ -38,7 +44,8 @@ typedef enum rank_link_kind {
     CONTROL_BEAT,
     CONTROL_LOST,
     CONTROL_BYE,
-    CONTROL_WAITS
+    CONTROL_WAITS,
+    CONTROL_SHAPE
 } rank_link_kind;
 
 typedef struct rank_link_hello {

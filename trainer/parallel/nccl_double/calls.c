@@ -31,6 +31,23 @@ static int stream_number(cudaStream_t on)
     return ((const emulated_handle *)on)->number;
 }
 
+/* Gives a captured call its place among the captures of the communicator. NCCL demands that all
+ * ranks capture the same calls, and that what they launch comes from the same capture. */
+static void number_capture(struct ncclComm *comm, shim_work *work)
+{
+    if (!work->capture)
+        return;
+    if (work->capture != comm->capture) {
+        comm->capture = work->capture;
+        comm->captures++;
+        comm->in_capture = 0;
+    }
+    for (int i = 0; i < work->count; i++) {
+        work->part[i].call.graph = comm->captures;
+        work->part[i].call.place = comm->in_capture++;
+    }
+}
+
 /* Queues work. Work of one communicator runs in the order of the calls, on whatever streams it is.
  */
 static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const shim_part *part,
@@ -50,6 +67,7 @@ static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const
         return shim_finish(comm, shim_start(comm, work));
     emulated_handle *on = (emulated_handle *)handle;
     work->capture = on->capture(on);
+    number_capture(comm, work);
     if (comm->last && comm->last_stream != on && comm->last->capture == work->capture)
         work->before = comm->last;
     work->next = comm->works;

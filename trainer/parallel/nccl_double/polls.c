@@ -240,7 +240,8 @@ static void poll_recv(struct ncclComm *communicator, shim_part *part)
     if (!part->begun) {
         part->call.number = part->number;
         if (mail->now.count != part->call.count || mail->now.type != part->call.type ||
-            mail->now.number != part->call.number || mail->now.hollow != part->call.hollow) {
+            mail->now.number != part->call.number || mail->now.hollow != part->call.hollow ||
+            mail->now.graph != part->call.graph) {
             shim_differ(communicator, communicator->rank, &part->call, part->peer, &mail->now);
             return;
         }
@@ -325,5 +326,8 @@ bool shim_poll(void *work, bool first)
 
 void shim_drop(void *work)
 {
-    atomic_fetch_sub(&((shim_work *)work)->comm->graphs, 1);
+    const shim_work *held = work;
+    if (held->capture == held->comm->capture)
+        held->comm->capture = NULL; /* another graph may get its address */
+    atomic_fetch_sub(&held->comm->graphs, 1);
 }

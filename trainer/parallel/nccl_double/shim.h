@@ -42,6 +42,8 @@ typedef struct shim_call {
     int32_t root;   /* of a broadcast; for a message, the other rank */
     int32_t stream; /* number of the stream */
     int32_t hollow; /* not 0: on a device of shapes, no bytes are moved */
+    int32_t graph;  /* number of the captured graph that holds it, from 1; 0: it is not captured */
+    int32_t place;  /* number of the call in that graph, from 0 */
     int64_t count;  /* elements */
 } shim_call;
 
@@ -85,13 +87,15 @@ struct ncclComm {
     atomic_int graphs;        /* calls that captured graphs hold */
     ncclComm_t *split_out;    /* where the split in progress writes the child; NULL: none is */
     ncclWindow_t *window_out; /* likewise for a window registration */
-    int64_t splits, calls, windows;  /* begun so far */
-    int64_t *sent, *received;        /* [size] messages to and from each rank */
-    struct shim_work *works;         /* all that was ever queued, since a graph may run it again */
-    struct shim_work *last;          /* queued last, */
-    const void *last_stream;         /* and on which stream */
-    struct shim_work *under_way;     /* on a device of shapes: the call in progress */
-    char said[256];                  /* why a call was refused */
+    int64_t splits, calls, windows; /* begun so far */
+    int64_t *sent, *received;       /* [size] messages to and from each rank */
+    struct shim_work *works;        /* all that was ever queued, since a graph may run it again */
+    const void *capture;            /* the last capture that holds a call of it */
+    int32_t captures, in_capture;   /* how many there were, and how many calls the last one holds */
+    struct shim_work *last;         /* queued last, */
+    const void *last_stream;        /* and on which stream */
+    struct shim_work *under_way;    /* on a device of shapes: the call in progress */
+    char said[256];                 /* why a call was refused */
     struct ncclComm *aborted_before; /* list of aborted communicators, whose memory is kept */
     struct ncclComm *next_live;      /* list of all others */
 };

@@ -27,6 +27,9 @@ static int describe_call(char *out, size_t size, int rank, const shim_call *call
     else if (call->kind >= SHIM_SEND)
         length += snprintf(out + length, size - (size_t)length, ", %s rank %d",
                            call->kind == SHIM_SEND ? "to" : "from", call->root);
+    if (call->graph)
+        length += snprintf(out + length, size - (size_t)length, ", number %d of captured graph %d",
+                           call->place, call->graph);
     if (call->hollow)
         length += snprintf(out + length, size - (size_t)length, ", of shapes");
     return length;
@@ -67,11 +70,11 @@ void shim_record_open(int world_rank)
 }
 
 /* The line of a call: its kind, how many ranks the communicator has, this rank's number, stream,
- * elements, type, and bytes received from others. */
+ * elements, type, bytes received from others, and the captured graph that holds it (0: none). */
 void shim_record(const struct ncclComm *comm, const shim_call *call, int64_t bytes)
 {
     if (record)
-        fprintf(record, "%s %d %d %d %" PRId64 " %s %" PRId64 "\n", shim_kind_name(call->kind),
+        fprintf(record, "%s %d %d %d %" PRId64 " %s %" PRId64 " %d\n", shim_kind_name(call->kind),
                 comm->size, comm->rank, call->stream, call->count, shim_type_name(call->type),
-                bytes);
+                bytes, call->graph);
 }

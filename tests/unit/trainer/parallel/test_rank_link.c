@@ -24,6 +24,8 @@ typedef struct rank {
     rank_link_options options;
     const char *fails; /* the failure that it reports at the end; NULL: none */
     bool waits;        /* stays until another rank's failure ends the job */
+    int agreements;    /* how often it agrees with the others */
+    int wrong;         /* how often the answer was not the largest of all */
     unsigned char id[CONTROL_ID_BYTES];
     status opened, checked, closed;
     char words[WORDS]; /* the text of its last failure */
@@ -33,6 +35,29 @@ typedef struct rank {
 static void sleep_ms(int ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
+}
+
+/* What the rank at `place` says for the first, second, .. of its agreements. */
+static uint8_t need_of(int place, int round, int number)
+{
+    return (uint8_t)((place * 37 + round * 11 + number * 101) % 251);
+}
+
+static status agree_often(rank *peer, rank_link *link)
+{
+    for (int round = 0; round < peer->agreements; round++) {
+        uint8_t need[LINK_NEEDS];
+        for (int i = 0; i < LINK_NEEDS; i++)
+            need[i] = need_of(peer->options.rank, round, i);
+        TRY(rank_link_agree(link, need));
+        for (int i = 0; i < LINK_NEEDS; i++) {
+            uint8_t most = 0;
+            for (int other = 0; other < peer->options.size; other++)
+                most = need_of(other, round, i) > most ? need_of(other, round, i) : most;
+            peer->wrong += need[i] != most;
+        }
+    }
+    return ST_OK;
 }
 
 static void *be_rank(void *of)
@@ -46,6 +71,7 @@ static void *be_rank(void *of)
     if (peer->opened == ST_OK) {
         rank_link_at_step(link, 7 + peer->options.rank, sample, 2);
         sleep_ms(50);
+        peer->checked = agree_often(peer, link);
         while (peer->waits && peer->checked == ST_OK && clock_ns() - start < INT64_C(60000000000)) {
             sleep_ms(5);
             peer->checked = rank_link_check(link);
@@ -355,6 +381,43 @@ static void test_waits__others_hear_of_a_rank_that_waits_for_rows(void **state)
     }
 }
 
+static void test_agree__all_hear_the_largest(void **state)
+{
+    rank peer[5];
+    (void)state;
+    set_up(peer, 5, 60.0);
+    for (int i = 0; i < 5; i++) {
+        peer[i].agreements = 300;
+        spawn_rank(&peer[i]);
+    }
+    for (int i = 0; i < 5; i++) {
+        pthread_join(peer[i].thread, NULL);
+        assert_int_equal(peer[i].checked, ST_OK);
+        assert_int_equal(peer[i].closed, ST_OK);
+        assert_int_equal(peer[i].wrong, 0);
+    }
+}
+
+/* Rank 2 stops after ten agreements but keeps its link. The others do not wait for ever. */
+static void test_agree__a_rank_that_does_not_ask(void **state)
+{
+    rank peer[3];
+    (void)state;
+    set_up(peer, 3, 2.0);
+    for (int i = 0; i < 3; i++) {
+        peer[i].agreements = i == 2 ? 10 : 11;
+        peer[i].waits = i == 2;
+        spawn_rank(&peer[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(peer[i].thread, NULL);
+        assert_int_equal(peer[i].wrong, 0);
+        assert_true(peer[i].took_ns < INT64_C(30000000000));
+    }
+    assert_true(peer[0].checked == ST_TIMEOUT || peer[1].checked == ST_TIMEOUT);
+    assert_int_equal(peer[2].checked, ST_UNAVAILABLE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +431,8 @@ int main(void)
         cmocka_unit_test(test_fault__one_fails_and_all_are_told),
         cmocka_unit_test(test_fault__rank_0_hears_of_it_while_it_leaves),
         cmocka_unit_test(test_waits__others_hear_of_a_rank_that_waits_for_rows),
+        cmocka_unit_test(test_agree__all_hear_the_largest),
+        cmocka_unit_test(test_agree__a_rank_that_does_not_ask),
     };
     return cmocka_run_group_tests_name("rank_link", tests, NULL, NULL);
 }

@@ -1,0 +1,50 @@
+"""Ranks whose rows need different shape buckets replay the same captured step, on the emulated device with NCCL's shim
+(tests/nccl), which ends a run whose ranks capture or launch different graphs."""
+
+import json
+import os
+import subprocess
+
+from prepd_flow import LIMIT_S, Folder, check, main
+from resume_flow import recorded
+from train_flow import SHORT, TRAINER, options
+
+TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
+EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
+RANKS, STEPS = 4, 14
+
+
+def run_ranks(f, name, *words, **changed):
+    """The losses of a run of all ranks, and for each rank the captured graph of every call."""
+    values = dict(SHORT, **{"job.dump_folder": f.file(name), "training.backend": "cuda", "training.seq_len": 512,
+                            "feed.replay": f.file("rows.rec"), "training.steps": STEPS, "eval.enable": "false"})
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_NCCL_RECORD=f.file(name + ".calls"))
+    p = subprocess.run([EMULATED, "train", "-c", f.config, "--nproc", str(RANKS), *options(values), *words],
+                       capture_output=True, text=True, timeout=LIMIT_S, env=env)
+    check(p.returncode == 0, f"{name}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
+    graphs = []
+    for rank in range(RANKS):
+        with open(f.file(f"{name}.calls.{rank}")) as calls:
+            graphs.append([int(line.split()[7]) for line in calls])
+    with open(f.file(name + "/metrics.jsonl")) as metrics:
+        return [json.loads(line)["loss"] for line in metrics], graphs
+
+
+def ranks_replay_the_same_graphs():
+    with Folder(images=96, **{"training.seq_len": 512}) as f:
+        recorded(f, STEPS)
+        eager, none = run_ranks(f, "eager", cuda_graph__scope="off")
+        captured, graphs = run_ranks(f, "captured", cuda_graph__scope="step")
+        check(not any(map(any, none)), "calls were captured with cuda_graph.scope off")
+        check(all(each == graphs[0] for each in graphs), "the ranks ran different graphs")
+        print(len(set(graphs[0])) - 1, "graphs;", sum(map(bool, graphs[0])), "of", len(graphs[0]), "calls captured")
+        # a step graph for each of two buffers, and the update: more means more than one shape
+        check(max(graphs[0]) > 3, f"only {max(graphs[0])} graphs: all rows had the same shape")
+        check(captured == eager, f"losses {captured} with captured steps, {eager} without")
+
+
+if os.path.exists(EMULATED) and os.path.exists(SHIM):
+    main(ranks_replay_the_same_graphs)
+else:
+    print("skipped: nccl.h was not found when this was built")

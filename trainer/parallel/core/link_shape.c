@@ -1,0 +1,75 @@
+/* link_shape.c: the ranks agree on the shape of a micro-batch. Each says what its own rows need, as
+ * a few numbers; rank 0 answers with the largest of each. A rank says nothing of the next
+ * micro-batch before it has heard the answer for this one, so there is one question at a time. */
+#include <string.h>
+
+#include "trainer/parallel/core/link_state.h"
+
+enum { SHAPE_BYTES = 8 + LINK_NEEDS };
+
+static void put_shape(link_core *core, uint8_t out[SHAPE_BYTES])
+{
+    store_u64(out, (uint64_t)core->shapes);
+    memcpy(out + 8, core->need, LINK_NEEDS);
+}
+
+static void add_need(link_core *core, const uint8_t need[LINK_NEEDS])
+{
+    for (int i = 0; i < LINK_NEEDS; i++)
+        if (need[i] > core->need[i])
+            core->need[i] = need[i];
+}
+
+/* Ends the question. The answer stays in core->agreed, since it is taken after this event. */
+static void agree(link_core *core)
+{
+    memcpy(core->agreed, core->need, LINK_NEEDS);
+    memset(core->need, 0, LINK_NEEDS);
+    core->shapes++;
+    core->needs = 0;
+    core->asks = false;
+    link_answer(core,
+                (link_action){.kind = LINK_AGREED, .bytes = core->agreed, .size = LINK_NEEDS});
+}
+
+/* Rank 0 has heard one rank more. */
+static void count_need(link_core *core)
+{
+    if (++core->needs < core->size)
+        return;
+    put_shape(core, core->shape);
+    for (int i = 0; i < core->n_peers; i++) {
+        core->peer[i].said = false;
+        link_send(core, core->peer[i].conn, CONTROL_SHAPE, core->shape, sizeof core->shape);
+    }
+    agree(core);
+}
+
+void shape_ask(link_core *core, const uint8_t need[LINK_NEEDS])
+{
+    if (core->over || core->phase != LINK_RUNNING)
+        return;
+    core->asks = true;
+    add_need(core, need);
+    if (core->rank == 0) {
+        count_need(core);
+        return;
+    }
+    put_shape(core, core->shape);
+    link_send(core, core->peer[0].conn, CONTROL_SHAPE, core->shape, sizeof core->shape);
+}
+
+bool shape_message(link_core *core, link_peer *peer, const uint8_t *bytes, size_t size)
+{
+    if (size != SHAPE_BYTES || load_u64(bytes) != (uint64_t)core->shapes || peer->said ||
+        (core->rank != 0 && !core->asks))
+        return false;
+    add_need(core, bytes + 8);
+    if (core->rank != 0) {
+        agree(core);
+        return true;
+    }
+    peer->said = true;
+    count_need(core);
+    return true;
+}
