@@ -170,6 +170,8 @@ void failures_go_on(dispatch *state)
             failures_settle(state, leased);
             return; /* workers may have been dismissed, and their leases come back */
         }
+        if (!leased->solo) /* what it was tried for before is done, or its worker went meanwhile */
+            lease_try_alone(leased, told->item);
         if (failure_wants_third(leased) && !next_voter(state, told, false) &&
             local_call_third(state))
             outside_warn(&state->outside,

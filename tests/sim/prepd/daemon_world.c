@@ -29,6 +29,7 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
     }
     const size_t bytes = wire_msg_bytes(message);
     sim_log_add(&daemon->sim->log, head.data, head.size);
+    check_words(daemon->sim, daemon, to, message, sent.kind);
     const status st = link_send_down(daemon->sim, daemon, to, sent.kind, message);
     if (st == ST_OK && sent.kind == KIND_ROW)
         check_credit(daemon->sim, daemon, to, (int64_t)bytes);
@@ -62,16 +63,24 @@ static bool has_no_process(sim_daemon *daemon)
     return none;
 }
 
+static worker_bent bent_of_local(const sim_daemon *daemon)
+{
+    static const worker_bent of[] = {[HOPELESS_WORKERS_SAY] = BENT_CANNOT_BEGIN,
+                                     [HOPELESS_WORKERS_DIE] = BENT_DIES_EARLY,
+                                     [HOPELESS_WORKERS_DIFFER] = BENT_OTHER_DECODER,
+                                     [HOPELESS_PRINTS_DIE] = BENT_HONEST,
+                                     [HOPELESS_PRINTS_SAY] = BENT_HONEST};
+    if (daemon->sim->now_ns < daemon->bad_until_ns)
+        return daemon->bad_bent;
+    return of[daemon->sim->rules.hopeless];
+}
+
 static status start_worker(void *user, pid_t *out_pid)
 {
     sim_daemon *daemon = user;
     if (has_no_process(daemon))
         return FAIL(ST_OS, "no process is left");
-    const int number =
-        worker_start(daemon->sim, daemon->number, -1, 0,
-                     daemon->sim->rules.hopeless == HOPELESS_WORKERS_SAY   ? BENT_CANNOT_BEGIN
-                     : daemon->sim->rules.hopeless == HOPELESS_WORKERS_DIE ? BENT_DIES_EARLY
-                                                                           : BENT_HONEST);
+    const int number = worker_start(daemon->sim, daemon->number, -1, 0, bent_of_local(daemon));
     *out_pid = daemon->sim->worker[number]->pid;
     return ST_OK;
 }
@@ -92,6 +101,17 @@ static status start_prints(void *user, const char *only, pid_t *out_pid)
     return ST_OK;
 }
 
+/* The core kills only a child that hangs, that someone stopped, or that is not to be waited for. */
+static void check_kill(const sim_daemon *daemon, int number)
+{
+    const sim_worker *worker = daemon->sim->worker[number];
+    const bool works = worker->state == WORKER_IDLE || worker->state == WORKER_BUSY;
+    if (works && !worker->stopped && !worker->job.frozen && !daemon->stopping &&
+        !daemon->state->stopping && daemon->sim->rules.weight[FAULT_JUMP] == 0)
+        sim_break(daemon->sim, INV_PROCESSES, "the core kills pid %d, which is at work",
+                  (int)worker->pid);
+}
+
 static void end_process(void *user, pid_t pid, bool at_once)
 {
     sim_daemon *daemon = user;
@@ -103,6 +123,8 @@ static void end_process(void *user, pid_t pid, bool at_once)
                   (int)pid);
         return;
     }
+    if (at_once)
+        check_kill(daemon, number);
     if (at_once)
         worker_end(daemon->sim, number, PROC_END_OUTSIDE, -1, "signal 9");
     else

@@ -33,12 +33,19 @@ void daemon_tell_time(sim_daemon *daemon)
 void daemon_start(simulation *sim, int number)
 {
     sim_daemon *daemon = &sim->daemon[number];
-    const daemon_place place = {
-        .pid = 1000 + number, .host = "host0", .cpus = 2, .build = sim_build, .secret = sim->seed};
+    const daemon_place place = {.pid = 1000 + number,
+                                .host = "host0",
+                                .cpus = 2,
+                                .build = sim_build,
+                                .secret = sim->seed,
+                                .for_command = sim->rules.for_command};
     const outside world = daemon_world(daemon);
     daemon->sim = sim;
     daemon->number = number;
     daemon->incarnation++;
+    daemon->most_seats = 0;
+    daemon->any_worked = false;
+    daemon->bad_until_ns = 0;
     daemon->touched = true;
     daemon->options = sim->options;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
@@ -135,6 +142,7 @@ void daemon_turn(sim_daemon *daemon)
     daemon->sim->stats->turns++;
     if (!daemon->stopping && daemon->listens)
         dispatch_turn(daemon->state);
+    dispatch_took(daemon->state, MS, MS);
     if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
         !daemon->state->stopping)
         sim_break(daemon->sim, INV_DRAIN, "daemon %d is drained and does not end", daemon->number);
@@ -155,8 +163,6 @@ void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
     if (to->stopping || peer_limits_ignores(limits, &link->peer))
         return;
     daemon_tell_time(to);
-    limits->reading = &link->peer;
     handlers[link->at](to->state, &link->peer, message);
-    limits->reading = NULL;
     daemon_wake(to);
 }

@@ -3,8 +3,17 @@
 
 void check_end(simulation *sim, const sim_daemon *daemon)
 {
+    static const status why[] = {[HOPELESS_WORKERS_SAY] = ST_NO_INPUT,
+                                 [HOPELESS_WORKERS_DIFFER] = ST_MISMATCH,
+                                 [HOPELESS_WORKERS_DIE] = ST_UNAVAILABLE,
+                                 [HOPELESS_PRINTS_DIE] = ST_UNAVAILABLE,
+                                 [HOPELESS_PRINTS_SAY] = ST_NO_INPUT};
     if (sim->rules.hopeless) {
         sim->over = daemon->state->outcome != ST_OK;
+        if (sim->over && daemon->state->outcome != why[sim->rules.hopeless])
+            sim_break(sim, INV_GIVES_UP,
+                      "a daemon for which nothing can work names another cause: %s",
+                      daemon->state->cause.message);
         if (!sim->over)
             sim_break(sim, INV_GIVES_UP,
                       "a daemon for which nothing can work ends as if all were well");

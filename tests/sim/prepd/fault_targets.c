@@ -60,6 +60,8 @@ bool fault_worker(simulation *sim, sim_fault fault)
         if (!worker->local)
             worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
         else
+            worker->stopped = true;
+        if (worker->local)
             daemon_child_paused(&sim->daemon[worker->daemon], worker->pid);
         return true;
     case FAULT_FREEZE_WORKER:

@@ -26,6 +26,7 @@
     X(INV_DEVIANT, "deviant", "who lies or differs is sent away, named, for that reason")          \
     X(INV_HONEST, "honest", "an honest worker or consumer is not refused")                         \
     X(INV_WIRE, "wire", "what the core sends can be read, and is for whom it is sent to")          \
+    X(INV_WORDS, "words", "what operators are told is true")                                       \
     X(INV_DRAIN, "drain", "a daemon that is drained or stopped ends in time")                      \
     X(INV_GOES_ON, "goes on", "with an honest worker every row comes within bounded time")         \
     X(INV_GIVES_UP, "gives up", "a daemon that can never work says why, and ends")
@@ -42,7 +43,7 @@ void sim_break(simulation *sim, invariant which, const char *format, ...)
 
 /* After every event: leases, slots, credit and records are where they should be, and nobody is
  * blamed who is not to blame. */
-void check_daemon(simulation *sim, const sim_daemon *daemon);
+void check_daemon(simulation *sim, sim_daemon *daemon);
 
 /* Whether a worker has in work what it answers now; then one that breaks the protocol must go. */
 bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link);
@@ -63,6 +64,12 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why);
 void check_consumer_refusal(simulation *sim, int rank, status why);
 /* A daemon ends: not by a failure. */
 void check_end(simulation *sim, const sim_daemon *daemon);
+/* The core sends a message: what it says to people is true (word_checks.c). */
+void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
+                 const wire_msg *message, frame_kind kind);
+/* Parts of check_daemon: lease_checks.c, memory_checks.c. */
+void check_leases(simulation *sim, const dispatch *state);
+void check_memory(simulation *sim, sim_daemon *daemon);
 /* The world is taken apart: nothing is left of the blocks of memory that it took. */
 void check_memory_is_back(simulation *sim, int64_t blocks_before);
 /* The schedule should be over. */

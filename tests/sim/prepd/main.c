@@ -29,6 +29,8 @@ int main(int argc, char **argv)
             shown = true;
             memmove(argv + i, argv + i + 1, (size_t)(argc-- - i) * sizeof *argv);
         }
+    static char told[BUFSIZ]; /* no block of memory that a schedule would take */
+    setvbuf(stdout, told, _IOFBF, sizeof told);
     const int code = sim_main_counting(argc, argv, &program);
     if (shown)
         stats_print(&stats, cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN), stderr);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/prepd/arrivals.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
@@ -161,7 +162,10 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
         return;
     }
     const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link);
-    daemon_message(to, link, event->data);
+    if (link->kind == END_WORKER)
+        worker_message_arrives(to, link, event->data);
+    else
+        daemon_message(to, link, event->data);
     if (must_go)
         check_has_gone(sim, to, link);
 }

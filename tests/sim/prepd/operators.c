@@ -17,6 +17,22 @@ void daemon_command(sim_daemon *daemon, const char *format, int number)
     link_say(sim, link, KIND_COMMAND, 0, json);
 }
 
+void daemon_ask_for_report(sim_daemon *daemon)
+{
+    char json[200];
+    simulation *sim = daemon->sim;
+    const int link = link_open(sim, END_STRANGER, 0, daemon->number, DOOR_CONSUMERS, 200 * US);
+    if (link < 0)
+        return;
+    sim->link[link].peer.roles = WIRE_ROWS;
+    sim->link[link].wants_report = true;
+    snprintf(json, sizeof json,
+             "{\"version\":%d,\"stream\":\"train\",\"rank\":0,\"ranks\":1,\"credit_bytes\":%lld,"
+             "\"prefixes\":true,\"report\":true}",
+             SESSION_VERSION, (long long)sim->rules.credit);
+    link_say(sim, link, KIND_HELLO, 0, json);
+}
+
 void daemon_reload(sim_daemon *daemon)
 {
     simulation *sim = daemon->sim;
@@ -61,13 +77,10 @@ static void send_too_much(sim_daemon *daemon, int number, door at)
 {
     const sim_link *link = &daemon->sim->link[number];
     const int64_t before_ns = link->down_ns;
-    peer_limits *limits = &daemon->state->peer_limits;
     if (daemon->stopping)
         return;
     daemon_tell_time(daemon);
-    limits->reading = &link->peer;
     message_refused(daemon->state, at, &link->peer, FAIL(ST_PROTOCOL, "the message is too long"));
-    limits->reading = NULL;
     if (daemon->sim->link[number].down_ns == before_ns)
         sim_break(daemon->sim, INV_ROLES, "a stranger is not told that its message is too long");
     daemon_wake(daemon);

@@ -22,6 +22,8 @@ void daemon_reload(sim_daemon *daemon);
 void daemon_command(sim_daemon *daemon, const char *format, int number);
 void daemon_child_paused(sim_daemon *daemon, pid_t pid);
 bool daemon_kill_prints(sim_daemon *daemon); /* false: it is not running, or died too often */
+/* A command asks what the stream looks like. */
+void daemon_ask_for_report(sim_daemon *daemon);
 void daemon_rude_peer(sim_daemon *daemon);
 /* Tells the core what time it is, before anything is given to it. */
 void daemon_tell_time(sim_daemon *daemon);

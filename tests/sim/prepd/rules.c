@@ -138,7 +138,9 @@ void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
     draw_faults(luck, out);
     out->credit = PICK(luck, 1, 300000, 2000000, 1 << 28);
     out->row_ns = PICK(luck, 1, 5, 20) * INT64_C(1000000);
-    out->step_ns = PICK(luck, 1, 10, 50) * INT64_C(1000000);
+    out->step_ns = PICK(luck, 1, 1, 1, 10, 10, 10, 50, 50, 50, 1500) * INT64_C(1000000);
+    out->wordy = sim_random_chance(luck, 1, 12);
+    out->for_command = sim_random_chance(luck, 1, 12);
     out->drain_at_end = sim_random_chance(luck, 1, 2);
     if (out_options->prepd_workers > 0 && sim_random_chance(luck, 1, 40))
         draw_hopeless(luck, out);

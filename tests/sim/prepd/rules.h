@@ -31,6 +31,7 @@ enum { MOST_DAEMONS = 3, MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_STATUS, "an operator asks for the status")                                             \
     X(FAULT_JUMP, "a daemon's clock jumps forward")                                                \
     X(FAULT_KILL_PRINTS, "the process that makes fingerprints is killed")                          \
+    X(FAULT_BAD_TIMES, "local workers of a daemon cannot begin for a while")                       \
     X(FAULT_NO_PROCESS, "the system has no process for the next child of a daemon")                \
     X(FAULT_NO_FILES, "held-out data cannot be opened when it is wanted next")                     \
     X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
@@ -58,6 +59,7 @@ typedef enum worker_bent {
     BENT_LIES_IDS,     /* says that its rows have other samples */
     BENT_LIES_ON,      /* says that it is at another item than it is */
     BENT_LIES_FAILED,  /* says that good samples cannot be decoded, and that bad ones can */
+    BENT_STALLS,       /* says again and again that it is at its first items, and never answers */
     BENT_POOR_COPY,    /* its machine's copy of the data lacks some pictures */
     BENT_CANNOT_BEGIN, /* says why it cannot begin any work, and leaves */
     BENT_DIES_EARLY,   /* crashes before it has joined */
@@ -74,10 +76,11 @@ typedef struct sim_job_rules {
 /* Why nothing can ever work, so that the daemon has to give up and say so. */
 typedef enum hopeless {
     HOPELESS_NOT,
-    HOPELESS_WORKERS_SAY, /* its workers say why they cannot begin */
-    HOPELESS_WORKERS_DIE, /* its workers die before they have joined */
-    HOPELESS_PRINTS_DIE,  /* the process that makes fingerprints dies each time */
-    HOPELESS_PRINTS_SAY,  /* it says why it cannot make them */
+    HOPELESS_WORKERS_SAY,    /* its workers say why they cannot begin */
+    HOPELESS_WORKERS_DIFFER, /* its workers have another decoder than the daemon */
+    HOPELESS_WORKERS_DIE,    /* its workers die before they have joined */
+    HOPELESS_PRINTS_DIE,     /* the process that makes fingerprints dies each time */
+    HOPELESS_PRINTS_SAY,     /* it says why it cannot make them */
 } hopeless;
 
 typedef struct sim_rules {
@@ -90,6 +93,8 @@ typedef struct sim_rules {
     int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */
     int64_t calm_ns, fault_every_ns;
     int weight[N_FAULTS]; /* 0: it does not happen in this schedule */
+    bool wordy;           /* ranks say more in HELLO than anybody needs */
+    bool for_command;     /* the daemons are those of a command, which asks for the plan's report */
     bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
     hopeless hopeless;
 } sim_rules;

@@ -56,10 +56,12 @@ typedef struct sim_link {
     int64_t clogged_ns;     /* until then the far end takes nothing from its socket */
     int unread;             /* messages sent to it meanwhile */
     int64_t latency_ns;
-    bool known;      /* it may send messages as long as a row */
-    bool trespasses; /* it asks for what it has no role for */
-    int n_refused;   /* errors that a stranger has received */
-    int n_errors;    /* errors that were sent to it */
+    bool known;         /* it may send messages as long as a row */
+    bool wants_report;  /* of the plan; then it leaves */
+    bool trespasses;    /* it asks for what it has no role for */
+    int n_refused;      /* errors that a stranger has received */
+    int n_errors;       /* errors that were sent to it */
+    int64_t used_bytes; /* of a consumer, in work and under way, when it was looked at last */
 } sim_link;
 
 typedef struct sim_daemon {
@@ -70,9 +72,13 @@ typedef struct sim_daemon {
     bool listens;    /* its sockets are bound */
     bool stopping;
     bool touched;    /* something has happened to it since its state was looked at last */
-    int64_t skew_ns; /* what its clock is ahead of the world's */
-    int64_t turn_ns; /* when its next turn is due */
-    bool kept[2];    /* its cache has the index of train, of eval */
+    bool any_worked; /* a local worker has answered a lease in this life */
+    int64_t bad_until_ns;
+    worker_bent bad_bent; /* of local workers that start before bad_until_ns */
+    int most_seats;       /* workers at once, of this life */
+    int64_t skew_ns;      /* what its clock is ahead of the world's */
+    int64_t turn_ns;      /* when its next turn is due */
+    bool kept[2];         /* its cache has the index of train, of eval */
     int prints_pid, prints_deaths;
     bool for_good, draining_asked;    /* an operator has drained it, or has said so */
     int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
@@ -118,6 +124,9 @@ typedef struct sim_worker {
     wire_msg *inbox[INBOX]; /* [n_inbox] */
     int n_inbox;
     int64_t heard_ns, started_ns;
+    int stalled; /* how often it said the same again */
+    int misses_told,
+        n_missed;     /* files that it misses and the daemon has: in its last answer; in all */
     int n_terms;      /* how often it was sent its TERMS */
     child_end end;    /* how it went */
     char before[120]; /* what its supervisor says of the one before it; "" if nothing */
@@ -205,6 +214,7 @@ typedef struct simulation {
     int n_lied;
     int64_t doubted[MOST_LIED]; /* [n_doubted] samples that some worker has lied about */
     int n_doubted;
+    int64_t most_buffer; /* the largest prepd.buffer_bytes so far */
     heard_book heard;
     pid_t next_pid;
     sim_stats *stats;

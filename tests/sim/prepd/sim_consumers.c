@@ -17,6 +17,18 @@ void rank_go_on(simulation *sim, int number, int64_t after_ns)
                                            .word = ++sim->rank[number]->turn});
 }
 
+/* Says what nobody needs: more than the share of the buffer that HELLOs of several may take. */
+enum { MOST_WORDY = 4, MANY_WORDS = 300000 };
+static void put_many_words(json_writer *writer)
+{
+    char *words = malloc(MANY_WORDS);
+    if (!words)
+        abort();
+    memset(words, 'w', MANY_WORDS);
+    json_put_key_text(writer, "note", words, MANY_WORDS);
+    free(words);
+}
+
 static void send_hello(simulation *sim, sim_rank *rank)
 {
     const sim_stream_job *job = &sim->job[rank->job];
@@ -34,6 +46,8 @@ static void send_hello(simulation *sim, sim_rank *rank)
     json_put_key_bool(&writer, "rows_later", sim_random_chance(&sim->people, 1, 3));
     if (cursor)
         json_put_key_cstr(&writer, "cursor", cursor);
+    if (sim->rules.wordy && job->ranks <= MOST_WORDY)
+        put_many_words(&writer);
     json_end_object(&writer);
     if (json_writer_take(&writer, &text, NULL) != ST_OK)
         abort();

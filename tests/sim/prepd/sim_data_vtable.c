@@ -3,6 +3,7 @@
 #include "tests/sim/prepd/sim_data.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_FRAMES = 64 };
 
@@ -29,11 +30,13 @@ static int64_t count_pictures(const dataset *set)
 static status read_sample(const dataset *set, int64_t number, arena *memory, sample *out)
 {
     sim_sample *own = &data_of(set)->sample[number];
-    (void)memory;
+    turn *turns; /* texts lie in the caller's memory, as those of other adapters do */
+    TRY(arena_alloc(memory, (size_t)own->n_turns * sizeof *turns, (void **)&turns));
+    memcpy(turns, own->turns, (size_t)own->n_turns * sizeof *turns);
     *out = (sample){.id = (uint64_t)number,
                     .name = own->name,
                     .cause = own->fate == TEXT_NOT_ADAPTED ? own->record.cause : NULL,
-                    .turns = own->turns,
+                    .turns = turns,
                     .n_turns = own->n_turns,
                     .images = own->shows,
                     .n_images = own->n_shown,

@@ -78,6 +78,10 @@ static bool fault_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
                        (int)sim_random_between(&sim->faults, 1, 6));
         return true;
     case FAULT_STATUS:
+        if (sim->rules.for_command && sim_random_chance(&sim->faults, 1, 2)) {
+            daemon_ask_for_report(daemon);
+            return true;
+        }
         daemon_command(daemon, "{\"command\":\"status\"}%.0d", 0);
         return true;
     case FAULT_JUMP:
@@ -85,6 +89,13 @@ static bool fault_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         return true;
     case FAULT_KILL_PRINTS:
         return daemon_kill_prints(daemon);
+    case FAULT_BAD_TIMES: /* before any has worked, or for ever, it would be a reason to give up */
+        if (!daemon->any_worked || daemon->bad_until_ns > 0)
+            return false;
+        daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 25 * SECOND);
+        daemon->bad_bent =
+            sim_random_chance(&sim->faults, 1, 2) ? BENT_DIES_EARLY : BENT_CANNOT_BEGIN;
+        return true;
     case FAULT_NO_PROCESS: /* again and again it would be a reason to give up */
         if (daemon->had_none)
             return false;

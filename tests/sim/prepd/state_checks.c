@@ -131,7 +131,7 @@ static void check_damaged(simulation *sim, const sim_data *data, const quarantin
                       (long long)list->entry[i].sample);
 }
 
-void check_daemon(simulation *sim, const sim_daemon *daemon)
+void check_daemon(simulation *sim, sim_daemon *daemon)
 {
     const dispatch *state = daemon->state;
     static all_leases leases;
@@ -151,4 +151,6 @@ void check_daemon(simulation *sim, const sim_daemon *daemon)
     check_build(sim, &state->train, &leases);
     check_build(sim, &state->eval, &leases);
     check_roles(sim, state);
+    check_leases(sim, state);
+    check_memory(sim, daemon);
 }

@@ -138,11 +138,23 @@ static void tell_on(simulation *sim, sim_worker *worker)
     if (job->kind != LEASE_ROW && !job->each && job->told_ns &&
         sim->now_ns - job->told_ns < TELL_EVERY_NS)
         return;
+    if (worker->bent == BENT_STALLS)
+        item = job->item[sim_random_below(&sim->lies, (uint64_t)job->at + 1)];
     if (worker->bent == BENT_LIES_ON && sim_random_chance(&sim->lies, 1, 2))
         item = job->item[sim_random_below(&sim->lies, (uint64_t)job->n_items)];
     job->told_ns = sim->now_ns;
     snprintf(json, sizeof json, "{\"item\":%lld}", (long long)item);
     link_say(sim, worker->link, KIND_ON, job->number, json);
+}
+
+/* Says again where it is, and does nothing, until someone ends it. */
+static void stall(simulation *sim, int number)
+{
+    enum { MOST_STALLED = 900 };
+    if (++sim->worker[number]->stalled > MOST_STALLED)
+        worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
+    else
+        worker_go_on_after(sim, number, sim_random_between(&sim->delays, 50 * MS, 500 * MS));
 }
 
 void work_go_on(simulation *sim, int number)
@@ -160,6 +172,10 @@ void work_go_on(simulation *sim, int number)
         return;
     }
     tell_on(sim, worker);
+    if (worker->bent == BENT_STALLS && job->at > 0) {
+        stall(sim, number);
+        return;
+    }
     const int64_t takes = meet_item(sim, worker);
     job->at++;
     sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns + takes,

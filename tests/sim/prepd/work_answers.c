@@ -17,6 +17,14 @@ static void put_missing(const sim_data *data, int64_t picture, json_writer *writ
     json_put_key_cstr(writer, "missing", file);
 }
 
+/* Remembers that the worker says that it misses a file, if the daemon has it. */
+static void tell_miss(const simulation *sim, const sim_worker *worker, int64_t picture)
+{
+    const picture_fate fate = job_data(sim, &worker->job)->picture[picture].fate;
+    if (fate != PICTURE_VANISHES && fate != PICTURE_NOT_THERE)
+        sim->worker[worker_find(sim, worker->pid)]->misses_told++;
+}
+
 static void put_picture(simulation *sim, const sim_worker *worker, int64_t number,
                         json_writer *writer)
 {
@@ -28,6 +36,7 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t numbe
         json_put_key_cstr(writer, "cause", "no such file");
         if (!worker->local)
             put_missing(data, number, writer);
+        tell_miss(sim, worker, number);
         return;
     }
     json_put_key_int(writer, "bytes", record.file_bytes);
@@ -138,6 +147,8 @@ bool work_answer_failures(simulation *sim, const sim_worker *worker)
         json_put_key_cstr(&writer, "cause", "cannot be decoded");
         if (fate == PICTURE_VANISHES)
             put_missing(job_data(sim, job), picture, &writer);
+        if (fate == PICTURE_VANISHES)
+            tell_miss(sim, worker, picture);
         json_end_object(&writer);
         count++;
     }

@@ -1,9 +1,11 @@
 /* worker_joining.c: how a simulated worker comes to its daemon: it connects, says JOIN, takes
  * TERMS.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/sim/prepd/daemon_world.h"
+#include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 
@@ -33,11 +35,19 @@ void worker_send_join(simulation *sim, sim_worker *worker)
     link_say(sim, worker->link, KIND_JOIN, 0, json);
 }
 
+/* What a worker says last may come after its daemon has heard of its end. */
+static int64_t local_latency(const simulation *sim, const sim_worker *worker)
+{
+    return !worker->local                                ? 2 * MS
+           : sim->rules.hopeless == HOPELESS_WORKERS_SAY ? 20 * MS
+                                                         : 100 * US;
+}
+
 void worker_connect(simulation *sim, int number)
 {
     sim_worker *worker = sim->worker[number];
     worker->link = link_open(sim, END_WORKER, number, worker->daemon, DOOR_WORKERS,
-                             worker->local ? 100 * US : 2 * MS);
+                             local_latency(sim, worker));
     if (worker->link >= 0) {
         worker_send_join(sim, worker);
         worker_go_on_after(sim, number, ASK_AGAIN_NS);
@@ -62,6 +72,10 @@ void worker_take_terms(simulation *sim, int number, const wire_msg *message)
         return;
     }
     worker->terms = terms;
+    char wanted[48];
+    snprintf(wanted, sizeof wanted, "seq_len: %lld", (long long)sim->options.training_seq_len);
+    if (!memmem(text.data, text.size, wanted, strlen(wanted)))
+        sim_break(sim, INV_WIRE, "the terms do not say what rows are like");
     worker->state = WORKER_LOADING;
     worker_go_on_after(sim, number, sim_random_tail(&sim->delays, 5 * MS, 60 * MS));
 }

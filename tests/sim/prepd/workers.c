@@ -104,6 +104,7 @@ void worker_done(simulation *sim, int number)
     sim_worker *worker = sim->worker[number];
     worker->state = WORKER_IDLE;
     worker->leases++;
+    sim->daemon[worker->daemon].any_worked |= worker->local;
     if (worker->leaving || worker->leases >= sim->options.prepd_recycle_leases) {
         link_say(sim, worker->link, KIND_BYE, 0, "{}");
         worker_end(sim, number, PROC_END_LEFT, worker->leaving ? 0 : PROC_EXIT_AGAIN,

@@ -359,6 +359,20 @@ static void test_audit__a_local_worker_to_come_is_waited_for(void **state)
     tear_down(&all);
 }
 
+/* A worker that said so of one sample went before its answer was done with. The sample is tried
+ * alone all the same before the whole row is made again. */
+static void test_audit__what_was_said_by_one_that_went_is_tried(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 3);
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_go_on(&all.state);
+    assert_int_equal(lease_solo_item(all.work), 7);
+    tear_down(&all);
+}
+
 /* A local worker that has said so itself is not waited for. */
 static void test_audit__the_only_local_worker_is_believed(void **state)
 {
@@ -443,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_audit__the_maker_may_try_a_sample_alone),
         cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
         cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
+        cmocka_unit_test(test_audit__what_was_said_by_one_that_went_is_tried),
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
