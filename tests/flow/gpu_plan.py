@@ -75,10 +75,12 @@ class Machine:
             to = os.path.join(self.tree, part)
             os.makedirs(os.path.dirname(to), exist_ok=True)
             (shutil.copytree if os.path.isdir(os.path.join(SOURCE, part)) else shutil.copy)(os.path.join(SOURCE, part), to)
-        for name in ("common", "proto", "prepd", ".gpu/rows/debug-model"):
+        for name in ("common", "proto", "prepd", ".gpu", "rows/debug-model"):
             os.makedirs(os.path.join(self.tree, name), exist_ok=True)
         for name in ("debug", "vqa-8192", "vqa-12288", "c4-12288"):
-            write(os.path.join(self.tree, f".gpu/rows/{name}.rec"), "")
+            write(os.path.join(self.tree, f"rows/{name}.rec"), "")
+        with tarfile.open(os.path.join(self.tree, ".gpu/rows.tar.xz"), "w:xz") as f:
+            f.add(os.path.join(self.tree, "rows"), ".")
         write(os.path.join(self.tree, "CMakeLists.txt"), "")
         write(os.path.join(self.bin, "nvidia-smi"), SMI)
         write(os.path.join(self.bin, "compute-sanitizer"), SANITIZER)

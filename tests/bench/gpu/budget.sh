@@ -14,7 +14,7 @@ bench-ops 7 100 240
 bench-text 6 150 360
 bench-images-8192 8 110 300
 memory 10 50 150
-torch 9 80 180
+torch 9 110 260
 replay 12 60 180
 feed 13 60 180
 loss 14 40 150
@@ -33,6 +33,7 @@ bench-images-12288 21 120 300
 bench-c4 20 90 300
 train 27 90 200
 bench-loads 28 120 300
+torch-layers 29 60 200
 ROWS
 }
 

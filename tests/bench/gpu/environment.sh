@@ -1,12 +1,13 @@
 # environment.sh: finds the tools and libraries of the machine that builds and runs. tests/gpu sources it for a stage
 # and sets source_dir, prefix and build before.
 
-# Debian's libraries are those that --prepare packed, or without the archive the system's own.
-archive=$source_dir/.gpu/prefix.tar.xz
-if [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$prefix/unpacked" 2>/dev/null)" ]; then
-    rm -rf "$prefix" && unpack "$archive" "$prefix" && cksum <"$archive" >"$prefix/unpacked" ||
-        { echo "the libraries of .gpu/prefix.tar.xz cannot be unpacked"; return 74; }
-fi
+# Debian's libraries are those that --prepare packed, or without the archive the system's own. The rows are recordings.
+for folder in "$prefix" "$rows"; do
+    archive=$source_dir/.gpu/${folder##*/}.tar.xz
+    [ -f "$archive" ] && [ "$(cksum <"$archive")" != "$(cat "$folder/unpacked" 2>/dev/null)" ] || continue
+    rm -rf "$folder" && unpack "$archive" "$folder" && cksum <"$archive" >"$folder/unpacked" ||
+        { echo "failed: $archive cannot be unpacked"; return 74; }
+done
 link_flags=
 if [ -d "$prefix/lib" ]; then
     export PKG_CONFIG=$source_dir/tests/bench/gpu/pkg-config GPU_PREFIX=$prefix

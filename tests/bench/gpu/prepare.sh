@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # prepare.sh: fills .gpu/ with what a bare GPU machine lacks: the programs (built.tar.xz), libraries and headers of Debian's
-# packages (prefix.tar.xz), recordings of rows with real photographs and of C4 (rows/), and the photographs themselves with
-# their questions, for decoding live (live.tar.xz). Needs Debian's package mirror, nvcc, a build (build/bin, build/tests),
+# packages (prefix.tar.xz), and recordings of rows with real photographs and of C4 (rows.tar.xz). Needs Debian's package mirror, nvcc, a build (build/bin, build/tests),
 # Python and ../shared (or TESSERA_SHARED).
 #
 #   tests/gpu --prepare            all of it
 #   tests/gpu --prepare programs   the programs alone, after a change of the sources
+#   tests/gpu --prepare live       all of it, and photographs for a machine that can build prepd and so decode (live.tar.xz)
 set -euo pipefail
 [ -d common ] && [ -d trainer ] || { echo "prepare: run it as tests/gpu --prepare" >&2; exit 64; }
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
 room_mib=40 # of 64 that may travel
-samples=36 # samples of the data set that are packed with their pictures
+samples=18 # samples of the data set that are packed with their pictures
 mkdir -p .gpu
+[ $# -gt 0 ] && [ "$1" = programs ] || find .gpu -mindepth 1 -delete
 work=$(mktemp -d .gpu/work-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 
@@ -138,7 +139,7 @@ record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
         --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" --data.group none \
         --data.limit "$5" --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.image_filter plane --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
-        --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
+        --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out "$work/rows/$1.rec"
 }
 
 # Records packed documents of C4.
@@ -150,7 +151,7 @@ record_text() { # NAME SEQ_LEN ROWS STEPS
         --model.tokenizer "$shared/data/tokenizer" --data.format text --data.path "$text/c4.jsonl" --data.group none \
         --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
-        --steps "$4" --overwrite --out ".gpu/rows/$1.rec"
+        --steps "$4" --overwrite --out "$work/rows/$1.rec"
 }
 
 # Records generated pictures for a small model, which a CPU can train too, and copies its folder.
@@ -159,13 +160,13 @@ record_debug() {
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
         --data.path "$work/synth" --data.group none --training.seq_len 256 --training.global_batch_size 2 \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
-        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --overwrite --out .gpu/rows/debug.rec
-    cp -r "$work/synth/model" .gpu/rows/debug-model
+        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --overwrite --out "$work/rows/debug.rec"
+    cp -r "$work/synth/model" "$work/rows/debug-model"
 }
 
 # Keeps the models, rows and layouts for the tests of several ranks.
 keep_ranks() {
-    TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep .gpu/rows/ranks
+    TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep "$work/rows/ranks"
 }
 
 # Packs the files of the first samples and the tokenizer.
@@ -197,19 +198,19 @@ PY
 }
 
 record_rows() {
-    [ -x build/bin/prepd ] || { echo "prepare: no build/bin/prepd; build the tree first" >&2; exit 69; }
-    [ -d "$shared/data/vqav2" ] || { echo "prepare: no $shared/data/vqav2; set TESSERA_SHARED" >&2; exit 66; }
-    rm -rf .gpu/rows && mkdir -p .gpu/rows
+    mkdir -p "$work/rows"
     record vqa-8192 8192 4 8 "$samples"
     record vqa-12288 12288 4 6 "$samples"
     record_text c4-12288 12288 4 6
     record_debug
     keep_ranks
+    # The recordings share their photographs, which xz finds in a window as large as all of them.
+    tar -C "$work/rows" -cf - . | xz -9 >.gpu/rows.tar.xz
 }
 
 # Compiles the programs with those libraries, as the GPU machine would.
 build_programs() {
-    local source_dir=$tree build=$tree/build-gpu-packed prefix=$tree/build-gpu-packed/prefix
+    local source_dir=$tree build=$tree/build-gpu-packed prefix=$tree/build-gpu-packed/prefix rows=$tree/build-gpu-packed/rows
     . tests/bench/gpu/built.sh
     . tests/bench/gpu/environment.sh
     compile >"$work/compile.log" 2>&1 || { tail -20 "$work/compile.log"; echo "prepare: the programs do not compile" >&2; exit 1; }
@@ -217,16 +218,19 @@ build_programs() {
 }
 
 if [ "${1-}" != programs ]; then
+    # What is missing is told before anything is fetched.
+    [ -x build/bin/prepd ] && [ -x build/tests/mixed_rows ] || { echo "prepare: no build/bin/prepd or no tests; build the tree first" >&2; exit 69; }
+    [ -d "$shared/data/vqav2" ] || { echo "prepare: no $shared/data/vqav2; set TESSERA_SHARED" >&2; exit 66; }
     collect_libraries
     lay_out
     record_rows
-    keep_photographs
+    [ "${1-}" != live ] || keep_photographs
 fi
 build_programs
 git rev-parse HEAD >.gpu/commit 2>/dev/null || true
 rm -rf "$work"
 travels=$(( ($( { git ls-files -z 2>/dev/null || find . -path ./.gpu -prune -o -path './build*' -prune -o -type f -print0; } |
     xargs -0 stat -c %s | paste -sd+ ) + $(find .gpu -type f -printf '%s+')0) / 1048576 ))
-du -sh .gpu/* .gpu/rows/*
+du -sh .gpu/*
 echo "tree and .gpu: $travels MiB of $room_mib"
 [ "$travels" -le "$room_mib" ] || { echo "prepare: more than $room_mib MiB would travel" >&2; exit 1; }

@@ -4,7 +4,7 @@
 . tests/bench/gpu/sizes.sh
 
 trainer=$build/bin/trainer
-rows=$source_dir/.gpu/rows
+rows=$build/rows
 . tests/bench/gpu/smoke.sh
 full="--model.path qwen3-vl-30b-a3b --training.backend cuda${switches:+ --shared $switches}"
 # The mode that `plan` chooses for 48 layers on 8 ranks within 85 % of memory.
@@ -227,6 +227,7 @@ stage_feed() {
     live "$model" "$length" "$build/tests/bench_feed" "ipc://$build/feed.sock" "$recording" || return
     [ "$backend" != cpu ] || return 0
     echo "-- decoding live"
+    [ -f "$source_dir/.gpu/live.tar.xz" ] || { echo "no photographs were packed (tests/gpu --prepare live): not measured"; return 0; }
     build_prepd || { echo "prepd cannot be built here (libvips is not there): not measured"; return 0; }
     unpack "$source_dir/.gpu/live.tar.xz" "$build/live" || return
     live "$model" "$length" "$build/prepd/bin/prepd" serve -c "$source_dir/configs/smoke.yaml" --quiet \
@@ -343,10 +344,41 @@ train_and_profile() { # LAYERS ROWS SEQ_LEN
     sed -nE 's/.*"patches": ?([0-9]+).*/patches of a step: \1/p' "$run/profile/metrics.jsonl" | tail -1
 }
 
-stage_torch() {
+torch_there() {
     command -v nvidia-smi >/dev/null || { echo "no NVIDIA driver here"; return 69; }
     unset LD_LIBRARY_PATH # PyTorch brings its own libraries
     python3 -c 'import torch, transformers' 2>/dev/null ||
         { echo "skipped: no torch and transformers here, so there is nothing to compare with"; return 77; }
-    python3 -B "$source_dir/tests/bench/gpu/torch_layer.py"
+}
+
+# A whole step of the same few layers in transformers, as a user would run it, beside ours in the same minute.
+stage_torch() {
+    need "$trainer" || return
+    (torch_there) || return
+    with_sizes 3 "12288 8192 4096" $text_only -- beside_transformers
+}
+
+beside_transformers() { # LAYERS ROWS SEQ_LEN
+    local log=$build/torch-stage.log how code status=0 ours memory from
+    from=$(card_now)
+    echo "-- ours, $1 layers, $2 rows of $3 tokens"
+    "$trainer" bench step $full $mode $text_only --memory.limit $card_share --layers "$1" --training.local_batch_size "$2" \
+        --training.global_batch_size "$2" --training.seq_len "$3" --training.steps 8 --training.deterministic false 2>&1 | tee "$log"
+    code=${PIPESTATUS[0]}
+    [ "$code" = 0 ] || return "$code"
+    read -r ours memory < <(sed -nE 's/^depth: .* \(median ([0-9.]+),.* memory: ([0-9.]+) GiB.*/\1 \2/p' "$log")
+    for how in eager compiled; do
+        (torch_there && limited "$(scaled 80)" python3 -B "$source_dir/tests/bench/gpu/torch_step.py" "$@" $how "$ours" "$memory")
+        code=$?
+        [ $code != $stuck_exit ] || return $code
+        [ $code = 0 ] || { echo "failed: transformers $how ($code)"; status=1; }
+    done
+    card_line $((from + 1))
+    return $status
+}
+
+# Single layers, and the vision tower, beside those of bench-text and train.
+stage_torch_layers() {
+    torch_there || return
+    TESSERA_GPU_REPORTS=$out python3 -B "$source_dir/tests/bench/gpu/torch_layer.py"
 }

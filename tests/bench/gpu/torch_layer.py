@@ -34,6 +34,7 @@ def config(part, widths):
     for key, value in widths.items():
         setattr(c, key, value)
     c._attn_implementation = "sdpa"
+    c._experts_implementation = "grouped_mm"  # read by transformers 5
     return c
 
 
@@ -131,7 +132,8 @@ def agree():
 
 def newest(stages, pattern):
     """Finds the pattern's last match in the newest report that has one, and returns its first group."""
-    reports = [p for s in stages for p in glob.glob(os.path.join(HERE, f"../results/*_{s}.txt"))]
+    folder = os.environ.get("TESSERA_GPU_REPORTS") or os.path.join(HERE, "../results")
+    reports = [p for s in stages for p in glob.glob(os.path.join(folder, f"*_{s}.txt"))]
     for path in sorted(reports, key=os.path.getmtime, reverse=True):
         with open(path) as f:
             found = re.findall(pattern, f.read(), re.M)
