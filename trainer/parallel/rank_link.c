@@ -261,11 +261,9 @@ static void read_conn(rank_link *link, int conn)
     if (got > 0)
         link_core_bytes(link->core, see_now(link), conn, bytes, (size_t)got);
     else if (got == 0)
-        link_core_gone(link->core, see_now(link), conn, LINK_DIED, NULL);
-    else /* a process that dies with unread bytes leaves a reset */
-        link_core_gone(link->core, see_now(link), conn,
-                       errno == ECONNRESET || errno == EPIPE ? LINK_DIED : LINK_BROKE,
-                       strerror(errno));
+        link_core_gone(link->core, see_now(link), conn, NULL);
+    else
+        link_core_gone(link->core, see_now(link), conn, strerror(errno));
     do_actions(link);
 }
 

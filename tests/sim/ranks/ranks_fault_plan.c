@@ -40,9 +40,11 @@ static int64_t draw_time(const world *all, sim_random *from)
 /* A duration around the silence that counts as a loss. */
 static int64_t draw_pause(const world *all, sim_random *from)
 {
-    switch (sim_random_below(from, 5)) {
+    switch (sim_random_below(from, 6)) {
     case 0:
         return sim_random_between(from, 10 * MS, all->silence_ns / 4);
+    case 4: /* some ranks notice it, and others do not */
+        return sim_random_between(from, all->silence_ns * 4 / 5, all->silence_ns * 5 / 4);
     case 3:
         return sim_random_between(from, all->silence_ns * 2 / 5, all->silence_ns * 3 / 5);
     case 1:

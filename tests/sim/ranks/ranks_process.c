@@ -7,8 +7,8 @@
 
 enum { OPTIONAL_MOST = 1 << 16, PPM = 1000000 };
 
-static const char *const message_name[] = {"?",    "HELLO", "WELCOME", "REFUSE",
-                                           "BEAT", "LOST",  "BYE",     "WAITS"};
+static const char *const message_name[] = {"?",    "HELLO", "WELCOME", "REFUSE", "BEAT",
+                                           "LOST", "BYE",   "WAITS",   "SHAPE",  "SILENT"};
 
 bool process_runs(const world *all, int rank)
 {
@@ -105,7 +105,8 @@ static void send_message(world *all, int rank, const link_action *action)
     if (size > 0)
         memcpy(bytes + CONTROL_HEADER, payload, size);
     sim_log_add(&all->log, bytes, CONTROL_HEADER + size);
-    if (action->message == CONTROL_LOST || action->message == CONTROL_REFUSE)
+    if (action->message == CONTROL_LOST || action->message == CONTROL_SILENT ||
+        action->message == CONTROL_REFUSE)
         sim_log_tell(&all->log, all->now_ns, "rank %d sends %s: %.*s", rank,
                      message_name[action->message], (int)size, (const char *)payload);
     else if (action->kind != LINK_SEND_AT)
@@ -300,8 +301,7 @@ void process_gone(world *all, int rank, int conn, bool reset)
 {
     process *const at = &all->rank[rank];
     sim_log_note(&all->log, all->now_ns, 102, rank, (uint64_t)conn);
-    link_core_gone(at->core, now_of(all, rank), conn, LINK_DIED,
-                   reset ? "Connection reset by peer" : NULL);
+    link_core_gone(at->core, now_of(all, rank), conn, reset ? "Connection reset by peer" : NULL);
     after_event(all, rank);
     if (process_runs(all, rank) && at->wire_of[conn] >= 0)
         world_broken(all, "rank %d keeps connection %d, which is gone", rank, conn);

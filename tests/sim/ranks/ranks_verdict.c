@@ -97,6 +97,7 @@ void verdict_fault(world *all, int number)
     if (at->kind == FAULT_RESET)
         return;
     const int64_t notice = notice_ns(all, at->kind);
+    at->at_work = at_work;
     if (!at_work || (is_pause(at->kind) && at->for_ns < notice))
         return;
     at->loses = true;
@@ -117,7 +118,7 @@ static const char *how_lost(const world *all, fault_kind kind)
 {
     switch (kind) {
     case FAULT_KILL:
-        return "died: its connection is closed";
+        return " died"; /* a reset says less than a connection that is closed */
     case FAULT_POWER:
     case FAULT_STOP:
     case FAULT_CUT: /* a call may end before */
@@ -127,78 +128,27 @@ static const char *how_lost(const world *all, fault_kind kind)
     }
 }
 
-/* ---- who is named ---- */
+/* ---- how a rank may end ---- */
 
-static bool is_disturbed(const world *all, int rank)
+/* Whether this rank can tell which end of a silent link is the cause: rank 0 hears several, and
+ * tells those whom it reaches. */
+static bool must_know(const world *all, int rank, const fault *lost)
 {
-    for (int i = 0; i < all->n_faults; i++)
-        if (all->fault[i].rank == rank &&
-            (all->fault[i].kind == FAULT_STOP || all->fault[i].kind == FAULT_CUT ||
-             all->fault[i].kind == FAULT_RESET))
-            return all->guilty[rank];
-    return false;
+    bool several = all->size > 2 && how_lost(all, lost->kind)[0] && lost->at_work;
+    for (int i = 1; i < all->size; i++)
+        several &= !all->rank[i].left_well;
+    if (lost->kind == FAULT_CUT && lost->rank == 0)
+        return several && rank == 0;
+    return several && (lost->loses || lost->kind == FAULT_CUT) && lost->kind != FAULT_KILL &&
+           lost->rank != 0 && rank != lost->rank;
 }
 
-static bool was_cut(const world *all, int rank)
+/* The shortest stop for which a rank may take the end of the others upon itself: for these to find
+ * it silent, or to give up before they have met. */
+static int64_t least_still(const world *all)
 {
-    for (int i = 0; i < all->n_faults; i++)
-        if (all->fault[i].rank == rank && all->fault[i].kind == FAULT_CUT)
-            return all->guilty[rank];
-    return false;
-}
-
-/* Whether this rank is a cause: something happened to it, or, for one that is still joining, it
- * came and has given up before. */
-static bool is_cause(const world *all, int rank, bool joining)
-{
-    return rank >= 0 && rank < all->size &&
-           (all->guilty[rank] || (joining && all->rank[rank].ended && !all->rank[rank].well));
-}
-
-/* How many ranks of a list like " 1 3" are causes; *out_named: how many it has. */
-static int causes_of(const world *all, const char *list, bool joining, int *out_named)
-{
-    int causes = 0;
-    *out_named = 0;
-    while (*list == ' ' && list[1] >= '0' && list[1] <= '9') {
-        char *end;
-        causes += is_cause(all, (int)strtol(list, &end, 10), joining);
-        (*out_named)++;
-        list = end;
-    }
-    return causes;
-}
-
-/* Whether the words name a cause, and no other rank. */
-static bool names_cause(const world *all, const char *words, bool joining)
-{
-    static const char late[] = "from ranks", *const missing[] = {": ranks", ": rank"};
-    int named = 0;
-    const char *list = strstr(words, late);
-    /* a call names all that have not come, also those that wait for rows, if nobody says that any
-     * more
-     */
-    if (list && (causes_of(all, list + strlen(late), joining, &named) > 0 || all->guilty[0]))
-        return true;
-    for (size_t i = 0; i < 2; i++) {
-        list = strstr(words, missing[i]);
-        if (list && joining && was_cut(all, 0)) /* rank 0 could not see who had come */
-            return true;
-        if (list && causes_of(all, list + strlen(missing[i]), joining, &named) == named && named)
-            return true;
-    }
-    const char *at = strstr(words, "rank ");
-    /* "rank 0 at HOST port N: .." is where the error came from, not whose it is */
-    if (at && strncmp(at, "rank 0 at ", 10) == 0 && strstr(at + 10, "rank "))
-        at = strstr(at + 10, "rank ");
-    if (at && strncmp(at, "rank: ", 6) == 0) /* "it refused this rank: rank 3 .." */
-        at = strstr(at + 6, "rank ");
-    return at && is_cause(all, (int)strtol(at + 5, NULL, 10), joining);
-}
-
-static bool named_itself(const world *all, int rank)
-{
-    return strstr(all->rank[rank].words, ", this one, did nothing for") != NULL;
+    const int64_t silence = all->silence_ns * 3 / 4, timeout = (int64_t)all->timeout_s * SECOND;
+    return silence < timeout ? silence : timeout - MS * 100;
 }
 
 /* What a rank says that names the right one. */
@@ -209,9 +159,12 @@ static void check_words(world *all, int rank)
     if (only && only->loses && only->rank != rank && !strstr(at->words, how_lost(all, only->kind)))
         world_broken(all, "rank %d does not say how rank %d was lost: %s", rank, only->rank,
                      at->words);
+    if (only && must_know(all, rank, only) && !names_alone(all, rank, only->rank))
+        world_broken(all, "rank %d could know that it is rank %d alone: %s", rank, only->rank,
+                     at->words);
     if (only && only->loses && only->rank == rank && only->kind == FAULT_STOP &&
         how_lost(all, only->kind)[0] && at->work != WORK_LEAVES && at->lost[0] &&
-        !named_itself(all, rank))
+        !names_itself(all, rank))
         world_broken(all, "rank %d, which was stopped, names another: %s", rank, at->words);
     if (at->forced && all->now_ns - at->lost_at < LINK_GRACE_S * (SECOND - MS))
         world_broken(all, "rank %d is forced to end before its time", rank);
@@ -232,11 +185,10 @@ void verdict_process(world *all, int rank)
         return;
     if (!any)
         world_broken(all, "rank %d ends though nothing happened to any rank: %s", rank, at->words);
-    else if (named_itself(all, rank) &&
-             (!all->guilty[rank] || at->still_ns < all->silence_ns * 3 / 4))
+    else if (names_itself(all, rank) && (!all->guilty[rank] || at->still_ns < least_still(all)))
         world_broken(all, "rank %d, which was not stopped for long, names itself: %s", rank,
                      at->words);
-    else if (!is_disturbed(all, rank) && !names_cause(all, at->words, !at->joined))
+    else if (!names_cause(all, rank))
         world_broken(all, "rank %d names another than the culprit: %s", rank, at->words);
     else
         check_words(all, rank);

@@ -165,8 +165,9 @@ typedef struct fault {
     fault_kind kind;
     int rank;
     int64_t at_ns, for_ns;
-    int step;   /* of FAULT_FAILS, FAULT_HANGS and FAULT_ROWS */
-    bool loses; /* it struck a rank at work, for so long that the others must lose it */
+    int step;     /* of FAULT_FAILS, FAULT_HANGS and FAULT_ROWS */
+    bool at_work; /* it struck while all ranks were at work */
+    bool loses;   /* and for so long that the others must lose the rank */
 } fault;
 
 typedef struct call_state {
@@ -285,5 +286,14 @@ void verdict_noticed(world *all, int number);
 void verdict_process(world *all, int rank);
 /* Called at the deadline. */
 void verdict_all(world *all);
+
+/* ---- ranks_names.c: about the words of a rank that has ended badly ---- */
+
+/* Whether they name a cause. */
+bool names_cause(const world *all, int rank);
+/* Whether they say that this rank was itself stopped. */
+bool names_itself(const world *all, int rank);
+/* Whether they name this culprit, without any alternative. */
+bool names_alone(const world *all, int rank, int culprit);
 
 #endif

@@ -1,101 +1,21 @@
-/* link_core.c: see link_core.h: beats, losses and leaving, and which of the parts an event is for.
+/* link_core.c: see link_core.h: beats and leaving, and which of the parts an event is for.
  *
  * Beats are sent at regular intervals, and ranks that have been silent for too long are looked for
- * as often. Ranks other than 0 are connected to rank 0 alone, so rank 0 passes on what it hears of
- * a lost rank. The first cause that a rank hears of is the one it keeps (`lost`); whatever fails
- * afterwards is a consequence. A rank that ends says its last word, BYE or LOST, and the other end
- * hangs up to show that it was received. */
+ * as often (link_loss.c). Ranks other than 0 are connected to rank 0 alone, so rank 0 passes on
+ * what it hears of a lost rank. The first cause that a rank hears of is the one it keeps (`lost`);
+ * whatever fails afterwards is a consequence. A rank that ends says its last word, BYE or LOST, and
+ * the other end hangs up to show that it was received. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/parallel/core/link_state.h"
 
-/* STILL_TOLD_NS: a rank that was stopped takes the end of the others as its own doing for this long
- * after it continues. */
 static const int64_t GRACE_NS = INT64_C(1000000000) * LINK_GRACE_S;
-static const int64_t STILL_TOLD_NS = INT64_C(5) * 1000 * 1000 * 1000;
 /* There are BEATS beats within the silence that counts as a loss, but they are at most BEAT_MOST_NS
  * apart. */
 enum { BEATS = 5 };
 static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
-
-/* ---- the end ---- */
-
-/* Whether this cause is what a rank said of itself (link_core_leave). */
-static bool is_own_word(const char *why)
-{
-    static const char begin[] = "rank ", end[] = " failed: ";
-    if (strncmp(why, begin, sizeof begin - 1) != 0)
-        return false;
-    why += sizeof begin - 1;
-    const size_t digits = strspn(why, "0123456789");
-    return digits > 0 && strncmp(why + digits, end, sizeof end - 1) == 0;
-}
-
-/* Ends the job with this cause, and on rank 0 tells the others, in the words `told`. Only the first
- * cause counts. Before the first step all ranks fail with the same error; if they are on one
- * machine, rank 0 prints it once when it ends, and the others only write it to their logs. */
-static void end_job(link_core *core, const char *why, const char *told)
-{
-    if (core->over)
-        return;
-    snprintf(core->lost, sizeof core->lost, "%s", why);
-    core->over = true;
-    core->over_ns = core->now.ns;
-    core->leave_by_ns = core->now.ns + LAST_WORD_NS; /* those that are told now need time too */
-    core->refused = core->one_machine && !core->now.began && is_own_word(why);
-    link_answer(core, (link_action){.kind = LINK_ENDS,
-                                    .text = core->lost,
-                                    .say = !(core->refused && core->rank == 0),
-                                    .hush = core->refused && core->rank != 0});
-    for (int i = 0; core->rank == 0 && i < core->n_peers; i++)
-        if (core->peer[i].conn >= 0)
-            link_send(core, core->peer[i].conn, CONTROL_LOST, told, strlen(told));
-}
-
-/* Whether this rank was stopped until a moment ago, for so long that the others took it for lost.
- * In that case it is itself the cause of their end. */
-static bool was_still(const link_core *core)
-{
-    return core->still_ns + core->beat_ns >= core->silence_ns &&
-           core->now.ns - core->still_until_ns < STILL_TOLD_NS;
-}
-
-/* The others, if any is left, are told in the same words without "this one". */
-static void end_as_still(link_core *core, const char *who)
-{
-    char why[CONTROL_TEXT_MAX], told[CONTROL_TEXT_MAX];
-    char *const texts[] = {why, told};
-    for (int i = 0; i < 2; i++)
-        snprintf(texts[i], CONTROL_TEXT_MAX,
-                 "rank %d (%s, pid %u)%s did nothing for %.1f s because it was stopped "
-                 "(SIGSTOP) or "
-                 "its machine was; the other ranks, %s among them, have ended without it",
-                 core->rank, core->me.host, core->me.pid, i == 0 ? ", this one," : "",
-                 (double)core->still_ns * 1e-9, who);
-    end_job(core, why, link_keep(core, told));
-}
-
-static void lose_peer(link_core *core, const link_peer *peer, const char *how)
-{
-    char why[CONTROL_TEXT_MAX], who[CONTROL_HOST_MAX + 64];
-    if (peer->rank == 0)
-        snprintf(who, sizeof who, "rank 0 (%s)", peer->host);
-    else
-        snprintf(who, sizeof who, "rank %d (%s, pid %d)", peer->rank, peer->host, peer->pid);
-    snprintf(why, sizeof why, "%s %s; heard last %.1f s ago: %.3000s", who, how,
-             (double)(core->now.ns - peer->heard_ns) * 1e-9, peer->place);
-    link_drop(core, peer->conn);
-    /* This is no loss: rank 0 may end once this rank is done, and a rank that was told of this
-     * one's failure hangs up. */
-    if (core->leaving && (core->rank != 0 || core->failed[0]))
-        return;
-    if (was_still(core))
-        end_as_still(core, who);
-    else
-        end_job(core, why, core->lost);
-}
 
 /* ---- beats ---- */
 
@@ -128,26 +48,13 @@ static void send_beats(link_core *core)
     }
 }
 
-static void find_silent(link_core *core)
-{
-    char how[96];
-    for (int i = 0; i < core->n_peers; i++) {
-        const link_peer *peer = &core->peer[i];
-        if (peer->conn < 0 || core->now.ns - peer->heard_ns < core->silence_ns)
-            continue;
-        snprintf(how, sizeof how, "has said nothing for %.1f s: it is stopped or cut off",
-                 (double)core->silence_ns * 1e-9);
-        lose_peer(core, peer, how);
-    }
-}
-
 /* A message from another rank of the running job. */
 static void take_message(link_core *core, int conn, rank_link_kind kind, const char *bytes,
                          size_t size)
 {
     char text[CONTROL_TEXT_MAX + 1];
     link_peer *const peer = &core->peer[core->conn[conn].peer];
-    peer->heard_ns = core->now.ns;
+    loss_hear(core, peer);
     snprintf(text, sizeof text, "%.*s", (int)size, bytes);
     if (kind == CONTROL_BEAT || kind == CONTROL_WAITS) {
         snprintf(peer->place, sizeof peer->place, "%s", text);
@@ -156,10 +63,10 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
     }
     if (kind == CONTROL_SHAPE && shape_message(core, peer, (const uint8_t *)bytes, size))
         return;
-    if (kind == CONTROL_LOST)
-        end_job(core, text, core->lost);
+    if (kind == CONTROL_LOST || kind == CONTROL_SILENT)
+        loss_told(core, peer, text, kind == CONTROL_SILENT);
     else if (kind != CONTROL_BYE)
-        lose_peer(core, peer, "breaks the protocol");
+        loss_of_peer(core, peer, "breaks the protocol");
     /* Hanging up tells the other end that its last word was received. */
     if (peer->conn >= 0)
         link_drop(core, peer->conn);
@@ -168,19 +75,25 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
 /* ---- what comes ---- */
 
 /* This process was itself stopped and so could not hear the others; they do not count as silent. */
-static void forgive_silence(link_core *core, int64_t still_ns)
+static void note_still(link_core *core, int64_t still_ns)
 {
     core->still_ns = still_ns;
+    core->still_met = core->phase != LINK_RUNNING;
     core->still_until_ns = core->now.ns;
-    for (int i = 0; i < core->n_peers; i++)
-        core->peer[i].heard_ns = core->now.ns;
+    for (int i = 0; i < core->n_peers && core->phase == LINK_RUNNING; i++)
+        loss_hear(core, &core->peer[i]);
 }
 
+/* A rank that reaches for rank 0 is not asked meanwhile, so while ranks meet rank 0 alone can tell
+ * whether it was stopped; then it counts if others give up meanwhile. */
 static void begin_event(link_core *core, link_now now)
 {
+    const bool runs = core->phase == LINK_RUNNING;
     link_begin(core, now);
-    if (core->phase == LINK_RUNNING && now.ns - core->round_ns > core->silence_ns / 2)
-        forgive_silence(core, now.ns - core->round_ns);
+    core->idle_ns = now.ns - core->round_ns;
+    if ((runs && core->idle_ns > core->silence_ns / 2) ||
+        (!runs && core->rank == 0 && core->idle_ns >= core->timeout_ns))
+        note_still(core, core->idle_ns);
     core->round_ns = now.ns;
 }
 
@@ -265,7 +178,7 @@ static status take_messages(link_core *core, int conn)
 static void lose_conn(link_core *core, int conn, status code, const char *how)
 {
     if (core->conn[conn].state == CONN_PEER && core->phase == LINK_RUNNING)
-        lose_peer(core, &core->peer[core->conn[conn].peer], how);
+        loss_of_peer(core, &core->peer[core->conn[conn].peer], how);
     else if (core->conn[conn].state == CONN_REFUSED && core->phase == LINK_RUNNING)
         link_drop(core, conn);
     else if (core->conn[conn].state != CONN_NONE)
@@ -282,7 +195,7 @@ void link_core_time(link_core *core, link_now now)
         if (now.ns >= core->next_beat_ns)
             send_beats(core);
         if (!core->over)
-            find_silent(core);
+            loss_by_silence(core);
         else if (now.ns - core->over_ns > GRACE_NS && !core->leaving && !core->exited) {
             core->exited = true;
             link_answer(core,
@@ -323,14 +236,16 @@ void link_core_bytes(link_core *core, link_now now, int conn, const void *bytes,
     end_event(core);
 }
 
-void link_core_gone(link_core *core, link_now now, int conn, link_gone how, const char *why)
+void link_core_gone(link_core *core, link_now now, int conn, const char *why)
 {
+    char how[512] = "died: its connection is closed";
     begin_event(core, now);
+    if (why)
+        snprintf(how, sizeof how, "died, or its connection to rank %d (%s, pid %u) broke: %.200s",
+                 core->rank, core->me.host, core->me.pid, why);
     const status code = why ? FAIL(ST_UNAVAILABLE, "the connection is lost: %s", why)
                             : FAIL(ST_UNAVAILABLE, "the other end has closed the connection");
-    lose_conn(core, conn, code,
-              how == LINK_DIED ? "died: its connection is closed"
-                               : "is gone: its connection broke");
+    lose_conn(core, conn, code, how);
     if (core->conn[conn].state != CONN_NONE) /* it was told why, which nobody can read */
         link_drop(core, conn);
     end_event(core);

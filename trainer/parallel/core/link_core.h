@@ -43,11 +43,6 @@ typedef struct link_now {
     bool began; /* this rank has begun its first step */
 } link_now;
 
-typedef enum link_gone {
-    LINK_DIED, /* the other end closed the connection, as the system does for a process that ends */
-    LINK_BROKE /* it cannot be used for another reason */
-} link_gone;
-
 typedef enum link_action_kind {
     LINK_CONNECT, /* reach rank 0 before until_ns, then give link_core_connected or _not_connected
                    */
@@ -93,8 +88,9 @@ void link_core_connected(link_core *core, link_now now, int conn);
 /* Rank 0 was not reached; why as in strerror. */
 void link_core_not_connected(link_core *core, link_now now, const char *why);
 void link_core_bytes(link_core *core, link_now now, int conn, const void *bytes, size_t size);
-/* why, as in strerror; NULL: the other end has closed the connection. */
-void link_core_gone(link_core *core, link_now now, int conn, link_gone how, const char *why);
+/* why, as in strerror; NULL: the other end has closed the connection, as the system does for a
+ * process that ends. */
+void link_core_gone(link_core *core, link_now now, int conn, const char *why);
 /* Asks all ranks, which all do, for the largest of each of these numbers. The next question may
  * follow LINK_AGREED. */
 void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS]);

@@ -264,7 +264,7 @@ void join_lost(link_core *core, int conn, status code)
  * those at its port if it comes late to see them, because it was stopped. */
 static bool gives_last_call(link_core *core)
 {
-    bool wanted = core->now.ns - core->deadline_ns > RETRY_NS;
+    bool wanted = core->idle_ns > core->beat_ns + RETRY_NS;
     for (int i = 0; i < core->n_conns; i++)
         wanted |= core->conn[i].state == CONN_NEW;
     if (!wanted || core->last_call)
@@ -295,6 +295,9 @@ int64_t join_due(const link_core *core)
     /* While rank 0 is being reached, the shell keeps to the deadline. */
     if (core->phase == LINK_MEETING && (core->rank == 0 || core->peer[0].conn >= 0))
         due = core->deadline_ns;
+    /* Rank 0 looks so often that it knows when it was stopped. */
+    if (core->phase == LINK_MEETING && core->rank == 0 && core->round_ns + core->beat_ns < due)
+        due = core->round_ns + core->beat_ns;
     for (int i = 0; i < core->n_conns; i++)
         if (core->conn[i].state != CONN_NONE && core->conn[i].state != CONN_PEER &&
             core->conn[i].until_ns < due)

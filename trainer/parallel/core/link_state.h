@@ -37,6 +37,7 @@ typedef struct link_peer {
     int rank, pid;
     char host[CONTROL_HOST_MAX];
     int64_t heard_ns;                 /* when it was last heard */
+    int64_t gap_ns, gap_until_ns;     /* its last long silence, and when that ended; 0: none */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
     bool waits; /* it waits for something, or rank 0 says that another rank does */
     bool said;  /* what it needs of the micro-batch in question; on rank 0 */
@@ -68,8 +69,10 @@ struct link_core {
     int n_conns;
     int64_t next_beat_ns;
     int64_t round_ns;       /* the last event */
+    int64_t idle_ns;        /* from the event before to this one */
     int64_t still_ns;       /* how long this process was stopped the last time */
     int64_t still_until_ns; /* when it went on */
+    bool still_met;         /* that was while ranks met */
     bool leaving;
     bool refused;        /* the job ended before its first step by what a rank said of itself */
     int64_t leave_by_ns; /* until when this rank waits for its last word to be received */
@@ -103,6 +106,18 @@ void link_send(link_core *core, int conn, rank_link_kind kind, const void *bytes
 void link_drop(link_core *core, int conn);
 /* Tells whoever is at this connection why it is refused, and waits for it to hang up. */
 void link_refuse(link_core *core, int conn, const char *why);
+
+/* ---- link_loss.c: losses in the phase LINK_RUNNING ---- */
+
+/* Notes that this peer is heard. */
+void loss_hear(link_core *core, link_peer *peer);
+/* The connection of this peer is of no use any more; how says why, in words that follow its name.
+ */
+void loss_of_peer(link_core *core, const link_peer *peer, const char *how);
+/* Looks for peers that have been silent for too long. */
+void loss_by_silence(link_core *core);
+/* A peer says why the job ends. of_me: because this rank was silent. */
+void loss_told(link_core *core, link_peer *peer, const char *text, bool of_me);
 
 /* ---- link_shape.c ---- */
 

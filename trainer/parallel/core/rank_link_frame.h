@@ -19,6 +19,7 @@
  *   SHAPE    the number of a micro-batch (8 bytes) and what it needs (LINK_NEEDS bytes): of this
  *            rank; from rank 0 the largest of all
  *   BYE      nothing
+ *   SILENT   as LOST, to a rank of which nothing was heard, because of that
  *
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
  * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
@@ -45,7 +46,8 @@ typedef enum rank_link_kind {
     CONTROL_LOST,
     CONTROL_BYE,
     CONTROL_WAITS,
-    CONTROL_SHAPE
+    CONTROL_SHAPE,
+    CONTROL_SILENT
 } rank_link_kind;
 
 typedef struct rank_link_hello {
