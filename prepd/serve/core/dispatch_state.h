@@ -392,6 +392,8 @@ void failures_settle(dispatch *dispatch, lease *lease);
 /* Decides where whoever could be asked has left; has a worker started where two disagree. */
 void failures_go_on(dispatch *dispatch);
 bool failure_wants_third(const lease *lease); /* two disagree about a sample */
+/* Whether two disagree about a sample and nobody will come who could decide. */
+bool failure_is_stuck(const dispatch *dispatch, const lease *lease);
 
 /* audit.c */
 /* A worker has made the row of this lease: its consumer gets it, or another worker makes it as
@@ -420,6 +422,8 @@ WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, con
 /* seats.c */
 worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer);      /* NULL if there is none */
 worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL: it has left */
+/* Whether a worker was asked to start anew so lately that it will be back. */
+bool seat_is_awaited(const dispatch *dispatch);
 /* Whether the worker may be given work: it is there, has shown what it is and is not held off. */
 bool seat_can_work(const dispatch *dispatch, const worker_seat *worker);
 worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
@@ -536,7 +540,8 @@ void local_scale(dispatch *dispatch, int target);
  * that one is still needed, it is called again, in addition. */
 void local_want(dispatch *dispatch, int target);
 /* Starts one more local worker, to decide where two others disagree. False if that was done before
- * and it is still needed, or while the daemon drains. */
+ * and it is still needed, while the daemon drains, or if as many as there can be are wanted: the
+ * next of them to come decides. */
 bool local_call_third(dispatch *dispatch);
 void local_third_done(dispatch *dispatch);     /* it is no longer needed */
 void local_follow_options(dispatch *dispatch); /* as many as prepd.workers says */

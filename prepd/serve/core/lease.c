@@ -295,7 +295,9 @@ static bool is_own_doing(loss how)
 lease_verdict lease_lost(lease_book *book, lease *leased, loss how, int64_t *out_item)
 {
     lease_verdict verdict = LEASE_AGAIN;
-    if (is_own_doing(how) && leased->solo) {
+    if (is_own_doing(how) && leased->asking) {
+        leased->asking = false; /* it was not fresh, so it may have died of what it did before */
+    } else if (is_own_doing(how) && leased->solo) {
         if (++leased->solo_deaths >= book->solo_limit) {
             *out_item = leased->untried[0];
             verdict = LEASE_POISON;

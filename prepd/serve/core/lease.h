@@ -115,8 +115,9 @@ typedef struct lease {
     int losses;        /* by a worker's own doing, since the last verdict */
     int64_t suspect;   /* the item last reported in work, or LEASE_NO_ITEM */
     bool solo;         /* items are being tried one by one */
-    bool asking;       /* solo, to hear what another worker says: none has died of it */
-    int64_t *untried;  /* [n_untried] items still to be tried, the next one first; owned */
+    bool asking;      /* solo, to hear what another worker says, fresh or not; a death ends it, does
+                       * not count, and leaves the trial to fresh workers */
+    int64_t *untried; /* [n_untried] items still to be tried, the next one first; owned */
     int64_t n_untried;
     int solo_deaths; /* workers that died of untried[0] alone */
     int rounds;      /* how often the lease has gone solo */
@@ -185,7 +186,7 @@ bool lease_on(lease *lease, int64_t item);
 
 /* Has an item of a lease that is tried item by item tried before the one that is next. */
 void lease_try_first(lease *lease, int64_t item);
-/* Has one item tried alone, by a worker that need not be fresh. */
+/* Has one item tried alone, by a worker that need not be fresh until one has died of it. */
 void lease_try_alone(lease *lease, int64_t item);
 void lease_end_alone(lease *lease); /* the lease is whole again */
 

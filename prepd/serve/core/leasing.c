@@ -16,8 +16,6 @@ static const int64_t SUPERVISOR_NS = 3000000000;
  * that cannot, because someone stopped it or it is stuck in the kernel; no sample is to blame. */
 static const double PATIENCE = 1.25;
 static const int64_t PATIENCE_NS = 500000000;
-/* A retired worker that is not back by then is lost. */
-static const int64_t FRESH_PAUSE_NS = 2000000000;
 
 /* Finds out whether a remote worker has gone, which shows only in that nothing can be sent to it.
  * True if its seat was removed. */
@@ -228,11 +226,10 @@ static worker_seat *longest_idle(dispatch *state, bool only_fresh)
  * to start anew, and no second one until the first had time to come back. */
 static void make_one_fresh(dispatch *state)
 {
-    int64_t now = state->now_ns;
     worker_seat *worker = longest_idle(state, false);
-    if (!worker || now - state->retired_ns < FRESH_PAUSE_NS)
+    if (!worker || seat_is_awaited(state))
         return;
-    state->retired_ns = now;
+    state->retired_ns = state->now_ns;
     seat_retire(state, worker, true);
 }
 

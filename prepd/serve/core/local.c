@@ -166,7 +166,7 @@ void local_tick(dispatch *state, int64_t now)
 
 bool local_call_third(dispatch *state)
 {
-    if (state->third_worker || state->draining)
+    if (state->third_worker || state->draining || state->local.target >= MAX_LOCAL)
         return false;
     state->third_worker = true;
     local_scale(state, state->local.target + 1);

@@ -48,6 +48,13 @@ static bool is_local_to_come(const dispatch *state, const failure *told)
     return state->local.target > voted;
 }
 
+/* Whether there is, or will be, somebody who can be asked. */
+static bool is_other_to_ask(const dispatch *state, const failure *told)
+{
+    return next_voter(state, told, false) || is_local_to_come(state, told) ||
+           seat_is_awaited(state);
+}
+
 static void add_vote(failure *told, const worker_seat *worker, bool failed)
 {
     if (has_voted(told, worker->number) || told->n_votes == FAILURE_VOTES)
@@ -126,16 +133,15 @@ static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad
 {
     const failure *told = leased->failures;
     const int failed = count_failed(told), fine = told->n_votes - failed;
-    *out_bad = failed > fine;
-    if (failed > 1 || fine > 1)
-        return true;
+    const bool may_differ = state->options->prepd_mixed_workers;
+    *out_bad = failed > fine || may_differ;
+    if (failed > 1 || fine > 1 || may_differ)
+        return true; /* where decoders may differ, the first that cannot decode it decides */
     if (is_known_bad(leased, told->item)) {
         *out_bad = true;
         return true;
     }
-    /* Decoders may differ, or there is no other to be asked. */
-    return failed > fine && (state->options->prepd_mixed_workers ||
-                             (!next_voter(state, told, false) && !is_local_to_come(state, told)));
+    return failed > fine && !is_other_to_ask(state, told);
 }
 
 void failures_settle(dispatch *state, lease *leased)
@@ -145,7 +151,7 @@ void failures_settle(dispatch *state, lease *leased)
         const failure *told = leased->failures;
         if (bad)
             seats_condemn(state, leased, told->item, told->cause);
-        if (count_failed(told) > 1 || !bad)
+        if (!state->options->prepd_mixed_workers && (count_failed(told) > 1 || !bad))
             dismiss_voters(state, told, !bad);
         lease_drop_failure(leased);
     }
@@ -156,6 +162,11 @@ void failures_settle(dispatch *state, lease *leased)
 bool failure_wants_third(const lease *leased)
 {
     return leased->failures && leased->failures->n_votes == FAILURE_VOTES - 1;
+}
+
+bool failure_is_stuck(const dispatch *state, const lease *leased)
+{
+    return failure_wants_third(leased) && !is_other_to_ask(state, leased->failures);
 }
 
 void failures_go_on(dispatch *state)

@@ -31,6 +31,12 @@ worker_seat *seat_of_number(const dispatch *state, uint64_t number)
     return worker;
 }
 
+bool seat_is_awaited(const dispatch *state)
+{
+    static const int64_t FRESH_PAUSE_NS = 2000000000; /* one that is not back by then is lost */
+    return state->retired_ns && state->now_ns - state->retired_ns < FRESH_PAUSE_NS;
+}
+
 bool seat_can_work(const dispatch *state, const worker_seat *worker)
 {
     return worker->proved && !worker->ended && !worker->lost_ns &&

@@ -408,6 +408,99 @@ static void test_audit__a_drain_sends_what_was_made(void **state)
     tear_down(&all);
 }
 
+/* A worker that has not said anything yet leaves in the turn in which the daemon looks whether all
+ * is done. In the next one nobody is left to ask about the sample, which is decided then. */
+static void test_audit__a_drain_waits_for_a_sample_that_is_not_decided(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 2);
+    worker_seat *leaves = seat_of_number(&all.state, 2);
+    leaves->local = true;
+    all.state.local.child[0] = (local_child){.pid = leaves->pid, .leaving = true};
+    all.state.local.n_places = 1;
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    all.state.draining = true;
+    dispatch_turn(&all.state);
+    assert_int_equal(all.state.n_seats, 1);
+    assert_non_null(all.state.book.lost);
+    assert_false(all.state.stopping);
+    failures_go_on(&all.state);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
+/* Two workers disagree about a sample, and nobody will come: a drain does not wait for that. */
+static void test_audit__a_drain_leaves_what_nobody_can_decide(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 2);
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    failure_denied(all.work, seat_of_number(&all.state, 2));
+    all.state.draining = true;
+    dispatch_turn(&all.state);
+    assert_true(all.state.stopping);
+    tear_down(&all);
+}
+
+/* Workers may differ from now on: rows that wait to be compared are sent, and nobody is dismissed
+ * for one that differs, be it in work or made already. */
+static void test_audit__none_goes_on_where_workers_may_differ(void **state)
+{
+    (void)state;
+    for (int made = 1; made <= 3; made++) {
+        scene all;
+        set_up(&all, 3);
+        make(&all, 1, GOOD);
+        if (made > 1)
+            give(&all, 3);
+        if (made > 2) {
+            make(&all, 3, FLIPPED);
+            assert_int_equal(all.sent, 0);
+        }
+        all.options.prepd_mixed_workers = true;
+        if (made == 2)
+            make(&all, 3, FLIPPED);
+        else
+            audits_go_on(&all.state);
+        assert_int_equal(all.sent, made == 2 ? FLIPPED : GOOD);
+        assert_int_equal(all.state.counts.unaudited, 1);
+        assert_int_equal(all.state.counts.deviants, 0);
+        assert_int_equal(all.state.n_seats, 3);
+        assert_null(all.state.book.lost);
+        tear_down(&all);
+    }
+}
+
+/* The same for what workers say of a sample: the one that cannot decode it decides. */
+static void test_audit__no_word_is_false_where_workers_may_differ(void **state)
+{
+    (void)state;
+    for (int denials = 0; denials <= 2; denials++) {
+        scene all;
+        set_up(&all, 3);
+        assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+        lease_book_return(&all.state.book, all.work);
+        failures_settle(&all.state, all.work);
+        for (int k = 0; k < denials; k++)
+            failure_denied(all.work, seat_of_number(&all.state, (uint64_t)k + 2));
+        all.options.prepd_mixed_workers = true;
+        failures_go_on(&all.state);
+        assert_null(all.work->failures);
+        assert_non_null(quarantine_find(&all.state.train.bad, 7));
+        assert_int_equal(all.state.counts.deviants, 0);
+        assert_int_equal(all.state.n_seats, 3);
+        quarantine_done(&all.state.train.bad);
+        tear_down(&all);
+    }
+}
+
 static void test_audit__none_is_drawn_where_workers_may_differ(void **state)
 {
     (void)state;
@@ -461,6 +554,10 @@ int main(void)
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
+        cmocka_unit_test(test_audit__none_goes_on_where_workers_may_differ),
+        cmocka_unit_test(test_audit__no_word_is_false_where_workers_may_differ),
+        cmocka_unit_test(test_audit__a_drain_waits_for_a_sample_that_is_not_decided),
+        cmocka_unit_test(test_audit__a_drain_leaves_what_nobody_can_decide),
         cmocka_unit_test(test_sent_rows__all_under_way_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

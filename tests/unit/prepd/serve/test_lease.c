@@ -299,6 +299,27 @@ static void test_lease__a_prefix_answers_for_its_branches(void **state)
     lease_free(&leased);
 }
 
+/* A worker that is asked about a sample may have done others before. If it dies, that does not
+ * count, and fresh workers try from then on, whose deaths do. */
+static void test_lease__who_is_asked_and_dies_blames_no_sample(void **state)
+{
+    (void)state;
+    lease_book book;
+    int64_t item;
+    lease *leased = make_lease(&book);
+    lease_try_alone(leased, 30);
+    leased = retake_lease(&book, leased, LOSS_OUTSIDE, false);
+    assert_int_equal(lease_solo_item(leased), 30); /* whoever is there may be asked */
+    assert_null(retake_lease(&book, leased, LOSS_CRASH, false));
+    leased = lease_book_take(&book, true);
+    assert_int_equal(lease_solo_item(leased), 30);
+    for (int deaths = 1; deaths < SOLO_LIMIT; deaths++)
+        leased = retake_lease(&book, leased, LOSS_CRASH, true);
+    assert_int_equal(lease_lost(&book, leased, LOSS_CRASH, &item), LEASE_POISON);
+    assert_int_equal(item, 30);
+    lease_free(&leased);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_lease_on__only_a_further_item_is_progress),
         cmocka_unit_test(test_lease_on__counts_each_item_once),
         cmocka_unit_test(test_lease__one_not_begun_is_first_again_and_blames_no_sample),
+        cmocka_unit_test(test_lease__who_is_asked_and_dies_blames_no_sample),
         cmocka_unit_test(test_lease__claims_stay_with_their_items_and_go_to_other_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

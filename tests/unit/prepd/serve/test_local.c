@@ -71,12 +71,30 @@ static void test_local__deaths_at_once_count_as_one(void **state)
     assert_in_range(daemon->local.deaths_at_start, 2, 7);
 }
 
+/* Where as many workers as there can be are wanted, no other is called to decide, and none is sent
+ * home afterwards. */
+static void test_local__calls_no_third_beside_as_many_as_can_be(void **state)
+{
+    (void)state;
+    begin_local("/bin/false");
+    daemon->local.target = MAX_LOCAL - 1;
+    assert_true(local_call_third(daemon));
+    assert_int_equal(daemon->local.target, MAX_LOCAL);
+    local_third_done(daemon);
+    assert_int_equal(daemon->local.target, MAX_LOCAL - 1);
+    daemon->local.target = MAX_LOCAL;
+    assert_false(local_call_third(daemon));
+    local_third_done(daemon);
+    assert_int_equal(daemon->local.target, MAX_LOCAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_local__tells_what_cannot_be_started),
         cmocka_unit_test(test_local__deaths_at_once_count_as_one),
         cmocka_unit_test(test_local__does_not_tell_an_old_cause),
+        cmocka_unit_test(test_local__calls_no_third_beside_as_many_as_can_be),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
