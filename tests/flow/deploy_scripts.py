@@ -354,8 +354,11 @@ def several_nodes_are_told_the_first(place, script, config):
 
 
 def several_nodes_have_a_prepd_each(place, script, config):
-    """With ipc, srun starts one on every node, and the ranks find it at a path that no other node sees."""
+    """With ipc, srun starts one on every node, and the ranks find it at a path that no other node sees. When the ranks have
+    ended, Slurm is asked to end the daemons, and the script waits for them: srun itself would kill them."""
     env = {"TESSERA_BIN": place.file("bin"), "SLURM_JOB_ID": "17", "SLURM_NNODES": "3", "SLURMD_NODENAME": "node7"}
+    place.program("bin/prepd", f"echo $$ >{place.file('pid')}; exec sleep 60")
+    place.program("path/scancel", f"kill $(cat {place.file('pid')})")
     place.program("path/srun", 'case "$*" in *" serve "*) shift 8; exec "$@" ;; esac\n'
                   f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done; exit 3")
     place.run("bash", script, config, code=3, **env)
@@ -364,6 +367,7 @@ def several_nodes_have_a_prepd_each(place, script, config):
     check(f"srun --overlap --ntasks 3 --ntasks-per-node 1 --cpu-bind none --kill-on-bad-exit=0 {place.file('bin/prepd')} serve {there}"
           in said, said)
     check(f"srun --mpi=pmix --kill-on-bad-exit=0 {place.file('bin/trainer')} train {there}" in said, said)
+    check(said[-1] == "scancel --signal=TERM 17", said)
 
 
 def the_slurm_script_starts_prepd_unless_a_recording_is_read():
