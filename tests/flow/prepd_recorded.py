@@ -94,6 +94,13 @@ def ranks_share_every_step():
         check(len(r.rows(3)) == 3 and r.daemon.p.poll() is None, "the daemon no longer works")
 
 
+def only_ranks_of_this_daemon_are_served():
+    with Folder(**{"training.epochs": 4}) as f, Recorded(f, "--prepd.ranks", "1-2") as r:
+        for rank in (0, 3):
+            r.refused("serves the ranks 1-2 of the training stream (prepd.ranks)", rank=rank, ranks=4)
+        check(len(r.rows(STEPS, rank=2, ranks=4)) == STEPS, "rank 2 is not served")
+
+
 def a_damaged_row_is_told():
     def damage(path):
         with open(path, "r+b") as x:
@@ -196,5 +203,5 @@ def a_flood_of_nonsense_fills_no_log():
         context.destroy(0)
 
 
-main(entered_anywhere, ranks_share_every_step, a_damaged_row_is_told, replay_checks_every_hash, one_that_vanishes_is_forgotten,
-     a_flood_of_nonsense_fills_no_log)
+main(entered_anywhere, ranks_share_every_step, only_ranks_of_this_daemon_are_served, a_damaged_row_is_told,
+     replay_checks_every_hash, one_that_vanishes_is_forgotten, a_flood_of_nonsense_fills_no_log)
