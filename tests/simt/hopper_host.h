@@ -19,6 +19,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "trainer/device/cuda.h"
+
 /* Describes bf16 [depth, rows, width] and its boxes of 64 x box_rows, swizzled by 128 bytes. */
 struct CUtensorMap {
     const uint16_t *base;
@@ -39,7 +41,7 @@ void barrier_init(uint64_t *b, uint32_t count);
 void barrier_init_fence(void);
 void barrier_expect(uint64_t *b, uint32_t bytes);
 void barrier_arrive_at(uint64_t *b, uint32_t rank);
-void barrier_wait(uint64_t *b, uint32_t parity);
+void barrier_wait(uint64_t *b, uint32_t parity, kernel_stuck *stuck, int kernel, int barrier);
 void named_sync(int id, int threads);
 void cluster_sync(void);
 void fence_async_shared(void);

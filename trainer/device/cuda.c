@@ -88,6 +88,10 @@ static status read_facts(cuda_device *cuda, struct cudaDeviceProp *properties)
                                .shared_bytes = (int)properties->sharedMemPerBlockOptin,
                                .l2_bytes = properties->l2CacheSize};
     cuda->base.multiprocessors = properties->multiProcessorCount;
+    CUDA_TRY(cudaHostAlloc((void **)&cuda->facts.stuck, sizeof *cuda->facts.stuck,
+                           cudaHostAllocMapped | cudaHostAllocPortable),
+             ST_NO_MEMORY, "cudaHostAlloc");
+    *cuda->facts.stuck = (kernel_stuck){0};
     name_memory(&properties->uuid, cuda->base.memory_name);
     if (cuda->facts.sm < LEAST_SM)
         return FAIL(
@@ -104,6 +108,7 @@ static void cuda_close(device *base)
     for (int i = 0; i < KEPT_COUNT; i++)
         if (cuda->kept[i].data)
             cuda->kept[i].done(cuda->kept[i].data);
+    cudaFreeHost(cuda->facts.stuck);
     free(cuda);
 }
 
@@ -287,11 +292,29 @@ static status cuda_zero(stream *queue, void *dst, size_t bytes)
     return ST_OK;
 }
 
+/* What became of queued work. A kernel that gave up a wait has said where. */
+static status end_of_work(const device *dev, cudaError_t error, const char *seen_at)
+{
+    static const char *const mode[] = {"forward", "dgrad", "wgrad"};
+    const kernel_stuck *stuck = ((const cuda_device *)dev)->facts.stuck;
+    if (error == cudaSuccess)
+        return ST_OK;
+    if (stuck->kernel < 1 || stuck->kernel > 3)
+        return FAIL(ST_BAD_DEVICE, "work queued on the GPU, seen at %s: CUDA error %d, %s", seen_at,
+                    (int)error, cudaGetErrorString(error));
+    return FAIL(
+        ST_BAD_DEVICE,
+        "the experts' kernel (grouped_hopper, %s) waited in block %d for stage %d to become "
+        "%s, phase %d, which never came; training.experts: portable does without it (CUDA "
+        "error %d, %s)",
+        mode[stuck->kernel - 1], stuck->block, stuck->barrier / 2,
+        stuck->barrier % 2 ? "full" : "empty", stuck->phase, (int)error, cudaGetErrorString(error));
+}
+
 static status synchronize(stream *queue)
 {
-    CUDA_TRY(cudaStreamSynchronize(cuda_handle(queue)), ST_BAD_DEVICE,
-             "work queued on the GPU, seen at cudaStreamSynchronize");
-    return ST_OK;
+    return end_of_work(queue->dev, cudaStreamSynchronize(cuda_handle(queue)),
+                       "cudaStreamSynchronize");
 }
 
 static status cuda_wait(stream *queue)
@@ -331,18 +354,12 @@ static status cuda_event_follow(stream *queue, event *moment)
     return ST_OK;
 }
 
-static status synchronize_event(event *moment)
-{
-    CUDA_TRY(cudaEventSynchronize((cudaEvent_t)moment), ST_BAD_DEVICE,
-             "work queued on the GPU, seen at cudaEventSynchronize");
-    return ST_OK;
-}
-
 static status cuda_event_wait(device *dev, event *moment)
 {
     dev->counts.event_waits++;
     device_wait_begins(dev);
-    return device_wait_ended(dev, synchronize_event(moment));
+    return device_wait_ended(
+        dev, end_of_work(dev, cudaEventSynchronize((cudaEvent_t)moment), "cudaEventSynchronize"));
 }
 
 static status cuda_event_ns(event *from, event *to, int64_t *out_ns)

@@ -29,12 +29,21 @@ static inline cudaStream_t cuda_handle(const stream *queue)
     return (cudaStream_t)queue->handle;
 }
 
+/* What a kernel writes before it gives up a wait that will never end, and traps. */
+typedef struct kernel_stuck {
+    int32_t kernel;  /* 1 + its mode (GROUPED_* of gemm.h); 0: none is stuck */
+    int32_t block;   /* of the grid */
+    int32_t barrier; /* 2 x stage, + 1 if the stage was to become full, not empty */
+    int32_t phase;   /* its parity */
+} kernel_stuck;
+
 typedef struct cuda_facts {
     int sm;              /* compute capability times ten: 90 is 9.0 */
     int multiprocessors; /* streaming multiprocessors; 132 on an H200 */
     int shared_bytes;    /* the most dynamic shared memory that a block may ask for */
     int64_t l2_bytes;
     bool hopper_experts; /* the experts' products run Hopper's kernel (training.experts) */
+    kernel_stuck *stuck; /* pinned, so that it can be read after the kernel has trapped */
 } cuda_facts;
 
 /* Facts about the stream's GPU, read when it was opened. */

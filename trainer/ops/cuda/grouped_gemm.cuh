@@ -17,11 +17,11 @@ static inline grouped_arrays grouped_arrays_of(const grouped_gemm_args *args)
     switch (args->mode) {
     case GROUPED_FWD:
         return grouped_arrays{
-            args->x, args->w, {args->gated && args->y_dropped ? NULL : args->y, args->gated}};
+            args->x, args->w, {args->gated && args->y_dropped ? NULL : args->y, args->gated, NULL}};
     case GROUPED_DGRAD:
-        return grouped_arrays{args->y, args->w, {args->x, NULL}};
+        return grouped_arrays{args->y, args->w, {args->x, NULL, NULL}};
     default:
-        return grouped_arrays{args->x, args->y, {args->dw, NULL}};
+        return grouped_arrays{args->x, args->y, {args->dw, NULL, NULL}};
     }
 }
 

@@ -1,8 +1,8 @@
-/* grouped_gemm_hopper.cu: launches the grouped product'queue kernel for sm_90a
+/* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a
  * (grouped_hopper.cuh). It describes the arrays to TMA and starts one cluster of two blocks per
  * pair of multiprocessors.
  *
- * It does not cut one expert'queue weight gradient along its rows: with all tokens on one expert,
+ * It does not cut one expert's weight gradient along its rows: with all tokens on one expert,
  * only K N / 32768 tiles share the work. */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 #include "trainer/ops/cuda/grouped_hopper.cuh"
@@ -32,7 +32,7 @@ typedef CUresult (*encode_tiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t,
                                  const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                  CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* Finds the driver'queue function that encodes a TMA descriptor. It is found through the runtime,
+/* Finds the driver's function that encodes a TMA descriptor. It is found through the runtime,
  * since this library is not linked with libcuda. */
 static status find_encoder(encode_tiled *out)
 {
@@ -70,7 +70,8 @@ static status describe_tensor(encode_tiled encode, const void *array, int64_t wi
 template <int MODE> static status hopper(stream *queue, const grouped_gemm_args *args)
 {
     grouped_work work = grouped_work_of(args, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
-    const grouped_arrays arrays = grouped_arrays_of(args);
+    grouped_arrays arrays = grouped_arrays_of(args);
+    arrays.out.stuck = cuda_facts_of(queue)->stuck;
     const grouped_operand oa = grouped_a(MODE), ob = grouped_b(MODE);
     const bool wgrad = MODE == GROUPED_WGRAD;
     encode_tiled encode = NULL;

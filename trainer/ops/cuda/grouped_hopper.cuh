@@ -54,6 +54,7 @@ typedef struct grouped_shared {
     unsigned char *stages, *bounce;
     uint64_t *full, *empty; /* [STAGES] */
     int32_t *first, *begin; /* [experts + 1] */
+    kernel_stuck *stuck;
 } grouped_shared;
 
 static __device__ __forceinline__ grouped_shared grouped_shared_of(unsigned char *base,
@@ -119,7 +120,8 @@ static __device__ void grouped_produce(const grouped_work &work, const grouped_s
     for (int64_t at = cluster; at < tiles; at += clusters) {
         grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
         for (int step = 0; step < tile.steps; step++) {
-            barrier_wait(&shared.empty[place.stage], place.parity);
+            barrier_wait(&shared.empty[place.stage], place.parity, shared.stuck, MODE + 1,
+                         2 * place.stage);
             grouped_load<MODE>(shared, a_map, b_map, tile, step, rank, place.stage);
             grouped_advance(place);
         }
@@ -158,7 +160,8 @@ grouped_multiply(const grouped_shared &shared, const grouped_tile &tile, int gro
     int before = 0;
     for (int step = 0; step < tile.steps; step++) {
         unsigned char *stage = shared.stages + place.stage * GROUPED_STAGE_BYTES;
-        barrier_wait(&shared.full[place.stage], place.parity);
+        barrier_wait(&shared.full[place.stage], place.parity, shared.stuck, MODE + 1,
+                     2 * place.stage + 1);
         if (MODE == GROUPED_WGRAD && step == tile.steps - 1 && tile.tail < GROUPED_STEP)
             grouped_zero_tail(stage, tile.tail, threadIdx.x - 128);
         uint32_t at = hopper_address(stage);
@@ -341,7 +344,8 @@ static __device__ __forceinline__ void
 grouped_block(const grouped_work &work, unsigned char *shared, const CUtensorMap *a_map,
               const CUtensorMap *b_map, const int32_t *offset, const grouped_out &out)
 {
-    const grouped_shared parts = grouped_shared_of(shared, work.experts);
+    grouped_shared parts = grouped_shared_of(shared, work.experts);
+    parts.stuck = out.stuck;
     int warpgroup = threadIdx.x / 128, rank = blockIdx.x % GROUPED_BLOCKS;
     int64_t cluster = blockIdx.x / GROUPED_BLOCKS, clusters = gridDim.x / GROUPED_BLOCKS;
     if (threadIdx.x == 0) {

@@ -78,8 +78,9 @@ typedef struct grouped_work {
 
 /* Where results go. */
 typedef struct grouped_out {
-    void *y;     /* FWD and DGRAD bf16, WGRAD f32; gated: NULL if it is not wanted */
-    void *gated; /* bf16 */
+    void *y;                    /* FWD and DGRAD bf16, WGRAD f32; gated: NULL if it is not wanted */
+    void *gated;                /* bf16 */
+    struct kernel_stuck *stuck; /* for a wait that never ends (trainer/device/cuda.h) */
 } grouped_out;
 
 GROUPED_FN int32_t grouped_ceil(int32_t a, int32_t b)

@@ -12,6 +12,8 @@
 #include <cuda.h> /* for CUtensorMap; no symbol of libcuda is used */
 #include <stdint.h>
 
+#include "trainer/device/cuda.h"
+
 static __device__ __forceinline__ uint32_t hopper_address(const void *shared)
 {
     return (uint32_t)__cvta_generic_to_shared(shared);
@@ -41,29 +43,62 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t byte
                  : "memory");
 }
 
-/* Arrives at the barrier at the same place in block `rank` of the cluster. */
+/* Arrives at the barrier at the same place in block `rank` of the cluster. It orders nothing but
+ * what the barrier itself does: with .release.cluster the compiler puts a fence of the whole GPU
+ * before every arrival, and all that is to be ordered here are reads by wgmma, which have ended
+ * when their group was waited for. */
 static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
     asm volatile("{\n"
                  ".reg .b32 remote;\n"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
                  "}\n" ::"r"(hopper_address(b)),
                  "r"(rank)
                  : "memory");
 }
 
-/* Waits until the phase of this parity has ended. The phase before the first one has parity 1. */
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+/* Whether the phase of this parity has ended, which the hardware waits for a moment. */
+static __device__ __forceinline__ bool barrier_try(uint64_t *b, uint32_t parity)
 {
+    uint32_t done;
     asm volatile("{\n"
                  ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(hopper_address(b)),
-                 "r"(parity)
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}\n"
+                 : "=r"(done)
+                 : "r"(hopper_address(b)), "r"(parity)
                  : "memory");
+    return done != 0;
+}
+
+/* Time in units of 2^32 ns. */
+static __device__ __forceinline__ uint32_t hopper_time(void)
+{
+    uint32_t high;
+    asm volatile("mov.u32 %0, %%globaltimer_hi;" : "=r"(high));
+    return high;
+}
+
+/* Waits until the phase of this parity has ended. The phase before the first one has parity 1. A
+ * wait of more than 17 s will never end: then it says so in *stuck, and the kernel traps. The loop
+ * stands apart from the way through, so counting costs nothing where there is nothing to wait for.
+ */
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity,
+                                                    kernel_stuck *stuck, int kernel, int barrier)
+{
+    enum { LONGEST = 4 };
+    if (barrier_try(b, parity))
+        return;
+    const uint32_t since = hopper_time();
+    while (!barrier_try(b, parity)) {
+        if (hopper_time() - since <= LONGEST)
+            continue;
+        *stuck = {kernel, (int32_t)blockIdx.x, barrier, (int32_t)parity};
+        __threadfence_system();
+        __trap();
+    }
 }
 
 /* --- order (9.7.13.1, .3, .4) --- */
