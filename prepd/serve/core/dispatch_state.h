@@ -239,7 +239,8 @@ typedef struct print_maker {
     pid_t pid; /* 0: there is none */
     int64_t started_ns;
     int64_t not_before_ns; /* when to start it again after a failure */
-    int deaths;            /* in a row, without a fingerprint */
+    bool asked[N_PRINTS];  /* what it is to make */
+    int deaths;            /* in a row, before it had told all of it */
 } print_maker;
 
 struct dispatch {

@@ -22,9 +22,11 @@ status fingerprinting_start(dispatch *state)
     char only[64] = "";
     if (maker->pid || fingerprints_are_known(state))
         return ST_OK;
-    for (int k = 0; k < N_PRINTS; k++)
-        if (prints_are_wanted(state, (print_kind)k))
+    for (int k = 0; k < N_PRINTS; k++) {
+        maker->asked[k] = prints_are_wanted(state, (print_kind)k);
+        if (maker->asked[k])
             snprintf(only + strlen(only), sizeof only - strlen(only), "%s,", print_names[k]);
+    }
     maker->started_ns = state->now_ns;
     return state->outside.start_fingerprinting(state->outside.shell, only, &maker->pid);
 }
@@ -63,11 +65,21 @@ void fingerprinting_line(dispatch *state, const char *line)
     prove_all(state);
 }
 
+/* Whether the process has told all that it was asked for. Meanwhile more may be wanted, which is no
+ * failure of this process. */
+static bool has_told_all(const dispatch *state)
+{
+    for (int k = 0; k < N_PRINTS; k++)
+        if (state->maker.asked[k] && !state->fingerprints.of[k][0])
+            return false;
+    return true;
+}
+
 void fingerprinting_ended(dispatch *state)
 {
     print_maker *maker = &state->maker;
     maker->pid = 0;
-    if (state->stopping || fingerprints_are_known(state)) {
+    if (state->stopping || has_told_all(state)) {
         maker->deaths = 0;
         return;
     }

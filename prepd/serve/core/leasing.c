@@ -244,8 +244,9 @@ static void give_ahead(dispatch *state)
     for (worker_seat *worker = state->seats, *next; worker && !state->book.lost && !state->stopping;
          worker = next) {
         next = worker->next;
-        if (worker->local && worker->work && !worker->ahead && worker->last_item &&
-            !worker->ended && !local_is_leaving(state, worker->pid) && !give_work(state, worker))
+        if (worker->local && worker->proved && worker->work && !worker->ahead &&
+            worker->last_item && !worker->ended && !local_is_leaving(state, worker->pid) &&
+            !give_work(state, worker))
             return;
     }
 }
