@@ -3,6 +3,7 @@
 #include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_faults.h"
 
 static void open_section(sim_daemon *daemon, int which)
 {
@@ -31,15 +32,20 @@ static void go_on_printing(sim_daemon *daemon, int64_t pid)
     char line[64];
     if (pid != daemon->prints_pid)
         return;
+    if (fault_comes_before_prints(daemon))
+        return;
     daemon_tell_time(daemon);
     const hopeless why = daemon->sim->rules.hopeless;
     if (why == HOPELESS_PRINTS_SAY) {
         fingerprinting_line(daemon->state, "error 3 there is no tokenizer");
     } else if (why != HOPELESS_PRINTS_DIE) {
-        snprintf(line, sizeof line, "images %s", sim_prints[0]);
-        fingerprinting_line(daemon->state, line);
-        snprintf(line, sizeof line, "tokens %s", sim_prints[1]);
-        fingerprinting_line(daemon->state, line);
+        for (int k = 0; k < N_PRINTS; k++) {
+            if (!daemon->prints_wanted[k])
+                continue;
+            snprintf(line, sizeof line, "%s %s", print_names[k], sim_prints[k]);
+            fingerprinting_line(daemon->state, line);
+        }
+        daemon->prints_deaths = 0;
     }
     daemon->prints_pid = 0;
     fingerprinting_ended(daemon->state);

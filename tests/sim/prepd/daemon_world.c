@@ -9,8 +9,9 @@
 #include "tests/sim/prepd/people.h"
 
 const char sim_build[] = "b0000000000000000000000000000000";
-const char *const sim_prints[2] = {"11111111111111111111111111111111",
-                                   "22222222222222222222222222222222"};
+const char *const sim_prints[N_PRINTS] = {[PRINT_IMAGES] = "11111111111111111111111111111111",
+                                          [PRINT_VIDEOS] = "33333333333333333333333333333333",
+                                          [PRINT_TOKENS] = "22222222222222222222222222222222"};
 
 static int which_of(const sim_daemon *daemon, const source *section)
 {
@@ -28,6 +29,8 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
         return ST_OK;
     }
     const size_t bytes = wire_msg_bytes(message);
+    if (sent.kind == KIND_LEASE)
+        check_may_work(daemon->sim, daemon, link_of_peer(daemon->sim, to));
     sim_log_add(&daemon->sim->log, head.data, head.size);
     check_words(daemon->sim, daemon, to, message, sent.kind);
     const status st = link_send_down(daemon->sim, daemon, to, sent.kind, message);
@@ -89,9 +92,10 @@ static status start_prints(void *user, const char *only, pid_t *out_pid)
 {
     sim_daemon *daemon = user;
     simulation *sim = daemon->sim;
-    (void)only;
     if (has_no_process(daemon))
         return FAIL(ST_OS, "no process is left");
+    for (int k = 0; k < N_PRINTS; k++)
+        daemon->prints_wanted[k] = strstr(only, print_names[k]) != NULL;
     *out_pid = daemon->prints_pid = ++sim->next_pid;
     sim_queue_put(&sim->queue,
                   (sim_event){.at_ns = sim->now_ns + sim_random_tail(&sim->delays, MS, 300 * MS),

@@ -4,8 +4,8 @@
 
 #include "tests/sim/prepd/sim.h"
 
-extern const char sim_build[];          /* the build id of honest peers */
-extern const char *const sim_prints[2]; /* their fingerprints of images and tokens */
+extern const char sim_build[];                 /* the build id of honest peers */
+extern const char *const sim_prints[N_PRINTS]; /* their fingerprints */
 
 /* The table of outside.h, filled with functions that put events into the simulated world. */
 outside daemon_world(sim_daemon *daemon);

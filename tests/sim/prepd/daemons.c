@@ -24,10 +24,15 @@ void daemon_wake(sim_daemon *daemon)
     put_turn(daemon, daemon->sim->now_ns + sim_random_tail(&daemon->sim->delays, 1, 200 * US));
 }
 
+int64_t daemon_now(const sim_daemon *daemon)
+{
+    return daemon->sim->now_ns + daemon->skew_ns;
+}
+
 void daemon_tell_time(sim_daemon *daemon)
 {
     daemon->touched = true;
-    dispatch_at(daemon->state, daemon->sim->now_ns + daemon->skew_ns);
+    dispatch_at(daemon->state, daemon_now(daemon));
 }
 
 void daemon_start(simulation *sim, int number)

@@ -28,34 +28,40 @@ static int pick_rank(simulation *sim)
     return found;
 }
 
-/* A crash that no item is to blame for. It must not come so often while one item is alone in work
- * that the item would have to be condemned. */
-static bool cause_accident(simulation *sim, int number)
+/* Whether a crash of this worker blames none of its items. It must not come so often while one item
+ * is alone in work that the item would have to be condemned. */
+static bool has_several_items(const sim_job *job)
 {
-    sim_worker *worker = sim->worker[number];
-    const sim_job *job = &worker->job;
     for (int64_t i = 1; i < job->n_items; i++)
-        if (lease_sample(job->item[i]) != lease_sample(job->item[0])) {
-            worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
+        if (lease_sample(job->item[i]) != lease_sample(job->item[0]))
             return true;
-        }
     return false;
 }
 
-bool fault_worker(simulation *sim, sim_fault fault)
+int fault_worker(simulation *sim, sim_fault fault)
 {
     const bool busy = fault == FAULT_ACCIDENT || fault == FAULT_FREEZE_WORKER ||
                       fault == FAULT_BREACH || sim_random_chance(&sim->faults, 3, 4);
     const int number = pick_worker(sim, busy, fault == FAULT_CUT_WORKER || fault == FAULT_BREACH);
     if (number < 0)
-        return false;
+        return -1;
+    const sim_worker *worker = sim->worker[number];
+    if ((fault == FAULT_ACCIDENT && !has_several_items(&worker->job)) ||
+        (fault == FAULT_BREACH && worker->breached))
+        return -1;
+    return number;
+}
+
+void fault_do_worker(simulation *sim, sim_fault fault, int number)
+{
     sim_worker *worker = sim->worker[number];
     switch (fault) {
     case FAULT_KILL_WORKER:
         worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
-        return true;
+        break;
     case FAULT_ACCIDENT:
-        return cause_accident(sim, number);
+        worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
+        break;
     case FAULT_STOP_WORKER:
         if (!worker->local)
             worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
@@ -63,7 +69,7 @@ bool fault_worker(simulation *sim, sim_fault fault)
             worker->stopped = true;
         if (worker->local)
             daemon_child_paused(&sim->daemon[worker->daemon], worker->pid);
-        return true;
+        break;
     case FAULT_FREEZE_WORKER:
         worker->job.frozen = true;
         sim_queue_put(&sim->queue, /* someone notices */
@@ -72,27 +78,28 @@ bool fault_worker(simulation *sim, sim_fault fault)
                                   .kind = EVENT_WORKER,
                                   .who = number,
                                   .word = KILLED});
-        return true;
+        break;
     case FAULT_BREACH:
-        if (worker->breached)
-            return false;
         worker->breached = true;
         work_breach(sim, number);
-        return true;
+        break;
     default:
         link_cut(sim, worker->link, false);
-        return true;
     }
 }
 
-bool fault_link(simulation *sim, sim_fault fault)
+int fault_link(simulation *sim, sim_fault fault)
 {
     const int rank = pick_rank(sim), worker = pick_worker(sim, false, true);
     const bool of_rank = fault == FAULT_CUT_RANK || fault == FAULT_CLOG || worker < 0 ||
                          sim_random_chance(&sim->faults, 1, 2);
     if (of_rank && rank < 0)
-        return false;
-    const int link = of_rank ? sim->rank[rank]->link : sim->worker[worker]->link;
+        return -1;
+    return of_rank ? sim->rank[rank]->link : sim->worker[worker]->link;
+}
+
+void fault_do_link(simulation *sim, sim_fault fault, int link)
+{
     const int64_t for_ns = sim_random_tail(&sim->faults, MS, SECOND);
     if (fault == FAULT_STALL)
         link_stall(sim, link, for_ns);
@@ -100,5 +107,4 @@ bool fault_link(simulation *sim, sim_fault fault)
         sim->link[link].clogged_ns = sim->now_ns + for_ns;
     else
         link_cut(sim, link, fault == FAULT_HALF_OPEN);
-    return true;
 }

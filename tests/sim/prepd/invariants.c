@@ -156,7 +156,9 @@ void check_end_of_stream(simulation *sim, int who, const json_value *said)
 
 void check_refusal(simulation *sim, const sim_worker *worker, status why)
 {
-    if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached)
+    /* A daemon that could not look at the file itself takes what is told about it for a claim. */
+    if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached &&
+        !sim->daemon[worker->daemon].was_blind)
         sim_break(sim, INV_DEVIANT, "a worker with a poor copy is refused for another reason: %s",
                   status_text());
     const bool differs = worker->bent == BENT_OTHER_BUILD || worker->bent == BENT_OTHER_DECODER ||

@@ -47,6 +47,8 @@ void check_daemon(simulation *sim, sim_daemon *daemon);
 
 /* Whether a worker has in work what it answers now; then one that breaks the protocol must go. */
 bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link);
+/* A worker is sent a lease: it has proved what it is, under the terms of now. */
+void check_may_work(simulation *sim, const sim_daemon *daemon, const sim_link *link);
 void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link);
 
 /* A row goes out: never more bytes under way than the rank has granted, or a single row. */

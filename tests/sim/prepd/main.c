@@ -1,4 +1,5 @@
-/* main.c: the simulator of the dispatcher. `--stats` prints what the schedules held. */
+/* main.c: the simulator of the dispatcher. `--stats` prints what the schedules held; `--pairs`
+ * fails if a kind of fault has not come in each phase. */
 #include <string.h>
 #include <sys/resource.h>
 
@@ -20,19 +21,27 @@ static double cpu_seconds(int whose)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
+/* Takes a word out of the command line. */
+static bool take_word(int *argc, char **argv, const char *word)
+{
+    for (int i = 1; i < *argc; i++)
+        if (strcmp(argv[i], word) == 0) {
+            memmove(argv + i, argv + i + 1, (size_t)((*argc)-- - i) * sizeof *argv);
+            return true;
+        }
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     const sim_program program = {play, (uint64_t *)&stats, sizeof stats / sizeof(uint64_t)};
-    bool shown = false;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--stats") == 0) {
-            shown = true;
-            memmove(argv + i, argv + i + 1, (size_t)(argc-- - i) * sizeof *argv);
-        }
+    const bool shown = take_word(&argc, argv, "--stats"), pairs = take_word(&argc, argv, "--pairs");
     static char told[BUFSIZ]; /* no block of memory that a schedule would take */
     setvbuf(stdout, told, _IOFBF, sizeof told);
-    const int code = sim_main_counting(argc, argv, &program);
+    int code = sim_main_counting(argc, argv, &program);
     if (shown)
         stats_print(&stats, cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN), stderr);
+    if (pairs && stats_empty_pairs(&stats, stderr) > 0 && code == 0)
+        code = 1;
     return code;
 }

@@ -54,12 +54,13 @@ static void check_told(simulation *sim, const dispatch *state)
                   (long long)told);
 }
 
-/* Leases of the index that wait to be confirmed. */
+/* Leases of the index that wait to be confirmed. One whose worker died comes apart into pieces of a
+ * single item, which are no more than was leased. */
 static void check_claims(simulation *sim, sim_daemon *daemon)
 {
     int64_t waiting = 0;
     for (const lease *lost = daemon->state->book.lost; lost; lost = lost->next)
-        waiting += lost->n_claims > 0;
+        waiting += lost->n_claims > 0 && lost->n_items > 1;
     if (daemon->state->n_seats > daemon->most_seats)
         daemon->most_seats = daemon->state->n_seats;
     if (waiting > (CLAIMS_PER_SEAT + 2) * (int64_t)daemon->most_seats)

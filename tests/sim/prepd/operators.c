@@ -6,6 +6,8 @@
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
 
+enum { MOST_PRINTS_DEATHS = 2 }; /* in a row; at the third, the core gives up */
+
 void daemon_command(sim_daemon *daemon, const char *format, int number)
 {
     char json[96];
@@ -59,16 +61,18 @@ void daemon_child_paused(sim_daemon *daemon, pid_t pid)
     daemon_wake(daemon);
 }
 
-bool daemon_kill_prints(sim_daemon *daemon)
+bool daemon_may_lose_prints(const sim_daemon *daemon)
 {
-    if (!daemon->state || !daemon->prints_pid || daemon->prints_deaths >= 2)
-        return false;
+    return daemon->prints_pid && daemon->prints_deaths < MOST_PRINTS_DEATHS;
+}
+
+void daemon_lose_prints(sim_daemon *daemon)
+{
     daemon->prints_deaths++;
     daemon->prints_pid = 0;
     daemon_tell_time(daemon);
     fingerprinting_ended(daemon->state);
     daemon_wake(daemon);
-    return true;
 }
 
 /* A message that breaks the limits of its endpoint, which the shell hands on. Who sent it is told.

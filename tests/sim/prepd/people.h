@@ -21,10 +21,13 @@ void daemon_reload(sim_daemon *daemon);
 /* An operator's command. */
 void daemon_command(sim_daemon *daemon, const char *format, int number);
 void daemon_child_paused(sim_daemon *daemon, pid_t pid);
-bool daemon_kill_prints(sim_daemon *daemon); /* false: it is not running, or died too often */
 /* A command asks what the stream looks like. */
 void daemon_ask_for_report(sim_daemon *daemon);
+/* The process that makes fingerprints dies, where it runs and has not died too often in a row. */
+bool daemon_may_lose_prints(const sim_daemon *daemon);
+void daemon_lose_prints(sim_daemon *daemon);
 void daemon_rude_peer(sim_daemon *daemon);
+int64_t daemon_now(const sim_daemon *daemon); /* by its own clock */
 /* Tells the core what time it is, before anything is given to it. */
 void daemon_tell_time(sim_daemon *daemon);
 /* Has the daemon's loop turn after what was just given to it. */
@@ -57,7 +60,7 @@ void worker_done(simulation *sim, int number);
 void worker_connect(simulation *sim, int number);
 void worker_send_join(simulation *sim, sim_worker *worker);
 /* Loads what TERMS name; other TERMS than before make it start anew. */
-void worker_take_terms(simulation *sim, int number, const wire_msg *message);
+void worker_take_terms(simulation *sim, int number, const heard *text);
 
 /* --- work.c --- */
 /* Takes up a lease; takes its text. */

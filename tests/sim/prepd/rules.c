@@ -89,6 +89,19 @@ static void draw_jobs(sim_random *luck, const conf *options, sim_rules *out)
     }
 }
 
+/* Files of videos, for which workers need one more fingerprint. Where only held-out data has them,
+ * that is found out beside a stream that runs. */
+static void draw_videos(sim_random *luck, sim_rules *out)
+{
+    out->data[0].videos = sim_random_chance(luck, 1, 4);
+    out->data[1].videos = sim_random_chance(luck, 1, 3);
+    if (out->data[0].videos || !out->data[1].videos || !sim_random_chance(luck, 1, 2))
+        return;
+    out->n_jobs = 2;
+    out->job[1] = (sim_job_rules){
+        .stream = "eval", .ranks = 1, .start_ns = sim_random_between(luck, 300000000, 2000000000)};
+}
+
 /* Every daemon has someone honest to work for it: a local worker, or the first supervisor that
  * comes to it. */
 static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
@@ -134,6 +147,7 @@ void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
     draw_data(luck, out_options, PICK(luck, 5, 20, 40), &out->data[1]);
     draw_jobs(luck, out_options, out);
+    draw_videos(luck, out);
     draw_people(luck, out_options, out);
     draw_faults(luck, out);
     out->credit = PICK(luck, 1, 300000, 2000000, 1 << 28);

@@ -74,12 +74,13 @@ typedef struct sim_daemon {
     bool touched;    /* something has happened to it since its state was looked at last */
     bool any_worked; /* a local worker has answered a lease in this life */
     int64_t bad_until_ns;
-    worker_bent bad_bent; /* of local workers that start before bad_until_ns */
-    int most_seats;       /* workers at once, of this life */
-    int64_t skew_ns;      /* what its clock is ahead of the world's */
-    int64_t turn_ns;      /* when its next turn is due */
-    bool kept[2];         /* its cache has the index of train, of eval */
-    int prints_pid, prints_deaths;
+    worker_bent bad_bent;          /* of local workers that start before bad_until_ns */
+    int most_seats;                /* workers at once, of this life */
+    int64_t skew_ns;               /* what its clock is ahead of the world's */
+    int64_t turn_ns;               /* when its next turn is due */
+    bool kept[2];                  /* its cache has the index of train, of eval */
+    int prints_pid, prints_deaths; /* deaths in a row */
+    bool prints_wanted[N_PRINTS];
     bool for_good, draining_asked;    /* an operator has drained it, or has said so */
     int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
     bool was_blind, had_none;
@@ -119,12 +120,14 @@ typedef struct sim_worker {
     pid_t pid;
     int host, link, turn;
     uint64_t terms; /* a hash of them */
+    bool videos;    /* they say that the data has some */
     int64_t leases;
     sim_job job;
     wire_msg *inbox[INBOX]; /* [n_inbox] */
     int n_inbox;
-    int64_t heard_ns, started_ns;
-    int stalled; /* how often it said the same again */
+    int64_t heard_ns;
+    int64_t begun_ns; /* when it started, by its daemon's clock */
+    int stalled;      /* how often it said the same again */
     int misses_told,
         n_missed;     /* files that it misses and the daemon has: in its last answer; in all */
     int n_terms;      /* how often it was sent its TERMS */

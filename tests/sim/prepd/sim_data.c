@@ -47,6 +47,7 @@ void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed)
     sim_random luck = sim_random_of(seed);
     *out = (sim_data){.seed = seed,
                       .begins = rules->begins,
+                      .videos = rules->videos,
                       .n_pictures = rules->n_pictures,
                       .n_samples = rules->n_samples};
     sim_sources_init(out, rules);

@@ -66,6 +66,7 @@ typedef struct sim_data {
     dataset base;
     uint64_t seed;
     bool begins;          /* data.group shared_prefix */
+    bool videos;          /* some clips are files, for which workers need another decoder */
     sim_picture *picture; /* [n_pictures] */
     sim_sample *sample;   /* [n_samples] */
     int64_t n_pictures, n_samples;
@@ -81,7 +82,7 @@ typedef struct sim_data_rules {
     int64_t n_pictures, n_samples, piece_samples;
     int n_sources;            /* below 2: the data set is no mixture */
     int weight[MOST_SOURCES]; /* of the sources; all 0: each sample once an epoch */
-    bool begins;
+    bool begins, videos;
     int32_t common_text; /* tokens that texts without a picture begin with alike */
     int32_t longest_text;
     int bad_header, kills_header, not_there, fails, vanishes, kills, hangs; /* of pictures */

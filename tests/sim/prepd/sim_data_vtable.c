@@ -79,6 +79,11 @@ static const char *name_root(const dataset *set)
     return "/sim";
 }
 
+static bool has_videos(const dataset *set)
+{
+    return data_of(set)->videos;
+}
+
 static hash128 identify_data(const dataset *set)
 {
     return data_of(set)->identity;
@@ -103,7 +108,8 @@ static int64_t find_piece(const dataset *set, int64_t number)
 #define OF_BOTH                                                                                    \
     .close = leave_open, .samples = count_samples, .sample = read_sample, .outline = read_outline, \
     .images = count_pictures, .image_path = name_picture, .place = place_picture,                  \
-    .frame = name_frame, .root = name_root, .chunk = find_piece, .identity = identify_data
+    .frame = name_frame, .root = name_root, .chunk = find_piece, .videos = has_videos,             \
+    .identity = identify_data
 
 extern const dataset_vtable sim_data_vtable, sim_mixture_vtable;
 const dataset_vtable sim_data_vtable = {.name = "simulated", OF_BOTH};

@@ -1,32 +1,38 @@
 /* sim_faults.c: breaks things, one after another, as the rules of the schedule say. */
 #include "tests/sim/prepd/sim_faults.h"
 
+#include <string.h>
+
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 
-static sim_phase phase_of(const sim_daemon *daemon)
+/* Marks the phases that the rows of a consumer are in. */
+static void mark_rows(const consumer_seat *consumer, bool *out)
+{
+    for (int i = 0; i < consumer->n_slots; i++) {
+        const bool made = consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg != NULL;
+        out[made ? PHASE_DELIVERY : PHASE_LEASE] = true;
+    }
+}
+
+/* Finds all phases that a daemon is in: while rows of one stream are leased, a consumer of another
+ * one may wait for its index. */
+static void find_phases(const sim_daemon *daemon, bool *out)
 {
     const dispatch *state = daemon->state;
-    sim_phase phase = PHASE_IDLE;
-    if (!state)
-        return PHASE_IDLE;
-    if (state->draining || state->stopping)
-        return PHASE_DRAIN;
-    if (state->train.build.active || state->eval.build.active)
-        return PHASE_INDEX;
-    if (!state->train.ready)
-        return PHASE_GREETING;
-    for (const consumer_seat *consumer = state->consumer_seats; consumer;
-         consumer = consumer->next) {
-        if (!consumer->welcomed)
-            return PHASE_GREETING;
-        for (int i = 0; i < consumer->n_slots; i++) {
-            const bool made =
-                consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg != NULL;
-            phase = made ? PHASE_DELIVERY : phase == PHASE_IDLE ? PHASE_LEASE : phase;
+    memset(out, 0, N_PHASES * sizeof *out);
+    if (state) {
+        out[PHASE_GREETING] = !state->train.opened;
+        out[PHASE_INDEX] = state->train.build.active || state->eval.build.active;
+        out[PHASE_DRAIN] = state->draining || state->stopping;
+        for (const consumer_seat *one = state->consumer_seats; one; one = one->next) {
+            out[PHASE_GREETING] |= !one->welcomed;
+            mark_rows(one, out);
         }
     }
-    return phase;
+    out[PHASE_IDLE] = true;
+    for (int i = 0; i < PHASE_IDLE; i++)
+        out[PHASE_IDLE] &= !out[i];
 }
 
 static void plan_next(simulation *sim)
@@ -57,98 +63,139 @@ static sim_fault draw_fault(simulation *sim)
     return (sim_fault)i;
 }
 
-static bool fault_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
+void fault_note(simulation *sim, sim_fault fault, const sim_daemon *hit)
+{
+    bool phases[N_PHASES];
+    find_phases(hit, phases);
+    sim->stats->faults++;
+    for (int i = 0; i < N_PHASES; i++)
+        sim->stats->fault_in[fault][i] += phases[i];
+    sim_log_tell(&sim->log, sim->now_ns, "FAULT: %s (daemon %d)", fault_words[fault], hit->number);
+}
+
+bool fault_comes_before_prints(sim_daemon *daemon)
+{
+    simulation *sim = daemon->sim;
+    if (sim->rules.weight[FAULT_KILL_PRINTS] == 0 || sim->now_ns >= sim->calm_ns ||
+        !daemon_may_lose_prints(daemon) || !sim_random_chance(&sim->faults, 1, 2))
+        return false;
+    fault_note(sim, FAULT_KILL_PRINTS, daemon);
+    daemon_lose_prints(daemon);
+    return true;
+}
+
+/* Whether this can happen to a daemon now. */
+static bool can_happen(const simulation *sim, sim_fault fault, const sim_daemon *daemon)
 {
     if (!daemon->state || daemon->for_good)
         return false;
     switch (fault) {
-    case FAULT_KILL_DAEMON:
-    case FAULT_KILL_DAEMON_KEPT:
-        daemon_kill(daemon, fault == FAULT_KILL_DAEMON_KEPT);
-        return true;
-    case FAULT_STOP_DAEMON:
-    case FAULT_DRAIN_DAEMON:
-        daemon_signal(daemon, fault == FAULT_STOP_DAEMON ? SIGNAL_STOP : SIGNAL_DRAIN);
-        return true;
-    case FAULT_RELOAD:
-        daemon_reload(daemon);
-        return true;
-    case FAULT_SCALE:
-        daemon_command(daemon, "{\"command\":\"scale\",\"workers\":%d}",
-                       (int)sim_random_between(&sim->faults, 1, 6));
-        return true;
-    case FAULT_STATUS:
-        if (sim->rules.for_command && sim_random_chance(&sim->faults, 1, 2)) {
-            daemon_ask_for_report(daemon);
-            return true;
-        }
-        daemon_command(daemon, "{\"command\":\"status\"}%.0d", 0);
-        return true;
-    case FAULT_JUMP:
-        daemon->skew_ns += sim_random_tail(&sim->faults, MS, 20 * SECOND);
-        return true;
     case FAULT_KILL_PRINTS:
-        return daemon_kill_prints(daemon);
+        return daemon_may_lose_prints(daemon);
     case FAULT_BAD_TIMES: /* before any has worked, or for ever, it would be a reason to give up */
-        if (!daemon->any_worked || daemon->bad_until_ns > 0)
-            return false;
-        daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 25 * SECOND);
-        daemon->bad_bent =
-            sim_random_chance(&sim->faults, 1, 2) ? BENT_DIES_EARLY : BENT_CANNOT_BEGIN;
-        return true;
+        return daemon->any_worked && daemon->bad_until_ns <= 0;
     case FAULT_NO_PROCESS: /* again and again it would be a reason to give up */
-        if (daemon->had_none)
-            return false;
-        daemon->no_process = daemon->had_none = true;
-        return true;
-    case FAULT_NO_FILES:
-        daemon->no_files = true;
-        return true;
+        return !daemon->had_none;
     case FAULT_NO_SIGHT: /* an item that is alone in work must not be condemned for it */
-        if (sim->options.prepd_solo_deaths < 2 || daemon->was_blind)
-            return false;
-        daemon->no_sight = daemon->was_blind = true;
-        return true;
+        return sim->options.prepd_solo_deaths >= 2 && !daemon->was_blind;
     default:
-        daemon_rude_peer(daemon);
         return true;
     }
 }
 
-static bool restart_some_job(simulation *sim)
+static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
+{
+    switch (fault) {
+    case FAULT_KILL_DAEMON:
+    case FAULT_KILL_DAEMON_KEPT:
+        daemon_kill(daemon, fault == FAULT_KILL_DAEMON_KEPT);
+        break;
+    case FAULT_STOP_DAEMON:
+    case FAULT_DRAIN_DAEMON:
+        daemon_signal(daemon, fault == FAULT_STOP_DAEMON ? SIGNAL_STOP : SIGNAL_DRAIN);
+        break;
+    case FAULT_RELOAD:
+        daemon_reload(daemon);
+        break;
+    case FAULT_SCALE:
+        daemon_command(daemon, "{\"command\":\"scale\",\"workers\":%d}",
+                       (int)sim_random_between(&sim->faults, 1, 6));
+        break;
+    case FAULT_STATUS:
+        if (sim->rules.for_command && sim_random_chance(&sim->faults, 1, 2)) {
+            daemon_ask_for_report(daemon);
+            break;
+        }
+        daemon_command(daemon, "{\"command\":\"status\"}%.0d", 0);
+        break;
+    case FAULT_JUMP:
+        daemon->skew_ns += sim_random_tail(&sim->faults, MS, 20 * SECOND);
+        break;
+    case FAULT_KILL_PRINTS:
+        daemon_lose_prints(daemon);
+        break;
+    case FAULT_BAD_TIMES:
+        daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 25 * SECOND);
+        daemon->bad_bent =
+            sim_random_chance(&sim->faults, 1, 2) ? BENT_DIES_EARLY : BENT_CANNOT_BEGIN;
+        break;
+    case FAULT_NO_PROCESS:
+        daemon->no_process = daemon->had_none = true;
+        break;
+    case FAULT_NO_FILES:
+        daemon->no_files = true;
+        break;
+    case FAULT_NO_SIGHT:
+        daemon->no_sight = daemon->was_blind = true;
+        break;
+    default:
+        daemon_rude_peer(daemon);
+    }
+}
+
+/* A rank of some job that is not done; -1: there is none. */
+static int pick_job(simulation *sim)
 {
     if (sim->n_jobs == 0)
-        return false;
-    const int job = (int)sim_random_below(&sim->faults, (uint64_t)sim->n_jobs);
-    for (int i = 0; i < sim->job[job].ranks; i++)
-        if (sim->rank[sim->job[job].first + i]->state != RANK_ENDED) {
-            job_restart(sim, job);
-            return true;
-        }
-    return false;
+        return -1;
+    const sim_stream_job *job = &sim->job[sim_random_below(&sim->faults, (uint64_t)sim->n_jobs)];
+    for (int i = job->first; i < job->first + job->ranks; i++)
+        if (sim->rank[i]->state != RANK_ENDED)
+            return i;
+    return -1;
+}
+
+/* Chooses who is hit, and does it. */
+static void strike(simulation *sim, sim_fault fault, sim_daemon *daemon)
+{
+    int target;
+    if (fault <= FAULT_CUT_WORKER) {
+        if ((target = fault_worker(sim, fault)) < 0)
+            return;
+        fault_note(sim, fault, &sim->daemon[sim->worker[target]->daemon]);
+        fault_do_worker(sim, fault, target);
+    } else if (fault <= FAULT_CLOG) {
+        if ((target = fault_link(sim, fault)) < 0)
+            return;
+        fault_note(sim, fault, &sim->daemon[sim->link[target].daemon]);
+        fault_do_link(sim, fault, target);
+    } else if (fault == FAULT_RESTART_JOB) {
+        if ((target = pick_job(sim)) < 0)
+            return;
+        fault_note(sim, fault, &sim->daemon[sim->rank[target]->daemon]);
+        job_restart(sim, sim->rank[target]->job);
+    } else if (can_happen(sim, fault, daemon)) {
+        fault_note(sim, fault, daemon);
+        do_daemon(sim, fault, daemon);
+    }
 }
 
 void fault_event(simulation *sim, const sim_event *event)
 {
     const sim_fault fault = draw_fault(sim);
-    sim_daemon *daemon =
-        &sim->daemon[sim_random_below(&sim->faults, (uint64_t)sim->rules.n_daemons)];
-    const sim_phase phase = phase_of(daemon);
-    bool done;
     (void)event;
-    if (fault <= FAULT_CUT_WORKER)
-        done = fault_worker(sim, fault);
-    else if (fault <= FAULT_CLOG)
-        done = fault_link(sim, fault);
-    else if (fault == FAULT_RESTART_JOB)
-        done = restart_some_job(sim);
-    else
-        done = fault_daemon(sim, fault, daemon);
-    if (done) {
-        sim->stats->faults++;
-        sim->stats->fault_in[fault][phase]++;
-        sim_log_tell(&sim->log, sim->now_ns, "FAULT: %s", fault_words[fault]);
-    }
+    strike(sim, fault,
+           &sim->daemon[sim_random_below(&sim->faults, (uint64_t)sim->rules.n_daemons)]);
     plan_next(sim);
 }
 

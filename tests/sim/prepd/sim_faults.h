@@ -10,8 +10,17 @@ void fault_plan(simulation *sim);
  * daemons. */
 bool fault_end(simulation *sim);
 
-/* fault_targets.c: breaks something at a worker, or a link. False if there is nothing to break. */
-bool fault_worker(simulation *sim, sim_fault fault);
-bool fault_link(simulation *sim, sim_fault fault);
+/* Counts a fault that comes now, in each phase that the daemon is in which it hits. */
+void fault_note(simulation *sim, sim_fault fault, const sim_daemon *hit);
+
+/* The process that makes fingerprints would tell them now. True: it dies before that. A fault at
+ * any other time seldom meets it, for it is soon done. */
+bool fault_comes_before_prints(sim_daemon *daemon);
+
+/* fault_targets.c: chooses the worker, or the link, of a fault (-1: there is none), and does it. */
+int fault_worker(simulation *sim, sim_fault fault);
+void fault_do_worker(simulation *sim, sim_fault fault, int worker);
+int fault_link(simulation *sim, sim_fault fault);
+void fault_do_link(simulation *sim, sim_fault fault, int link);
 
 #endif

@@ -96,8 +96,6 @@ static void check_seat(simulation *sim, const worker_seat *seat)
         sim_break(sim, INV_PROVED, "worker %d may work although it differs", number);
     if (!sim->link[seat->peer.connection - 1].known)
         sim_break(sim, INV_PROVED, "worker %d has joined, and its rows would be too long", number);
-    if (seat->work && !seat->proved)
-        sim_break(sim, INV_PROVED, "worker %d works and has not proved what it is", number);
 }
 
 static const worker_seat *seat_of(const sim_daemon *daemon, const sim_link *link)
@@ -114,6 +112,14 @@ bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim
     return seat && seat->work && seat->work->owner && !daemon->state->stopping &&
            seat->work->number == sim->worker[link->who]->job.number &&
            !peer_limits_ignores(&daemon->state->peer_limits, &link->peer);
+}
+
+void check_may_work(simulation *sim, const sim_daemon *daemon, const sim_link *link)
+{
+    const worker_seat *seat = seat_of(daemon, link);
+    if (!seat || !seat->proved)
+        sim_break(sim, INV_PROVED, "worker %d is given work and has not proved what it is",
+                  link->who);
 }
 
 void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link)

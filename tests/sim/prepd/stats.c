@@ -34,3 +34,16 @@ void stats_print(const sim_stats *of, double cpu_s, FILE *to)
         fprintf(to, "\n");
     }
 }
+
+int stats_empty_pairs(const sim_stats *of, FILE *to)
+{
+    int empty = 0;
+    for (int i = 0; i < N_FAULTS; i++)
+        for (int k = 0; k < PHASE_IDLE; k++) {
+            if (of->fault_in[i][k] > 0)
+                continue;
+            fprintf(to, "in no schedule: %s, in the phase %s\n", fault_words[i], phase_words[k]);
+            empty++;
+        }
+    return empty;
+}

@@ -11,7 +11,7 @@
 typedef enum sim_phase {
     PHASE_GREETING, /* a consumer waits for its WELCOME, or the data is being opened */
     PHASE_INDEX,    /* the index is being built */
-    PHASE_LEASE,    /* rows are in work, and none waits */
+    PHASE_LEASE,    /* rows are in work */
     PHASE_DELIVERY, /* a row that is made waits for its turn or its consumer */
     PHASE_DRAIN,
     PHASE_IDLE, /* nothing of the above */
@@ -27,6 +27,10 @@ typedef struct sim_stats {
     uint64_t wrong_items[10]; /* items of each fate that ended or failed a worker */
     uint64_t virtual_ns;
 } sim_stats; /* of counters alone: those of several processes are summed up word by word */
+
+/* Prints each fault and phase that never came together, idleness aside, and returns how many. Every
+ * such pair is possible. */
+int stats_empty_pairs(const sim_stats *stats, FILE *to);
 
 /* cpu_s: the seconds of CPU that it took. */
 void stats_print(const sim_stats *stats, double cpu_s, FILE *to);

@@ -23,7 +23,7 @@ static void handle(simulation *sim, int number, wire_msg *message)
         work_begin(sim, number, &head, text);
         return; /* the lease has taken it */
     } else if (head.kind == KIND_TERMS) {
-        worker_take_terms(sim, number, message);
+        worker_take_terms(sim, number, text);
     } else if (head.kind == KIND_BYE) {
         const bool again = json_bool(json_find(text->said, "again"), false);
         worker_end(sim, number, PROC_END_LEFT, again ? PROC_EXIT_AGAIN : 0,
@@ -63,7 +63,8 @@ void worker_message(simulation *sim, int number, wire_msg *message)
     if (frame_decode(wire_msg_part(message, 0), "core", &head) != ST_OK)
         return;
     worker->n_terms += head.kind == KIND_TERMS;
-    if (worker->n_terms > 20 + 3 * (sim->now_ns - worker->started_ns) / SECOND)
+    if (worker->n_terms >
+        20 + 3 * (daemon_now(&sim->daemon[worker->daemon]) - worker->begun_ns) / SECOND)
         sim_break(sim, INV_MEMORY, "worker %d is sent its terms again and again", number);
     if (worker->n_inbox > 1 && head.kind == KIND_TERMS)
         return; /* a remote worker is sent its TERMS every second, and those that wait are enough */

@@ -11,23 +11,38 @@
 
 static const int64_t ASK_AGAIN_NS = 10000000000, RETRY_NS = 500000000;
 
+/* Writes the fingerprints that the worker can tell: that of pictures at once, the others once it
+ * has loaded what its terms name. */
+static void put_prints(const sim_worker *worker, char *out, size_t size)
+{
+    const bool loaded = worker->state != WORKER_STARTING && worker->bent != BENT_MUTE,
+               can[N_PRINTS] = {[PRINT_IMAGES] = true,
+                                [PRINT_VIDEOS] = loaded && worker->videos,
+                                [PRINT_TOKENS] = loaded},
+               differs[N_PRINTS] = {[PRINT_IMAGES] = worker->bent == BENT_OTHER_DECODER,
+                                    [PRINT_VIDEOS] = worker->bent == BENT_OTHER_DECODER,
+                                    [PRINT_TOKENS] = worker->bent == BENT_OTHER_TOKENIZER};
+    size_t length = 0;
+    for (int k = 0; k < N_PRINTS; k++)
+        if (can[k])
+            length +=
+                (size_t)snprintf(out + length, size - length, "%s\"%s\":\"%s\"", length ? "," : "",
+                                 print_names[k], sim_prints[differs[k] ? (k + 1) % N_PRINTS : k]);
+}
+
 void worker_send_join(simulation *sim, sim_worker *worker)
 {
-    char json[700], before[200] = "";
-    const char *images = worker->bent == BENT_OTHER_DECODER ? sim_prints[1] : sim_prints[0],
-               *tokens = worker->bent == BENT_OTHER_TOKENIZER ? sim_prints[0] : sim_prints[1];
-    const bool all = worker->state != WORKER_STARTING && worker->bent != BENT_MUTE;
+    char json[700], before[200] = "", prints[160];
+    put_prints(worker, prints, sizeof prints);
     if (worker->before[0])
         snprintf(before, sizeof before, ",\"before\":%s", worker->before);
     worker->before[0] = 0;
     int length =
         snprintf(json, sizeof json,
-                 "{\"version\":\"" TESSERA_VERSION
-                 "\",\"build\":\"%s\",\"fingerprints\":{\"images\":\"%s\"%s%s%s},"
+                 "{\"version\":\"" TESSERA_VERSION "\",\"build\":\"%s\",\"fingerprints\":{%s},"
                  "\"host\":\"host%d\",\"pid\":%d",
                  worker->bent == BENT_OTHER_BUILD ? "b1111111111111111111111111111111" : sim_build,
-                 images, all ? ",\"tokens\":\"" : "", all ? tokens : "", all ? "\"" : "",
-                 worker->host, (int)worker->pid);
+                 prints, worker->host, (int)worker->pid);
     if (worker->supervisor >= 0)
         length += snprintf(json + length, sizeof json - (size_t)length,
                            ",\"supervisor\":\"s%d\",\"ship\":false%s", worker->supervisor, before);
@@ -58,13 +73,11 @@ void worker_connect(simulation *sim, int number)
     }
 }
 
-void worker_take_terms(simulation *sim, int number, const wire_msg *message)
+void worker_take_terms(simulation *sim, int number, const heard *text)
 {
     sim_worker *worker = sim->worker[number];
-    const span text = wire_msg_part(message, 1);
-    const hash128 digest = hash_bytes(text.data, text.size);
     uint64_t terms;
-    memcpy(&terms, digest.bytes, sizeof terms);
+    memcpy(&terms, text->digest.bytes, sizeof terms);
     terms |= 1;
     if (worker->terms) {
         if (worker->terms != terms)
@@ -74,8 +87,9 @@ void worker_take_terms(simulation *sim, int number, const wire_msg *message)
     worker->terms = terms;
     char wanted[48];
     snprintf(wanted, sizeof wanted, "seq_len: %lld", (long long)sim->options.training_seq_len);
-    if (!memmem(text.data, text.size, wanted, strlen(wanted)))
+    if (!strstr(json_text(json_find(text->said, "options"), ""), wanted))
         sim_break(sim, INV_WIRE, "the terms do not say what rows are like");
+    worker->videos = json_bool(json_find(text->said, "videos"), false);
     worker->state = WORKER_LOADING;
     worker_go_on_after(sim, number, sim_random_tail(&sim->delays, 5 * MS, 60 * MS));
 }

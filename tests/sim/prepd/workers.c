@@ -37,7 +37,7 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
                          .host = supervisor < 0 ? 0 : sim->supervisor[supervisor].host,
                          .link = -1,
                          .heard_ns = sim->now_ns,
-                         .started_ns = sim->now_ns};
+                         .begun_ns = sim->now_ns + sim->daemon[daemon].skew_ns};
     sim->worker[sim->n_workers] = made;
     worker_go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
     return sim->n_workers++;
