@@ -11,7 +11,7 @@ RECORDS = 20  # proto/frame.h
 
 
 class Middle:
-    """Workers connect to `port`. change(records, k) may change the k-th list of index records, a list of objects, in
+    """Workers connect to `port`; behind is the daemon's port for workers, or its address. change(records, k) may change the k-th list of index records, a list of objects, in
     place; it is called once released() was. sent(part) sees each part that goes to a worker."""
 
     def __init__(self, behind, change=lambda records, k: None, sent=lambda part: None):
@@ -20,7 +20,7 @@ class Middle:
         self.context = zmq.Context()
         self.door = self.context.socket(zmq.ROUTER)
         self.port = self.door.bind_to_random_port("tcp://127.0.0.1")
-        self.behind, self.ends = f"tcp://127.0.0.1:{behind}", {}
+        self.behind, self.ends = behind if "://" in str(behind) else f"tcp://127.0.0.1:{behind}", {}
         self.held = []
         self.thread = threading.Thread(target=self.pass_on)
         self.thread.start()

@@ -8,13 +8,14 @@
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
 
-enum { GOOD = 1, FLIPPED = 2, OTHER = 3, ROW = 5 };
+enum { GOOD = 1, FLIPPED = 2, OTHER = 3, ROW = 5, MOST_ROWS = 20000 };
 
 typedef struct scene {
     dispatch state;
     conf options;
     consumer_seat *consumer;
     lease *work;
+    uint64_t row; /* that is made */
     uint64_t sent_row;
     uint8_t sent; /* the first byte of the digest of the row that was sent; 0: none was */
 } scene;
@@ -62,7 +63,7 @@ static void set_up(scene *all, int workers)
     assert_non_null(all->consumer);
     all->consumer->src = &all->state.train;
     all->consumer->n_slots = 1;
-    all->consumer->slots[0].row = ROW;
+    all->row = all->consumer->slots[0].row = ROW;
     all->state.consumer_seats = all->consumer;
     all->state.n_consumers = 1;
     assert_ok(lease_new(&all->state.book, LEASE_ROW, all->consumer, ROW, NULL, 0, &all->work));
@@ -92,7 +93,7 @@ void *__wrap_calloc(size_t count, size_t size)
 /* Worker `number` makes the row with a digest that begins with this byte. */
 static status try_make(scene *all, uint64_t number, uint8_t digest)
 {
-    const frame head = {.kind = KIND_ROW, .row = ROW, .digest = {{digest}}};
+    const frame head = {.kind = KIND_ROW, .row = all->row, .digest = {{digest}}};
     uint8_t bytes[FRAME_BYTES];
     wire_msg *message = NULL;
     frame_encode(&head, bytes);
@@ -180,6 +181,68 @@ static void test_audit__three_that_differ_blame_nobody(void **state)
     assert_int_equal(all.sent, OTHER);
     assert_int_equal(all.state.n_seats, 3);
     tear_down(&all);
+}
+
+/* The next row that the consumer waits for. */
+static void next_row(scene *all, uint64_t row)
+{
+    consumer_seat *consumer = all->consumer;
+    assert_int_equal(consumer->n_slots, 0);
+    consumer->slots[consumer->first_slot] = (slot){.row = all->row = row};
+    consumer->n_slots = 1;
+    all->sent = 0;
+    assert_ok(lease_new(&all->state.book, LEASE_ROW, consumer, row, NULL, 0, &all->work));
+}
+
+/* Two workers make the rows in turn, and the second one flips a bit in one of a hundred of them.
+ * Those that are compared are made by the other one too. Returns how many rows came false. */
+static int make_rows(scene *all)
+{
+    int false_rows = 0;
+    for (uint64_t row = 0; all->state.counts.deviants == 0 && row < MOST_ROWS; row++) {
+        const uint8_t second = row % 100 == 7 ? FLIPPED : GOOD;
+        const bool by_second = row % 2 == 1;
+        next_row(all, row);
+        make(all, by_second ? 3 : 1, by_second ? second : GOOD);
+        if (!all->sent) {
+            give(all, by_second ? 1 : 3);
+            make(all, by_second ? 1 : 3, by_second ? GOOD : second);
+        }
+        if (!all->sent) {
+            give(all, 2);
+            make(all, 2, GOOD);
+        }
+        false_rows += all->sent == FLIPPED;
+    }
+    return false_rows;
+}
+
+/* prepd.audit 0.05 finds it after some thousand rows, whatever the secret is, and lists rows that
+ * nobody compared. No row is sent false that was compared. */
+static void test_audit__finds_one_false_row_in_a_hundred(void **state)
+{
+    enum { SECRETS = 8 };
+    uint64_t rows = 0;
+    (void)state;
+    for (uint64_t secret = 0; secret < SECRETS; secret++) {
+        scene all;
+        set_up(&all, 3);
+        lease_free(&all.work);
+        all.consumer->n_slots = 0;
+        all.options.prepd_audit = 0.05;
+        all.state.place.secret = secret;
+        const int false_rows = make_rows(&all);
+        assert_null(seat_of_number(&all.state, 3));
+        assert_int_equal(all.state.n_seats, 2);
+        assert_int_equal(all.row % 100, 7);
+        assert_int_equal(all.sent, GOOD);
+        assert_int_equal(false_rows, all.row / 100);
+        assert_non_null(strstr(status_text(), "worker 103 on b"));
+        assert_null(strstr(status_text(), "nobody compared: none"));
+        rows += all.row;
+        tear_down(&all);
+    }
+    assert_in_range(rows / SECRETS, 1000, 4000); /* 2,000 on average */
 }
 
 /* A row that cannot be kept for want of memory leaves its lease in the book, which the daemon frees
@@ -541,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_audit__two_alike_are_sent_once),
         cmocka_unit_test(test_audit__a_third_decides),
         cmocka_unit_test(test_audit__three_that_differ_blame_nobody),
+        cmocka_unit_test(test_audit__finds_one_false_row_in_a_hundred),
         cmocka_unit_test(test_audit__no_memory_loses_no_lease),
         cmocka_unit_test(test_audit__one_worker_is_not_waited_for),
         cmocka_unit_test(test_audit__starts_a_worker_to_decide),

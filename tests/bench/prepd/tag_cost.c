@@ -1,4 +1,4 @@
-/* tags.c: measures what the check of its tag is of the time in which a receiver opens a row.
+/* tag_cost.c: measures what the check of its tag is of the time in which a receiver opens a row.
  *
  *   bench_tags RECORDING ROUNDS
  *
