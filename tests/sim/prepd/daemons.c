@@ -50,7 +50,7 @@ void daemon_start(simulation *sim, int number)
     daemon->incarnation++;
     daemon->most_seats = 0;
     daemon->any_worked = false;
-    daemon->bad_until_ns = 0;
+    daemon->bad_until_ns = daemon->third_ns = 0;
     daemon->touched = true;
     daemon->options = sim->options;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;

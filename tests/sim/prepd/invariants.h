@@ -69,9 +69,10 @@ void check_end(simulation *sim, const sim_daemon *daemon);
 /* The core sends a message: what it says to people is true (word_checks.c). */
 void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
                  const wire_msg *message, frame_kind kind);
-/* Parts of check_daemon: lease_checks.c, memory_checks.c. */
+/* Parts of check_daemon: lease_checks.c, memory_checks.c, gone_checks.c. */
 void check_leases(simulation *sim, const dispatch *state);
 void check_memory(simulation *sim, sim_daemon *daemon);
+void check_gone(simulation *sim, sim_daemon *daemon);
 /* The world is taken apart: nothing is left of the blocks of memory that it took. */
 void check_memory_is_back(simulation *sim, int64_t blocks_before);
 /* The schedule should be over. */

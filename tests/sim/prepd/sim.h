@@ -71,8 +71,9 @@ typedef struct sim_daemon {
     conf options;    /* borrows its texts */
     bool listens;    /* its sockets are bound */
     bool stopping;
-    bool touched;    /* something has happened to it since its state was looked at last */
-    bool any_worked; /* a local worker has answered a lease in this life */
+    bool touched;     /* something has happened to it since its state was looked at last */
+    int64_t third_ns; /* from when on its third worker has had nothing to decide; 0 */
+    bool any_worked;  /* a local worker has answered a lease in this life */
     int64_t bad_until_ns;
     worker_bent bad_bent;          /* of local workers that start before bad_until_ns */
     int most_seats;                /* workers at once, of this life */
@@ -128,6 +129,7 @@ typedef struct sim_worker {
     int64_t heard_ns;
     int64_t begun_ns; /* when it started, by its daemon's clock */
     int stalled;      /* how often it said the same again */
+    int64_t gone_ns;  /* when it ended */
     int misses_told,
         n_missed;     /* files that it misses and the daemon has: in its last answer; in all */
     int n_terms;      /* how often it was sent its TERMS */

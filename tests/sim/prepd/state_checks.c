@@ -159,4 +159,5 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     check_roles(sim, state);
     check_leases(sim, state);
     check_memory(sim, daemon);
+    check_gone(sim, daemon);
 }

@@ -71,6 +71,7 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
     if (worker->state == WORKER_GONE)
         return;
     worker->state = WORKER_GONE;
+    worker->gone_ns = sim->now_ns;
     worker->end = (child_end){.how = how, .code = code};
     snprintf(worker->end.what, sizeof worker->end.what, "%s", what);
     sim_log_tell(&sim->log, sim->now_ns, "worker %d (pid %d) ends: %s", number, (int)worker->pid,
