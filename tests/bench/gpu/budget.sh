@@ -61,7 +61,7 @@ summarise() { # STATE
             [ -n "$file" ] || continue
             grep -hE '^(versions|smoke|with|goal|projected|check|measured less|failed|again alone|difference|memory: all|ratio|gradients|ended|process)[: ]' \
                 "$file" | sed "s/^\($stage: \)\?/$stage: /" | head -14
-            needs_no_gpu "$stage" || grep -h '^card: ' "$file" | tail -1 | sed "s/^/$stage: /"
+            needs_no_gpu "$stage" || [[ ${plan_result[$stage]-} == skipped* ]] || grep -h '^card: ' "$file" | tail -1 | sed "s/^/$stage: /"
         done
         echo
         echo "$1"
@@ -111,20 +111,21 @@ run_plan() { # MINUTES STAGE..
         plan_seconds[$stage]=$((SECONDS - began))
         plan_result[$stage]=$said
         summarise "under way"
-        [ $code != $stuck_exit ] || { close_plan "closed: $stage has left a process that cannot be ended"; return 1; }
+        [ $code != $stuck_exit ] || { close_plan "closed: $stage has left a process that cannot be ended" "the GPU is held"; return 1; }
         # Without programs or a GPU, only what needs neither can still say something.
         case $stage:$code in
         build:0 | versions:0) ;;
-        build:*) close_plan "closed: there is nothing to run"; return 1 ;;
+        build:*) close_plan "closed: there is nothing to run" "no programs"; return 1 ;;
         esac
     done
     close_plan "closed: all that fits has been run"
 }
 
-close_plan() { # STATE
+# Stages that were not run are left out, for want of time if there is no other reason.
+close_plan() { # STATE [REASON]
     local stage
     for stage in "${plan_stages[@]}"; do
-        plan_result[$stage]=${plan_result[$stage]:-"left out: takes about $(scaled "$(row_of "$stage" | cut -d' ' -f2)") s, no time"}
+        plan_result[$stage]=${plan_result[$stage]:-"left out: ${2-takes about $(scaled "$(row_of "$stage" | cut -d' ' -f2)") s, no time}"}
     done
     summarise "$1"
 }

@@ -25,7 +25,8 @@ compile() {
     command -v ninja >/dev/null && generator=Ninja
     cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DCUDA=ON -DWERROR=OFF \
         -DCMAKE_BUILD_RPATH="\$ORIGIN/../prefix/lib" \
-        -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" || return
+        -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" \
+        -DCMAKE_MODULE_LINKER_FLAGS="$link_flags" || return
     cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda \
         test_model_cuda bench_feed $(targets_there tessera_mpi ranks_parity tessera_nccl nccl_alone)
 }
@@ -43,7 +44,7 @@ pack_built() { # ARCHIVE
 }
 
 unpack() { # ARCHIVE FOLDER
-    mkdir -p "$2" && { tar -xf "$1" -C "$2" 2>/dev/null || python3 -m tarfile -e "$1" "$2"; } # tar needs xz's program
+    mkdir -p "$2" && { tar -xf "$1" -C "$2" 2>/dev/null || python3 -W ignore -m tarfile -e "$1" "$2"; } # tar needs xz's program
 }
 
 # Unpacks the programs that were packed, if they are those of this tree and run here.
@@ -65,7 +66,8 @@ stage_build() {
     fi
     for file in "$build"/bin/* "$build"/lib/*.so "$build"/tests/*; do
         [ -f "$file" ] && [ -x "$file" ] || continue
-        ! ldd "$file" | grep 'not found' || { echo "failed: $file lacks a library"; return 1; }
+        # Open MPI's own libraries find each other by the path that its mpirun sets (prepare.sh).
+        ! LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$prefix/lib ldd "$file" | grep 'not found' || { echo "failed: $file lacks a library"; return 1; }
     done
     "$build/bin/trainer" --version || return
     # The CPU backend must work with the packed libraries.

@@ -6,7 +6,9 @@
 trainer=$build/bin/trainer
 rows=$build/rows
 . tests/bench/gpu/smoke.sh
-full="--model.path qwen3-vl-30b-a3b --training.backend cuda${switches:+ --shared $switches}"
+on_cuda="--training.backend cuda${switches:+ --shared $switches}"
+full="--model.path qwen3-vl-30b-a3b $on_cuda"
+on() { [ "$1" = cuda ] && echo "$on_cuda" || echo "--training.backend $1"; } # BACKEND
 # The mode that `plan` chooses for 48 layers on 8 ranks within 85 % of memory.
 mode="--activation_checkpoint.mode full"
 
@@ -82,7 +84,7 @@ stage_steps() {
     for flavour in debug tile; do
         for backend in cpu cuda; do
             echo "-- $flavour on $backend"
-            "$trainer" bench step --model.path $flavour --training.backend $backend --layers 0 \
+            "$trainer" bench step --model.path $flavour $(on $backend) --layers 0 \
                 --training.seq_len 512 --training.local_batch_size 2 --training.global_batch_size 4 \
                 --training.steps 30 --optimizer.lr 1e-3 || return
         done
@@ -266,29 +268,34 @@ build_prepd() {
 }
 
 # Prints the mean loss of steps 100 to 200 of the debug model, from the lines of a run.
-mean_loss() { # BACKEND SEED
-    "$trainer" train --model.path "$rows/debug-model" --training.backend "$1" --training.seed "$2" \
+mean_loss() { # BACKEND SEED OPTIONS..
+    "$trainer" train --model.path "$rows/debug-model" $(on "$1") --training.seed "$2" \
         --feed.replay "$rows/debug.rec" --training.local_batch_size 2 --training.global_batch_size 2 \
         --training.steps 200 --optimizer.lr 1e-3 --lr_scheduler.warmup_steps 10 --metrics.log_freq 1 \
-        --job.dump_folder "$build/loss-$1-$2" >"$build/loss-$1-$2.log" 2>&1 ||
+        --job.dump_folder "$build/loss-$1-$2" "${@:3}" >"$build/loss-$1-$2.log" 2>&1 ||
         { local code=$?; tail -3 "$build/loss-$1-$2.log" >&2; return $code; }
     sed -nE 's/^step: +([0-9]+)  loss: +([0-9.]+) .*/\1 \2/p' "$build/loss-$1-$2.log" |
         awk '$1 >= 100 { sum += $2; n++ } END { if (n < 101) exit 1; printf "%.6f", sum / n }'
 }
 
-# The loss in bf16 on the GPU may differ from that in fp32 on the CPU by no more than fp32 differs between seeds.
+# The loss in bf16 on the GPU may differ from that in fp32 on the CPU by no more than fp32 differs between seeds, which are trained
+# at the same time.
 stage_loss() {
     need "$trainer" "$rows/debug.rec" "$rows/debug-model" || return
-    local backend=${TESSERA_LOSS_BACKEND:-cuda} seed got want="" one
+    local backend=${TESSERA_LOSS_BACKEND:-cuda} seed got want="" threads=$((($(nproc) + 2) / 3)) running=()
     rm -rf "$build"/loss-*
-    for seed in 1 2 3; do
-        one=$(mean_loss cpu $seed) || return
-        echo "fp32, seed $seed: mean loss of steps 100 to 200: $one"
-        want+=" $one"
-    done
-    rm -rf "$build/loss-$backend-1"
     got=$(mean_loss "$backend" 1) || return
     echo "$backend, seed 1: $got"
+    rm -rf "$build/loss-$backend-1" # the CPU's is of the same name in a rehearsal without a GPU
+    for seed in 1 2 3; do
+        mean_loss cpu $seed --training.threads $threads >"$build/loss-of-$seed" &
+        running+=($!)
+    done
+    for seed in 1 2 3; do
+        wait "${running[seed - 1]}" || return
+        echo "fp32, seed $seed: mean loss of steps 100 to 200: $(cat "$build/loss-of-$seed")"
+        want+=" $(cat "$build/loss-of-$seed")"
+    done
     awk -v got="$got" -v want="$want" 'BEGIN {
         n = split(want, x, " "); low = high = x[1]
         for (i = 2; i <= n; i++) { low = x[i] < low ? x[i] : low; high = x[i] > high ? x[i] : high }
