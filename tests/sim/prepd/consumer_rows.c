@@ -56,6 +56,8 @@ void rank_take_row(simulation *sim, int number, const wire_msg *message, const f
         return;
     }
     check_row(sim, number, head->row, &row);
+    if (row.n_docs > 0) /* an empty row of the sample stream lists what the index refuses */
+        rank_hear(sim, number, head->row, json_text(json_find(row.tag, "quarantine"), ""));
     sim->stats->rows++;
     rank->rows++;
     const json_value *cursor = json_find(row.tag, "cursor");

@@ -40,11 +40,21 @@ static int64_t count_entries(const char *list)
     return count;
 }
 
-static void check_doc(simulation *sim, const sim_data *data, uint64_t number,
+/* Whether a document must be blank in this job's rows: what it shows is bad, or its ranks say so;
+ * of a prefix, all of its branches are bad. */
+static bool must_be_blank(const sim_stream_job *job, const reference_doc *want)
+{
+    bool all_told = true;
+    for (int32_t i = want->branches ? 1 : 0; i <= want->branches; i++)
+        all_told &= job_was_told(job, want[i].sample);
+    return all_told || sim_data_is_bad(job->rows->data, want->sample);
+}
+
+static void check_doc(simulation *sim, const sim_stream_job *job, uint64_t number,
                       const reference_doc *want, const sim_row *row, int64_t place)
 {
     const sim_row_doc *got = &row->doc[place];
-    const bool is_bad = sim_data_is_bad(data, want->sample);
+    const bool is_bad = must_be_blank(job, want);
     if (got->sample != want->sample || (got->content != want->content && !row->lied))
         sim_break(
             sim, INV_ROWS,
@@ -111,7 +121,7 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
         sim_break(sim, INV_ROWS, "row %llu has %lld documents, and the plan says %lld",
                   (unsigned long long)number, (long long)row->n_docs, (long long)want->n_docs);
     for (int64_t i = 0; i < want->n_docs && !sim->broken[0]; i++) {
-        check_doc(sim, job->rows->data, number, &want->docs[i], row, i);
+        check_doc(sim, job, number, &want->docs[i], row, i);
         bad += row->doc[i].bad && want->docs[i].branches == 0;
     }
     sim->stats->rows_lied += row->lied;
@@ -124,6 +134,7 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
     if (count_entries(list) != bad && want->n_docs > 0)
         sim_break(sim, INV_ROWS, "row %llu has %lld bad samples and lists %lld",
                   (unsigned long long)number, (long long)bad, (long long)count_entries(list));
+    check_brought(sim, who, number, cursor);
     rank->cursor_row = row_after(sim, job, rank, number);
     if (number_after(cursor, "\"row\":") != (int64_t)rank->cursor_row)
         sim_break(sim, INV_CURSORS, "the cursor after row %llu leads to row %lld and not to %llu",

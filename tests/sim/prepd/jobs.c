@@ -99,6 +99,7 @@ void job_restart(simulation *sim, int number)
     const uint64_t steps = common_steps(sim, job);
     if (steps > job->begin / (uint64_t)batch)
         take_cursor(sim, job, steps - 1);
+    job_unite(sim, job);
     for (int i = job->first; i < job->first + job->ranks; i++)
         end_rank(sim, sim->rank[i]);
     const int64_t most = batch < 64 ? batch : 64;
@@ -123,9 +124,12 @@ void jobs_free(simulation *sim)
         for (int k = 0; k < KEPT_CURSORS; k++)
             free(sim->rank[i]->steps[k].cursor);
         free(sim->rank[i]->cursor);
+        decisions_done(&sim->rank[i]->heard);
         free(sim->rank[i]);
     }
     free(sim->rank);
-    for (int i = 0; i < sim->n_jobs; i++)
+    for (int i = 0; i < sim->n_jobs; i++) {
         free(sim->job[i].cursor);
+        decisions_done(&sim->job[i].told);
+    }
 }

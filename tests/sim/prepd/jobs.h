@@ -10,6 +10,14 @@ void rank_begin(simulation *sim, int number, uint64_t from);
 void rank_find_next(simulation *sim, sim_rank *rank, uint64_t from);
 /* A row has come. */
 void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head);
+/* --- job_decisions.c: what ranks hear of bad samples --- */
+/* A row lists these. */
+void rank_hear(simulation *sim, int number, uint64_t row, const char *list);
+/* The job is about to start again: what all of its ranks have heard becomes job->told. */
+void job_unite(simulation *sim, sim_stream_job *job);
+/* Writes HELLO's list. */
+void job_put_told(const sim_stream_job *job, json_writer *writer);
+
 void rank_go_on(simulation *sim, int number, int64_t after_ns);
 
 #endif

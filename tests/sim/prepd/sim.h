@@ -12,6 +12,7 @@
 
 #include "prepd/serve/core/dispatch.h"
 #include "prepd/serve/core/dispatch_state.h"
+#include "proto/decisions.h"
 #include "tests/sim/common/sim_log.h"
 #include "tests/sim/common/sim_queue.h"
 #include "tests/sim/common/sim_random.h"
@@ -178,6 +179,7 @@ typedef struct sim_rank {
         char *cursor; /* owned; after its last row of that step */
     } steps[KEPT_CURSORS];
     uint64_t done_steps; /* steps below this one are complete here */
+    decisions heard;     /* what its rows said of their bad samples */
 } sim_rank;
 
 /* A job of several ranks that read one stream together. */
@@ -188,6 +190,7 @@ typedef struct sim_stream_job {
     int lives;
     uint64_t begin; /* the row at which its present life began */
     char *cursor;   /* with which it began; owned; NULL: at the start of the stream */
+    decisions told; /* the bad samples that its ranks bring */
     bool ended;
 } sim_stream_job;
 

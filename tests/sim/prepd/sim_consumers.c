@@ -46,6 +46,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
     json_put_key_bool(&writer, "rows_later", sim_random_chance(&sim->people, 1, 3));
     if (cursor)
         json_put_key_cstr(&writer, "cursor", cursor);
+    job_put_told(job, &writer);
     if (sim->rules.wordy && job->ranks <= MOST_WORDY)
         put_many_words(&writer);
     json_end_object(&writer);

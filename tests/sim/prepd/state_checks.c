@@ -1,6 +1,7 @@
 /* state_checks.c: what must hold of the dispatcher's state after every event. */
 
 #include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
 
@@ -59,10 +60,22 @@ static void check_consumer(simulation *sim, const consumer_seat *consumer, const
                   (long long)consumer->reserved, (long long)consumer->unreturned);
 }
 
-static void check_list(simulation *sim, const sim_data *data, const quarantine *list)
+/* The job whose rank this is; NULL: it is somebody else's, or its list is empty. */
+static const sim_stream_job *job_of(simulation *sim, const consumer_seat *consumer)
+{
+    if (consumer->bad.n_entries == 0)
+        return NULL;
+    const sim_link *link = link_of_peer(sim, &consumer->peer);
+    return link->kind == END_RANK ? &sim->job[sim->rank[link->who]->job] : NULL;
+}
+
+/* job: whose list it is; NULL: the daemon's own. */
+static void check_list(simulation *sim, const sim_data *data, const sim_stream_job *job,
+                       const quarantine *list)
 {
     for (int64_t i = 0; i < list->n_entries; i++)
-        if (!sim_data_is_bad(data, list->entry[i].sample))
+        if (!sim_data_is_bad(data, list->entry[i].sample) &&
+            !(job && job_made_up(job, list->entry[i].sample, list->entry[i].cause)))
             sim_break(sim, INV_HEALTHY, "the good sample %lld is quarantined: %s",
                       (long long)list->entry[i].sample, list->entry[i].cause);
 }
@@ -146,12 +159,13 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     for (const consumer_seat *consumer = state->consumer_seats; consumer;
          consumer = consumer->next) {
         check_consumer(sim, consumer, &leases);
-        check_list(sim, &sim->data[consumer->src == &state->eval], &consumer->bad);
+        check_list(sim, &sim->data[consumer->src == &state->eval], job_of(sim, consumer),
+                   &consumer->bad);
     }
     for (const worker_seat *seat = state->seats; seat; seat = seat->next)
         check_seat(sim, seat);
-    check_list(sim, &sim->data[0], &state->train.bad);
-    check_list(sim, &sim->data[1], &state->eval.bad);
+    check_list(sim, &sim->data[0], NULL, &state->train.bad);
+    check_list(sim, &sim->data[1], NULL, &state->eval.bad);
     check_damaged(sim, &sim->data[0], &state->train.damaged);
     check_damaged(sim, &sim->data[1], &state->eval.damaged);
     check_build(sim, &state->train, &leases);
