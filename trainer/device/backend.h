@@ -99,6 +99,9 @@ typedef struct backend_vtable {
     status (*alloc_host)(device *device, size_t bytes, void **out);
     void (*release_host)(device *device, void *array);
     status (*stream_new)(device *device, stream **out);
+    /* The same, for a stream whose kernels go first when a multiprocessor has room: the transfers
+     * that others wait for. NULL: the backend has no priorities. See device_urgent_stream. */
+    status (*urgent_stream_new)(device *device, stream **out);
     void (*stream_free)(stream **stream);
     /* Copies, and clearing to zero. They are queued; host memory must stay as it is until the
      * stream has got there. 0 bytes are legal. */
@@ -223,5 +226,13 @@ static inline void device_close(device **dev)
 #ifdef __cplusplus
 }
 #endif
+
+/* A stream for transfers that others wait for; a usual one where the backend has no priorities. */
+static inline WARN_UNUSED status device_urgent_stream(device *dev, stream **out)
+{
+    const backend_vtable *backend = dev->backend;
+    return (backend->urgent_stream_new ? backend->urgent_stream_new : backend->stream_new)(dev,
+                                                                                           out);
+}
 
 #endif

@@ -229,14 +229,13 @@ static void cuda_release_host(device *dev, void *array)
     cudaFreeHost(array);
 }
 
-static status cuda_stream_new(device *dev, stream **out)
+static status make_stream(device *dev, int priority, stream **out)
 {
-    TRY(use(dev));
     cuda_stream *own = calloc(1, sizeof *own);
     if (!own)
         return FAIL(ST_NO_MEMORY, "out of memory for a stream");
     cudaStream_t handle = NULL;
-    cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
+    cudaError_t error = cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, priority);
     if (error != cudaSuccess) {
         free(own);
         return FAIL(ST_BAD_DEVICE, "cudaStreamCreate: CUDA error %d, %s", (int)error,
@@ -245,6 +244,21 @@ static status cuda_stream_new(device *dev, stream **out)
     own->base = (stream){.dev = dev, .ops = dev->ops, .handle = handle};
     *out = &own->base;
     return ST_OK;
+}
+
+static status cuda_stream_new(device *dev, stream **out)
+{
+    TRY(use(dev));
+    return make_stream(dev, 0, out);
+}
+
+static status cuda_urgent_stream_new(device *dev, stream **out)
+{
+    int least = 0, greatest = 0;
+    TRY(use(dev));
+    CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest), ST_BAD_DEVICE,
+             "cudaDeviceGetStreamPriorityRange");
+    return make_stream(dev, greatest, out);
 }
 
 static void cuda_stream_free(stream **held)
@@ -484,6 +498,7 @@ const backend_vtable backend_cuda = {
     .alloc_host = cuda_alloc_host,
     .release_host = cuda_release_host,
     .stream_new = cuda_stream_new,
+    .urgent_stream_new = cuda_urgent_stream_new,
     .stream_free = cuda_stream_free,
     .to_device = cuda_to_device,
     .to_host = cuda_to_host,

@@ -124,7 +124,7 @@ static status open_units(fsdp_units *units, stream *queue)
     const backend_vtable *backend = dev->backend;
     TRY(index_units(units));
     if (backend->ahead > 0)
-        TRY(backend->stream_new(dev, &units->side));
+        TRY(device_urgent_stream(dev, &units->side));
     TRY(backend->event_new(dev, &units->edge));
     for (int j = 0; j < TURNS; j++) {
         TRY(backend->event_new(dev, &units->turn[j].gathered));

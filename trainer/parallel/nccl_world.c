@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/program/log.h"
+#include "trainer/parallel/nccl_settings.h"
 #include "trainer/parallel/nccl_state.h"
 
 /* ---- groups ---- */
@@ -149,7 +150,7 @@ static status open_stage(nccl_world *world)
     const backend_vtable *backend = world->device->backend;
     const bool kept = device_has_storage(world->device);
     void *device_memory = NULL, *host = NULL, *stop = NULL;
-    TRY(backend->stream_new(world->device, &world->stage.stream));
+    TRY(device_urgent_stream(world->device, &world->stage.stream));
     TRY((kept ? backend->alloc : backend->alloc_host)(world->device, COMM_STAGE_BYTES,
                                                       &device_memory));
     world->stage.device = device_memory;
@@ -185,13 +186,6 @@ const nccl_stage *nccl_world_stage(const nccl_world *world)
 
 /* ---- the world ---- */
 
-/* Sets a variable of NCCL unless the user has set it. */
-static void set_unless(const char *name, const char *value, bool tell)
-{
-    if (!getenv(name) && setenv(name, value, 1) == 0 && tell)
-        log_info("%s=%s is set for NCCL", name, value);
-}
-
 status nccl_world_new(const comm_join *options, nccl_world **out)
 {
     TRY(nccl_open());
@@ -207,12 +201,7 @@ status nccl_world_new(const comm_join *options, nccl_world **out)
     pthread_mutex_init(&world->calling, NULL);
     pthread_mutex_init(&world->listing, NULL);
     nccl_world_set_timeout(world, options->timeout_s);
-    /* The NVLink switch sums in an order that differs from call to call. NVLS is its use inside one
-     * machine, NVLSTree the one between several. */
-    if (options->deterministic)
-        set_unless("NCCL_ALGO", "^NVLS,NVLSTree", world->rank == 0);
-    /* Communicators that share a GPU then run in the order in which the host calls them. */
-    set_unless("NCCL_LAUNCH_ORDER_IMPLICIT", "1", world->rank == 0);
+    nccl_settings(options->deterministic, world->rank == 0);
     *out = world;
     return ST_OK;
 }
