@@ -10,17 +10,15 @@ import sys
 from formats import own_of
 from prepd_flow import LIMIT_S, SOURCE, Daemon, Folder, check, main, wait_for
 from resume_flow import command, ledger, resealed
-from train_flow import TRAINER, has_mpi, options
+from train_flow import has_mpi, options, settings
 
 sys.path.insert(0, os.path.join(SOURCE, "proto"))
 import client  # noqa: E402
 
 STEP, STEPS = 4, 4  # rows of a step; steps of a run
 STREAM = {"training.seq_len": 128, "training.global_batch_size": STEP, "prepd.workers": 1, "data.quarantine_limit": 100}
-RANK = {"training.backend": "cpu", "parallelism.data_parallel_shard_degree": 2, "checkpoint.interval": 0, "eval.enable": "false",
+RANK = {"nproc": 2, "training.backend": "cpu", "checkpoint.interval": 0, "eval.enable": "false",
         "training.global_batch_size": STEP, "training.seq_len": 128, "prepd.ahead_bytes": 1 << 20}
-MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-       "OMPI_MCA_mpi_yield_when_idle": "1", "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def end(f, name):
@@ -42,13 +40,10 @@ def stop(started):
 
 def train(f, name, steps, *ends):
     """Two ranks, each with the daemon of its name."""
-    words = []
-    for at in ends:
-        one = command(f, name, training__steps=steps) + options(dict(RANK, **{"prepd.endpoint": end(f, at)}))
-        words += ([":"] if words else []) + ["-np", "1", *one]
-    p = subprocess.run(["mpirun", "--quiet", "--bind-to", "none", *words], capture_output=True, text=True, timeout=LIMIT_S, env=dict(os.environ, **MPI))
+    where = ",".join(f"{rank}={end(f, at)}" for rank, at in enumerate(ends))
+    words = command(f, name, training__steps=steps) + options(dict(RANK, **{"prepd.rank_endpoints": where}))
+    p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=settings(words))
     check(p.returncode == 0, f"{name}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
-    return p.stdout + p.stderr
 
 
 def step_folder(f, name, step):
