@@ -1,10 +1,13 @@
 """Many daemons, one stream: eight daemons, each of which serves eight of 64 ranks (prepd.ranks), as on eight nodes. On
 one cold cache one of them builds the index; their rows together are those of a single daemon; one that is killed and
-comes back goes on where its ranks were."""
+comes back goes on where its ranks were.
+
+prepd_many_daemons.py [DAEMONS]    long form: 128, for 1,024 ranks; it needs 10 GiB of memory"""
 
 import contextlib
 import json
 import os
+import resource
 import sys
 import threading
 
@@ -14,11 +17,13 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
 import client  # noqa: E402
 
-DAEMONS, RANKS = 8, 64
-EACH = RANKS // DAEMONS
+DAEMONS, EACH = int(sys.argv[1]) if len(sys.argv) > 1 else 8, 8
+RANKS = DAEMONS * EACH
 KILLED = 3  # which of the daemons dies under its consumers
 BEFORE = 2  # rows of each rank before that
-SILENCE_S = 5.0  # after which a consumer comes again
+SILENCE_S = 5.0 * RANKS / 64  # after which a consumer comes again
+IMAGES = 3 * RANKS
+INDEX_MS = 3200  # that the headers take which the index is made of, so that its builder can be killed in the middle
 STREAM = {"training.seq_len": 64, "training.global_batch_size": RANKS, "training.epochs": 2, "prepd.workers": 1}
 
 
@@ -40,7 +45,7 @@ class Node:
 
 @contextlib.contextmanager
 def nodes_on_one_cache(f):
-    """Eight daemons that started together on an empty cache."""
+    """Daemons that started together on an empty cache."""
     cache, made = f.file("cache"), []
     os.mkdir(cache)
     try:
@@ -56,7 +61,7 @@ def one_of_them_builds_the_index(nodes):
     """Its death in the middle hands that over to another."""
     def waiting():
         return [n for n in nodes if "waiting for it" in n.daemon.said()]
-    wait_for(lambda: len(waiting()) == DAEMONS - 1, "seven that wait for the eighth")
+    wait_for(lambda: len(waiting()) == DAEMONS - 1, "all but one that wait for it")
     builder, = set(nodes) - set(waiting())
     wait_for(lambda: os.path.exists(builder.endpoint[6:] + ".control"), "the builder's control socket")
 
@@ -68,7 +73,7 @@ def one_of_them_builds_the_index(nodes):
     wait_for(lambda: left() < total, "records")
     builder.daemon.stop(9)
     others = [n for n in nodes if n is not builder]
-    wait_for(lambda: all(n.has_index() for n in others), "an index for the other seven")
+    wait_for(lambda: all(n.has_index() for n in others), "an index for the others")
     check(not builder.has_index(), "it was killed too late to show anything")
     built = [n.ranks for n in others if "index built" in n.daemon.said()]
     check(len(built) == 1, f"the index was built by the daemons of the ranks {built}")
@@ -79,7 +84,7 @@ def one_of_them_builds_the_index(nodes):
 
 
 class Consumers:
-    """64 consumers, a thread each, that wait after their first rows until `go`."""
+    """A consumer for each rank, a thread each, that wait after their first rows until `go`."""
 
     def __init__(self, nodes):
         self.nodes, self.rows, self.came_again, self.failed = nodes, [[] for _ in range(RANKS)], set(), []
@@ -155,16 +160,18 @@ def their_rows_are_the_stream(nodes, alone):
     print(f"{len(rows)} rows by {DAEMONS} daemons for {RANKS} consumers, {len(consumers.came_again)} of which came again")
 
 
-def eight_daemons_give_the_stream_of_one():
-    with Folder(images=192, **STREAM) as f:
+def many_daemons_give_the_stream_of_one():
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a consumer has about ten descriptors
+    with Folder(images=IMAGES, **STREAM) as f:
         with Daemon(f.config, "--prepd.cache_dir", f.file("alone")):
             alone = [(r["number"], client.digest_of(r)) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0)]
         check(len(alone) >= 4 * RANKS, f"only {len(alone)} rows")
-        os.environ["POISON_SLOW_HEADER_MS"] = "25"  # so that the builder can be killed in the middle
+        os.environ["POISON_SLOW_HEADER_MS"] = str(INDEX_MS // (2 * RANKS))
         with trap(), nodes_on_one_cache(f) as nodes:
             one_of_them_builds_the_index(nodes)
             each_refuses_the_ranks_of_others(nodes)
             their_rows_are_the_stream(nodes, alone)
 
 
-main(eight_daemons_give_the_stream_of_one)
+main(many_daemons_give_the_stream_of_one)
