@@ -103,6 +103,11 @@ def ops_all_have_a_line():
     pair = trainer("bench", "ops", "rmsnorm_fwd,add", "--model.path", "debug", "--training.backend", "cpu",
                    "--training.seq_len", "64", "--seconds", "0.001")
     check(set(re.findall(r"^([a-z_]+) .* us ", pair, re.M)) == {"rmsnorm_fwd", "add"}, pair)
+    given = trainer("bench", "ops", "add", "--model.path", "debug", "--training.backend", "cpu", "--training.seq_len", "64",
+                    "--seconds", "0.001", "--ceilings", "1000000,1000000")
+    check("ceilings:" not in given and float(re.search(r"([0-9.]+) % of copy", given).group(1)) < 5, given)
+    check("expected GB/s,TFLOP/s" in trainer("bench", "ops", "add", "--model.path", "debug", "--training.backend", "cpu",
+                                            "--ceilings", "4300", code=64), "--ceilings")
     check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
     check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
 

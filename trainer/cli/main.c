@@ -144,13 +144,15 @@ static const verb verbs[] = {
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops, steps or memory against the device's limits",
-     .usage = "ops [OP,OP..] [--rates FILE [--overwrite]] [--count] | step [--layers N,N,..] "
+     .usage = "ops [OP,OP..] [--ceilings C,P] [--rates FILE [--overwrite]] [--count] | step "
+              "[--layers N,N,..] "
               "[--ranks R] "
               "[--load L [--settle N]] [--live] | memory [--layers N] -c FILE | --model.path DIR",
      .help = "ops [OP,OP..]: times every op, or these, at the model's shapes for\n"
              "training.local_batch_size rows of training.seq_len tokens, and compares it\n"
              "with a large copy and a large matrix product measured in the same run\n"
-             "(--seconds S for each line). --rates FILE writes the file that trainer plan\n"
+             "(--seconds S for each line), or with --ceilings GB/s,TFLOP/s of an earlier one.\n"
+             "--rates FILE writes the file that trainer plan\n"
              "--measured reads; --overwrite replaces one that exists. --count uses no device:\n"
              "it prints the bytes and FLOPs of each line in bf16, and the least time that the\n"
              "limits of an H200 allow.\n"

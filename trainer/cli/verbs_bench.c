@@ -20,7 +20,7 @@ static const conf_need needs[] = {
 };
 
 typedef struct request {
-    const char *what, *op, *layers, *ranks, *load, *settle, *seconds, *rates;
+    const char *what, *op, *layers, *ranks, *load, *settle, *seconds, *rates, *ceilings;
     bool live, counted;
 } request;
 
@@ -31,9 +31,10 @@ static status read_request(int argc, char **argv, request *asked)
     const struct {
         const char *flag;
         const char **value;
-    } flags[] = {{"--layers", &asked->layers},   {"--ranks", &asked->ranks},
-                 {"--load", &asked->load},       {"--settle", &asked->settle},
-                 {"--seconds", &asked->seconds}, {"--rates", &asked->rates}};
+    } flags[] = {{"--layers", &asked->layers},    {"--ranks", &asked->ranks},
+                 {"--load", &asked->load},        {"--settle", &asked->settle},
+                 {"--seconds", &asked->seconds},  {"--rates", &asked->rates},
+                 {"--ceilings", &asked->ceilings}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         const char *given;
         TRY(verb_take(&argc, argv, flags[i].flag, &given));
@@ -71,6 +72,25 @@ static status read_depths(const char *text, int64_t *out, int *out_n)
             break;
     }
     *out_n = count;
+    return ST_OK;
+}
+
+/* The ceilings that another process has measured, "GB/s,TFLOP/s", or those of this one. */
+static status find_ceilings(const request *asked, stream *queue, bench_ceilings *out)
+{
+    if (!asked->ceilings) {
+        TRY(bench_ceilings_measure(queue, out));
+        bench_ceilings_print(out, stdout);
+        return ST_OK;
+    }
+    double copy, product;
+    char rest;
+    if (sscanf(asked->ceilings, "%lf,%lf%c", &copy, &product, &rest) != 2 || !(copy > 0.0) ||
+        !(product > 0.0))
+        return FAIL(ST_USAGE,
+                    "--ceilings: expected GB/s,TFLOP/s as an earlier run measured them, got \"%s\"",
+                    asked->ceilings);
+    *out = (bench_ceilings){.copy = copy * 1e9, .product = product * 1e12};
     return ST_OK;
 }
 
@@ -120,8 +140,7 @@ static status ops(const conf *options, const request *asked)
     TRY_OR(done, dev->backend->stream_new(dev, &queue));
     printf("device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
            escape_text(dims.name).text, (long long)sizes.tokens, (long long)sizes.patches);
-    TRY_OR(done, bench_ceilings_measure(queue, &ceilings));
-    bench_ceilings_print(&ceilings, stdout);
+    TRY_OR(done, find_ceilings(asked, queue, &ceilings));
     rates measured = {.memory = 0};
     snprintf(measured.source, sizeof measured.source, "%.160s, %s", dev->description, dims.name);
     TRY_OR(done, bench_ops(queue, &sizes, &ceilings, asked->op, seconds, &measured, stdout));

@@ -1,8 +1,8 @@
 # budget.sh: the stages that fit into a budget, in their order, and a summary that is whole at any moment. tests/gpu sources it.
 #
 # Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
-# take on one Hopper GPU, and its limit. The seconds are estimates until a GPU has said; those of later stages only decide what
-# is left out.
+# take on one Hopper GPU, and its limit. The seconds are estimates until a GPU has said: steps by
+# what trainer plan predicts, first values of parameters (40 ns each, over 16 processors), contexts of processes.
 stage_rows() {
     cat <<'ROWS'
 versions 1 4 40
@@ -10,13 +10,13 @@ build 2 15 300
 smoke 3 40 200
 parity 4 60 240
 steps 5 40 150
-bench-ops 7 100 240
-bench-text 6 150 360
-bench-images-8192 8 110 300
-memory 10 50 150
-torch 9 110 260
-replay 12 60 180
-feed 13 60 180
+bench-ops 7 120 240
+bench-text 6 170 400
+bench-images-8192 8 150 330
+memory 10 60 150
+torch 9 120 260
+replay 12 90 220
+feed 13 70 180
 loss 14 40 150
 memcheck 15 90 200
 racecheck 17 90 200
@@ -29,19 +29,24 @@ ranks-3 23 40 200
 ranks-4 24 40 200
 ranks-5 25 40 200
 ranks-6 26 40 200
-bench-images-12288 21 120 300
-bench-c4 20 90 300
+bench-images-12288 21 180 400
+bench-c4 20 100 300
 train 27 90 200
 bench-loads 28 120 300
 torch-layers 29 60 200
 ROWS
 }
 
-stages=$(stage_rows | cut -d' ' -f1 | paste -sd' ')
-row_of() { stage_rows | awk -v stage="$1" '$1 == stage { print $2, $3, $4 }'; } # STAGE: place seconds limit
 closing_s=15 # kept for the summary
 # A rehearsal (tests/bench/gpu/rehearse) has programs that take hundredths of the time, and so may they.
 scaled() { echo $((($1 * ${TESSERA_GPU_TIME_PERCENT:-100} + 99) / 100)); } # SECONDS
+
+stages=
+declare -A stage_place stage_seconds stage_limit
+while read -r stage place seconds limit; do
+    stages+=${stages:+ }$stage
+    stage_place[$stage]=$place stage_seconds[$stage]=$(scaled "$seconds") stage_limit[$stage]=$(scaled "$limit")
+done < <(stage_rows)
 
 declare -A plan_result plan_seconds
 plan_stages=() # those of this plan, in order
@@ -71,14 +76,14 @@ summarise() { # STATE
 # Prints "STAGE SECONDS": the first in order among the most valuable of those to come whose seconds fit together, and how many seconds
 # the more valuable ones among these still need after it, which it must leave them.
 next_stage() { # SECONDS_LEFT
-    local left=$1 stage place seconds rest reserved=0
+    local left=$1 stage place seconds reserved=0
     local -A fits=()
     while read -r place seconds stage; do
         [ "$seconds" -le "$left" ] || continue
         left=$((left - seconds)) fits[$stage]=$reserved
         reserved=$((reserved + seconds))
     done < <(for stage in "${plan_stages[@]}"; do
-        [ -n "${plan_result[$stage]-}" ] || { read -r place seconds rest < <(row_of "$stage"); echo "$place" "$(scaled "$seconds")" "$stage"; }
+        [ -n "${plan_result[$stage]-}" ] || echo "${stage_place[$stage]} ${stage_seconds[$stage]} $stage"
     done | sort -n)
     for stage in "${plan_stages[@]}"; do
         [ -z "${fits[$stage]-}" ] || { echo "$stage ${fits[$stage]}"; return; }
@@ -101,7 +106,7 @@ run_plan() { # MINUTES STAGE..
         left=$((deadline - EPOCHSECONDS - $(scaled $closing_s)))
         read -r stage reserved < <(next_stage $left)
         [ -n "$stage" ] || break
-        limit=$(scaled "$(row_of "$stage" | cut -d' ' -f3)")
+        limit=${stage_limit[$stage]}
         [ "$limit" -le $((left - reserved)) ] || limit=$((left - reserved))
         plan_result[$stage]="under way since $(date -u +%H:%M:%S), at most $limit s"
         summarise "under way: $left s are left"
@@ -125,7 +130,7 @@ run_plan() { # MINUTES STAGE..
 close_plan() { # STATE [REASON]
     local stage
     for stage in "${plan_stages[@]}"; do
-        plan_result[$stage]=${plan_result[$stage]:-"left out: ${2-takes about $(scaled "$(row_of "$stage" | cut -d' ' -f2)") s, no time}"}
+        plan_result[$stage]=${plan_result[$stage]:-"left out: ${2-takes about ${stage_seconds[$stage]} s, no time}"}
     done
     summarise "$1"
 }

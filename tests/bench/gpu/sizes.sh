@@ -4,7 +4,6 @@
 # card refuses it all the same, the next one is. Who measures less than on an H200 says so in a line "measured less: ..".
 
 card_share=0.92 # of what is free; a bench leaves less room than a run does
-memory_exit=71  # of a program that ran out of memory, or whose plan says that it will
 
 # The card is asked, or TESSERA_GPU_DEVICE names another (h100, h200, bytes), for rehearsals.
 card_plan() { # OPTIONS..
@@ -33,6 +32,12 @@ sizes_that_fit() { # DEPTHS SEQ_LENS OPTIONS..
     done
 }
 
+# Whether a program failed because it ran out of memory (71), or was refused because its own plan says so (78). Either exit code can
+# have another cause.
+lacked_memory() { # CODE LOG
+    [ "$1" = 71 ] && grep -qiE 'out of memory|no memory' "$2" || { [ "$1" = 78 ] && grep -q 'memory.limit allows' "$2"; }
+}
+
 # Calls a command with the best sizes; after a lack of memory with the next ones.
 with_sizes() { # DEPTHS SEQ_LENS OPTIONS -- COMMAND..
     local depths=$1 lengths=$2 options=() list size code best
@@ -46,9 +51,9 @@ with_sizes() { # DEPTHS SEQ_LENS OPTIONS -- COMMAND..
             --training.seq_len "${lengths##* }" "${options[@]}" 2>&1 | grep -E '^(does not fit|.*error)'; return 77; }
     while read -r size; do
         [ "$size" = "$best" ] || echo "measured less: layers, rows and tokens are $size, not $best, which this card cannot hold"
-        "$@" $size </dev/null
-        code=$?
-        [ $code = $memory_exit ] || return $code
+        "$@" $size </dev/null 2>&1 | tee "$build/sized.log"
+        code=${PIPESTATUS[0]}
+        lacked_memory $code "$build/sized.log" || return $code
     done <<<"$list"
     echo "measured less: nothing, since memory ran out at every size"
     return 77
