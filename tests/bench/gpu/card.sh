@@ -34,7 +34,7 @@ check_driver() {
 card_fields=clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used
 card_sample() {
     local reasons=clocks_event_reasons.active # older drivers call it clocks_throttle_reasons
-    ask_card $reasons | grep -q 0x || reasons=clocks_throttle_reasons.active
+    [[ $(ask_card $reasons) == *0x* ]] || reasons=clocks_throttle_reasons.active
     exec nvidia-smi --query-gpu=$card_fields,$reasons --format=csv,noheader,nounits -lms 500
 }
 

@@ -12,8 +12,9 @@ card_plan() { # OPTIONS..
 }
 
 card_holds() { # LAYERS ROWS SEQ_LEN OPTIONS..
-    card_plan --model.layers "$1" --training.local_batch_size "$2" --training.global_batch_size "$2" \
-        --training.seq_len "$3" "${@:4}" 2>/dev/null | grep -q '^fits: '
+    local answer # all of it: grep -q would close the pipe, and a program that cannot write fails
+    answer=$(card_plan --model.layers "$1" --training.local_batch_size "$2" --training.global_batch_size "$2" \
+        --training.seq_len "$3" "${@:4}" 2>/dev/null) && [[ $answer == *$'\nfits: '* ]]
 }
 
 # Prints lines "LAYERS ROWS SEQ_LEN", the best first, of all that fit: long rows, then several depths, through which a line can be
