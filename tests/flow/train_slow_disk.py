@@ -1,14 +1,16 @@
 """Ranks that save on a disk on which one of them takes far longer than a collective may take: the others wait, none
 ends the run, and what was trained is saved whole. Replicas that write nothing, checkpoints in the background and
-not, the end of a run, and an end by a bad gradient."""
+not, the end of a run, and an end by a bad gradient. And a disk that fills up."""
 
 import os
 import shutil
+import subprocess
 import sys
+import time
 
 from faults import sanitized
-from prepd_flow import Folder, check, main
-from resume_flow import STREAM, go, ledger, recorded, spoiled
+from prepd_flow import LIMIT_S, Folder, check, main
+from resume_flow import STREAM, command, go, ledger, recorded, spoiled
 from train_flow import TRAINER
 
 HERE = os.path.dirname(TRAINER)
@@ -52,9 +54,33 @@ def a_run_that_ends_badly_is_kept():
         kept(f, "replicas", 1)
 
 
+def a_full_disk_costs_one_checkpoint():
+    """A tmpfs has no room left when rank 1 says that its part of step 1's checkpoint is done. Rank 0 hears of it at
+    once, by the rank link, and the run goes on to a whole checkpoint of step 2."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        print("skipped: no file system can be mounted here")
+        return
+    with Folder(images=16, **STREAM) as f:
+        run = dict(recorded(f, 2), **RANKS, checkpoint__interval=1)
+        os.makedirs(f.file("full/checkpoint"))
+        inside = (f"mount -t tmpfs -o size=64m none {f.file('full/checkpoint')} && \"$@\" && "
+                  f"ls {f.file('full/checkpoint')} && cp -r {f.file('full/checkpoint')} {f.file('kept')}")
+        env = dict(os.environ, LD_PRELOAD=SLOW["LD_PRELOAD"], TESSERA_FULL_AT=".step-1.writing/training/.rank-1.")
+        begin = time.monotonic()
+        p = subprocess.run(["unshare", "-m", "sh", "-c", inside, "sh", *command(f, "full", **run)], capture_output=True,
+                           text=True, timeout=LIMIT_S, env=env)
+        took, said = time.monotonic() - begin, p.stdout + p.stderr
+        check(p.returncode == 0, said)
+        line = next((line for line in said.splitlines() if "the checkpoint of step 1 is not written" in line and "trainer[0]" in line), "")
+        for words in ("rank 1: ", "/training/.rank-1.done", "No space left on device", "checkpoint.keep_latest_k"):
+            check(words in line, f"{words!r} is not in {line!r}\n{said}")
+        check(os.path.exists(f.file("kept/step-2/training/manifest.json")) and not os.path.exists(f.file("kept/step-1")), said)
+        check(took < 60, f"it took {took:.0f} s")
+
+
 if shutil.which("mpirun") is None or not os.path.exists(os.path.join(HERE, "../lib/libtessera_mpi.so")):
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 if sanitized():
     sys.exit(77)
-main(others_wait_for_a_slow_disk, a_run_that_ends_badly_is_kept)
+main(others_wait_for_a_slow_disk, a_run_that_ends_badly_is_kept, a_full_disk_costs_one_checkpoint)

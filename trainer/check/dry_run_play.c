@@ -230,7 +230,7 @@ static status check_order(dry *played, int rank)
 
 static status write_part(dry *played, const session *run)
 {
-    const together ranks = together_of(run->params);
+    const together ranks = together_of(run->params, NULL);
     int64_t bytes = 0;
     hf_export_options options = {.source = played->conf.model_path,
                                  .tokenizer = played->conf.model_tokenizer,

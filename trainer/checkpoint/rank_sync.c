@@ -18,13 +18,14 @@ enum { POLL_NS = 50000000 };
 /* How long the caches of a network file system may hide a new file. */
 static const int64_t SEE_NS = 15 * (int64_t)1000000000;
 
-together together_of(const params *registry)
+together together_of(const params *registry, rank_link *link)
 {
     const mesh *ranks = registry->mesh;
     if (!ranks || ranks->layout.world == 1)
         return (together){.writer = {0, 1}, .writes = true, .first = true};
     const comm *whole = mesh_comm(ranks, MESH_WHOLE);
     return (together){.mesh = ranks,
+                      .link = link,
                       .writer = {ranks->place.pipeline * whole->size + whole->rank,
                                  (int)ranks->layout.pipeline * whole->size},
                       .writes = ranks->place.replicate == 0,
@@ -159,6 +160,29 @@ status together_look(const together *ranks, const char *training, int writer, sa
     snprintf(out, size, "%s", done);
     *out_mark = MARK_NONE;
     return ST_OK;
+}
+
+/* A note has the numbers of save, writer and mark before the text. */
+void together_tell(const together *ranks, int64_t save, save_mark mark, const char *text)
+{
+    char note[RANK_LINK_NOTE_MAX];
+    snprintf(note, sizeof note, "%" PRId64 " %d %d %s", save, ranks->writer.rank, (int)mark, text);
+    rank_link_tell(ranks->link, note);
+}
+
+bool together_told(const together *ranks, int64_t save, int writer, save_mark *out_mark, char *out,
+                   size_t size)
+{
+    char note[RANK_LINK_NOTE_MAX], wanted[64];
+    const int length = snprintf(wanted, sizeof wanted, "%" PRId64 " %d ", save, writer);
+    for (int rank = 1; ranks->link && rank < ranks->mesh->layout.world; rank++) {
+        if (!rank_link_told(ranks->link, rank, note) || strncmp(note, wanted, (size_t)length) != 0)
+            continue;
+        *out_mark = note[length] == '0' + (int)MARK_FULL ? MARK_FULL : MARK_FAILED;
+        snprintf(out, size, "%s", note + length + 2);
+        return true;
+    }
+    return false;
 }
 
 status together_unmark(const char *training, int writer)

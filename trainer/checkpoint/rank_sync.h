@@ -5,7 +5,7 @@
  * they could tell each other. They leave small files in the folder training/ instead. A writer that
  * is done leaves .rank-R.done, which holds the digest of its own training file (the largest part of
  * what it wrote). One that failed leaves .rank-R.full if its disk was full, otherwise
- * .rank-R.failed, with the reason.
+ * .rank-R.failed, with the reason; if it cannot even do that, it says so over the rank link.
  *
  * Replicas store the same values, so only the ranks of the first replica write. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_RANK_SYNC_H
@@ -14,15 +14,17 @@
 #include "trainer/checkpoint/core/save_core.h"
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/train_state.h"
+#include "trainer/parallel/rank_link.h"
 
 typedef struct together {
     const mesh *mesh; /* NULL: one rank */
+    rank_link *link;  /* NULL: there is none */
     state_writer writer;
     bool writes; /* this rank writes */
     bool first;  /* of all ranks: it makes the folder, seals it and renames it */
 } together;
 
-together together_of(const params *registry);
+together together_of(const params *registry, rank_link *link);
 /* Waits until every rank has come here. From then on, no rank still writes its part of an earlier
  * attempt at this step into a folder that the first rank is about to make anew. mine: how this rank
  * fared; if any rank failed, all fail (comm_agree). To be called outside of steps. */
@@ -49,6 +51,12 @@ WARN_UNUSED status together_mark(const together *ranks, const char *training, sa
  * is waited for. known: of MARK_DONE the writer's training file. */
 WARN_UNUSED status together_look(const together *ranks, const char *training, int writer,
                                  save_mark *out_mark, char *out, size_t size, folder_known *known);
+/* Tells the first rank what the mark would have said. save: the number of this save in the run,
+ * which tells it from an earlier one of the same step. */
+void together_tell(const together *ranks, int64_t save, save_mark mark, const char *text);
+/* Whether a writer has told how its part of this save failed. out [size]: its text. */
+bool together_told(const together *ranks, int64_t save, int writer, save_mark *out_mark, char *out,
+                   size_t size);
 /* Deletes the mark of a writer that is done. */
 WARN_UNUSED status together_unmark(const char *training, int writer);
 

@@ -67,6 +67,7 @@ struct checkpoint_writer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool busy, quit;   /* a save is in progress; the thread is to end */
+    int64_t saves;     /* how many were begun, the same number on all ranks */
     progress todo;     /* the state that belongs to it */
     status outcome;    /* how the last save ended */
     status_note note;  /* the cause, if it failed */
@@ -150,6 +151,16 @@ static void prune_old(const checkpoint_writer *writer)
         log_warn("old checkpoints cannot be removed: %s; the next save tries again", status_text());
 }
 
+static status look_for_mark(saving *save, int writer, save_answer *out)
+{
+    const together *ranks = &save->writer->together;
+    if (together_told(ranks, save->writer->saves, writer, &out->mark, save->text,
+                      sizeof save->text))
+        return ST_OK;
+    return together_look(ranks, save->training, writer, &out->mark, save->text, sizeof save->text,
+                         &save->theirs[writer - 1]);
+}
+
 /* Does what the core answered, on a rank of several. */
 static status do_mark(saving *save, const save_action *action, save_answer *out)
 {
@@ -161,11 +172,13 @@ static status do_mark(saving *save, const save_action *action, save_answer *out)
     case SAVE_REMOVE_OWN:
         together_remove_own(ranks, save->training);
         return ST_OK;
+    case SAVE_TELL:
+        together_tell(ranks, save->writer->saves, action->mark, action->text);
+        return ST_OK;
     case SAVE_MARK:
         return together_mark(ranks, save->training, action->mark, action->text);
     case SAVE_LOOK:
-        return together_look(ranks, save->training, action->writer, &out->mark, save->text,
-                             sizeof save->text, &save->theirs[action->writer - 1]);
+        return look_for_mark(save, action->writer, out);
     case SAVE_UNMARK:
         return together_unmark(save->training, action->writer);
     default:
@@ -211,7 +224,8 @@ static status write_checkpoint(checkpoint_writer *writer)
     save.theirs = calloc((size_t)own.ranks, sizeof *save.theirs);
     if (!save.theirs)
         return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", own.ranks);
-    save_core_begin(&core, own.rank, own.ranks, writer->together.first);
+    save_core_begin(&core, writer->together.mesh ? writer->together.mesh->rank : 0, own.rank,
+                    own.ranks);
     save_action action = save_core_next(&core, &answer);
     while (action.kind != SAVE_END) {
         answer = (save_answer){0};
@@ -332,7 +346,7 @@ status checkpoint_writer_new(const conf *options, const char *folder, const mode
     pthread_mutex_init(&writer->lock, NULL);
     pthread_cond_init(&writer->changed, NULL);
     snprintf(writer->folder, sizeof writer->folder, "%s", folder);
-    writer->together = together_of(registry);
+    writer->together = together_of(registry, watch);
     writer->background = checkpoint_writer_in_background(options) && writer->together.writes;
     status st = file_make_folders(folder);
     if (st == ST_OK && writer->together.first && access(folder, W_OK | X_OK) != 0)
@@ -429,6 +443,7 @@ status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
     TRY(begin_save(writer, state->step, &begin));
     if (begin != SAVE_GO)
         return ST_OK;
+    writer->saves++;
     TRY(take_adapters(writer));
     if (!writer->together.writes)
         return ST_OK;

@@ -21,6 +21,7 @@
 #include "common/base/proc.h"
 #include "common/base/words.h"
 #include "trainer/parallel/core/call_deadline.h"
+#include "trainer/parallel/rank_link_notes.h"
 #include "trainer/parallel/rank_link_sockets.h"
 
 enum { IDS_TOLD = 16, VERSION_MAX = 96, READ_MAX = 1 << 14 };
@@ -47,6 +48,7 @@ struct rank_link {
     _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
 
+    rank_link_notes notes;
     atomic_llong agree_ns; /* how long an agreement may take */
     pthread_cond_t agreed; /* signalled, under the lock, when `asks` ends or the job does */
     bool asks, asked;      /* this rank waits for an answer; the core has the question */
@@ -204,6 +206,9 @@ static void do_action(rank_link *link, const link_action *action)
     case LINK_WARN:
         log_warn("%s", action->text);
         break;
+    case LINK_NOTE:
+        rank_link_notes_keep(&link->notes, action->rank, action->text);
+        break;
     case LINK_AGREED:
         take_answer(link, action);
         break;
@@ -282,6 +287,17 @@ static void see_question(rank_link *link)
     do_actions(link);
 }
 
+/* Notices that rank_link_tell was called. */
+static void see_note(rank_link *link)
+{
+    char *note = rank_link_notes_take(&link->notes);
+    if (!note)
+        return;
+    link_core_tell(link->core, see_now(link), note);
+    do_actions(link);
+    free(note);
+}
+
 /* Notices that rank_link_close was called. */
 static void see_closing(rank_link *link)
 {
@@ -308,6 +324,7 @@ static void take_turn(rank_link *link)
         do_actions(link);
     }
     see_question(link);
+    see_note(link);
     see_closing(link);
     if (!link->left) {
         link_core_time(link->core, see_now(link));
@@ -365,6 +382,19 @@ status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS])
         "the ranks have not agreed on the shape of a micro-batch within %.1f s: a rank does "
         "not answer",
         (double)timeout_ns * 1e-9);
+}
+
+void rank_link_tell(rank_link *link, const char *note)
+{
+    if (!link)
+        return;
+    rank_link_notes_put(&link->notes, note);
+    wake_thread(link);
+}
+
+bool rank_link_told(rank_link *link, int rank, char out[RANK_LINK_NOTE_MAX])
+{
+    return rank_link_notes_find(&link->notes, rank, out);
 }
 
 void rank_link_set_timeout(rank_link *link, double seconds)
@@ -433,6 +463,7 @@ static void rank_link_free(rank_link **link)
 {
     rank_link_sockets_close(&(*link)->sockets);
     link_core_free(&(*link)->core);
+    rank_link_notes_done(&(*link)->notes);
     pthread_mutex_destroy(&(*link)->lock);
     pthread_cond_destroy(&(*link)->agreed);
     free(*link);
@@ -458,7 +489,9 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
     link->sockets.listener = link->sockets.wake = -1;
     rank_link_set_timeout(link, options->timeout_s);
     init_locks(link);
-    status st = meet_ranks(options, id, link);
+    status st = rank_link_notes_init(&link->notes, options->size);
+    if (st == ST_OK)
+        st = meet_ranks(options, id, link);
     if (st == ST_OK)
         st = start_thread(link);
     if (st != ST_OK)

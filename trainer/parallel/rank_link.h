@@ -15,6 +15,7 @@
 #include "trainer/parallel/rank_link_find.h"
 
 typedef struct rank_link rank_link;
+enum { RANK_LINK_NOTE_MAX = CONTROL_TEXT_MAX + 1 }; /* bytes of a note, with its final zero */
 
 typedef struct rank_link_options {
     int rank, size;      /* of this process in the job; how many ranks the job has */
@@ -43,6 +44,12 @@ void rank_link_waits(rank_link *link, const char *what);
 WARN_UNUSED status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS]);
 /* How long rank_link_agree may take; at first that is timeout_s. link may be NULL. */
 void rank_link_set_timeout(rank_link *link, double seconds);
+/* Tells rank 0 something, soon, which it keeps until this rank tells it something else. The text is
+ * copied, at most RANK_LINK_NOTE_MAX bytes of it. link may be NULL, and then nobody hears it. May
+ * be called from any thread. */
+void rank_link_tell(rank_link *link, const char *note);
+/* On rank 0: whether this rank has told something; out: the last. May be called from any thread. */
+bool rank_link_told(rank_link *link, int rank, char out[RANK_LINK_NOTE_MAX]);
 /* Whether this rank waits for something, and whether another one does. Both may be called from any
  * thread. */
 bool rank_link_is_waiting(rank_link *link);

@@ -132,6 +132,16 @@ static void job_ends(world *all, int rank, const link_action *action)
     world_put(all, all->now_ns + sim_random_between(&all->works, 0, 50 * MS), SIM_WORK, rank, 0);
 }
 
+static void take_note(world *all, const link_action *note)
+{
+    process *const from = &all->rank[note->rank];
+    char *after;
+    from->told_step = (int)strtol(note->text, &after, 10);
+    from->told = (save_mark)strtol(after, &after, 10);
+    snprintf(from->told_text, sizeof from->told_text, "%s", after);
+    sim_log_tell(&all->log, all->now_ns, "rank 0 hears of rank %d: %s", note->rank, note->text);
+}
+
 static void do_action(world *all, int rank, const link_action *action)
 {
     process *const at = &all->rank[rank];
@@ -153,6 +163,9 @@ static void do_action(world *all, int rank, const link_action *action)
         break;
     case LINK_WARN:
         sim_log_tell(&all->log, all->now_ns, "rank %d warns: %s", rank, action->text);
+        break;
+    case LINK_NOTE:
+        take_note(all, action);
         break;
     case LINK_AGREED:
         break;
@@ -305,6 +318,14 @@ void process_gone(world *all, int rank, int conn, bool reset)
     after_event(all, rank);
     if (process_runs(all, rank) && at->wire_of[conn] >= 0)
         world_broken(all, "rank %d keeps connection %d, which is gone", rank, conn);
+}
+
+void process_tell(world *all, int rank, save_mark mark, const char *text)
+{
+    char note[160];
+    snprintf(note, sizeof note, "%d %d %s", all->rank[rank].saving.step, (int)mark, text);
+    link_core_tell(all->rank[rank].core, now_of(all, rank), note);
+    after_event(all, rank);
 }
 
 void process_leave(world *all, int rank, const char *failed)

@@ -164,6 +164,31 @@ static void prune_old(world *all, int newest, int keeps)
         }
 }
 
+/* The first rank waits no longer for a rank that has done, or told it, all that it can. */
+static void check_wait(world *all, int writer)
+{
+    const save_state *save = &all->rank[writer].saving;
+    const int64_t wires = 4 * (all->latency_ns * 257) + SECOND;
+    if (all->n_faults == 0 && save->step == all->rank[0].saving.step && !save->busy &&
+        all->now_ns - save->ended_ns > wires)
+        world_broken(all, "rank 0 waits for rank %d, whose part of step %d's checkpoint has ended",
+                     writer, save->step);
+}
+
+static void look_for_mark(world *all, const save_folder *folder, int writer, save_answer *out)
+{
+    const process *other = &all->rank[writer];
+    save_state *const own = &all->rank[0].saving;
+    out->mark = folder->mark[writer];
+    memcpy(own->text, folder->text[writer], sizeof own->text);
+    if (other->told_step == own->step) {
+        out->mark = other->told;
+        memcpy(own->text, other->told_text, sizeof own->text);
+    }
+    if (out->mark == MARK_NONE)
+        check_wait(all, writer);
+}
+
 static status do_mark(world *all, int rank, save_folder *folder, const save_action *action,
                       save_answer *out)
 {
@@ -179,12 +204,15 @@ static status do_mark(world *all, int rank, save_folder *folder, const save_acti
         folder->part[rank] = false;
         return ST_OK;
     case SAVE_MARK:
+        if (sim_random_chance(&all->chances, 1, 60)) {
+            errno = ENOSPC;
+            return FAIL(ST_IO, "the mark of rank %d cannot be written", rank);
+        }
         folder->mark[rank] = action->mark;
         snprintf(folder->text[rank], sizeof folder->text[rank], "%s", action->text);
         return ST_OK;
     case SAVE_LOOK:
-        out->mark = folder->mark[action->writer];
-        memcpy(save->text, folder->text[action->writer], sizeof save->text);
+        look_for_mark(all, folder, action->writer, out);
         save->known[action->writer] = strtoull(save->text, NULL, 16);
         return ST_OK;
     default:
@@ -226,6 +254,9 @@ static status do_action(world *all, int rank, const save_action *action, save_an
         return ST_OK;
     case SAVE_NAP:
         return ST_OK;
+    case SAVE_TELL:
+        process_tell(all, rank, action->mark, action->text);
+        return ST_OK;
     default:
         return do_mark(all, rank, folder, action, out);
     }
@@ -265,7 +296,7 @@ void saves_begin(world *all, int rank)
     save->step = all->rank[rank].step;
     if (rank == 0)
         all->disk.had[save->step] = all->disk.named[save->step] >= 0;
-    save_core_begin(&save->core, rank, all->size, rank == 0);
+    save_core_begin(&save->core, rank, rank, all->size);
     save->action = save_core_next(&save->core, &answer);
     sim_log_tell(&all->log, all->now_ns, "rank %d begins its part of step %d's checkpoint", rank,
                  save->step);
@@ -276,6 +307,7 @@ static void end_save(world *all, int rank)
 {
     save_state *const save = &all->rank[rank].saving;
     save->busy = false;
+    save->ended_ns = all->now_ns;
     if (rank != 0)
         return;
     sim_log_tell(&all->log, all->now_ns, "the checkpoint of step %d is %s%s", save->step,

@@ -107,6 +107,7 @@ typedef struct save_state {
     bool busy, missed;  /* its action ended while the process was stopped */
     bool leaving;
     int step;
+    int64_t ended_ns; /* when its part ended */
     uint64_t wish, files;
     uint64_t known[RANKS_MOST]; /* digests from the others' marks */
     char text[80];
@@ -130,6 +131,9 @@ typedef struct process {
     int64_t reach_until;                      /* local */
     work_state work;
     save_state saving;
+    int told_step; /* what rank 0 knows of it by its note: of which step's save */
+    save_mark told;
+    char told_text[80];
     int part;                  /* of its step: which of the CALLS comes next */
     bool leaves, leaves_badly; /* it waits for its save before */
     char reason[512];
@@ -239,6 +243,8 @@ void process_bytes(world *all, int rank, int conn, const void *bytes, size_t siz
 void process_gone(world *all, int rank, int conn, bool reset);
 /* Takes connections that wait to be accepted. */
 void process_accept(world *all);
+/* The rank tells rank 0 how its part of its save has failed. */
+void process_tell(world *all, int rank, save_mark mark, const char *text);
 void process_leave(world *all, int rank, const char *failed);
 /* Ends the process without its doing. power: its machine too, which tells nobody. */
 void process_kill(world *all, int rank, bool power);

@@ -8,6 +8,8 @@
  * still waits when the run ends; the others write at the same time, so they are about done. */
 static const int64_t MOST_NS = 3600 * INT64_C(1000000000);
 static const int64_t LEAVING_NS = 30 * INT64_C(1000000000);
+static const char full_remedy[] =
+    "; make room there, or keep fewer checkpoints (checkpoint.keep_latest_k)";
 
 bool save_was_full(const status_note *why)
 {
@@ -15,9 +17,9 @@ bool save_was_full(const status_note *why)
            (why->os_error == ENOSPC || why->os_error == EDQUOT);
 }
 
-void save_core_begin(save_core *out, int writer, int writers, bool first)
+void save_core_begin(save_core *out, int rank, int writer, int writers)
 {
-    *out = (save_core){.writer = writer, .writers = writers, .first = first};
+    *out = (save_core){.rank = rank, .writer = writer, .writers = writers, .first = rank == 0};
 }
 
 static save_action end_save(const save_core *core)
@@ -36,21 +38,28 @@ static void keep_cause(save_core *core, status code)
 
 /* ---- the ranks but the first ---- */
 
+/* Says what this rank's failure was, by a mark or otherwise. */
+static save_action say_failure(save_core *core, save_kind by)
+{
+    status_set(&core->why);
+    snprintf(core->text, sizeof core->text, "rank %d: %s", core->rank, status_text());
+    return (save_action){.kind = by,
+                         .mark = save_was_full(&core->why) ? MARK_FULL : MARK_FAILED,
+                         .text = core->text};
+}
+
 /* What follows in this rank's part. */
 static save_action next_of_part(save_core *core, const save_answer *answer)
 {
-    if (core->last == SAVE_MARK) {
-        if (core->code == ST_OK && answer->code != ST_OK)
-            keep_cause(core, answer->code);
+    if (core->last == SAVE_TELL || (core->last == SAVE_MARK && answer->code == ST_OK))
         return end_save(core);
+    if (core->last == SAVE_MARK) {
+        if (core->code == ST_OK)
+            keep_cause(core, answer->code);
+        return say_failure(core, SAVE_TELL);
     }
-    if (core->last == SAVE_REMOVE_OWN) {
-        status_set(&core->why);
-        snprintf(core->text, sizeof core->text, "%s", status_text());
-        return (save_action){.kind = SAVE_MARK,
-                             .mark = save_was_full(&core->why) ? MARK_FULL : MARK_FAILED,
-                             .text = core->text};
-    }
+    if (core->last == SAVE_REMOVE_OWN)
+        return say_failure(core, SAVE_MARK);
     if (answer->code != ST_OK) {
         keep_cause(core, answer->code);
         return (save_action){.kind = SAVE_REMOVE_OWN};
@@ -97,8 +106,8 @@ static save_action see_mark(save_core *core, const save_answer *answer)
         return (save_action){.kind = SAVE_UNMARK, .writer = core->waits_for};
     if (answer->mark != MARK_NONE) {
         errno = answer->mark == MARK_FULL ? ENOSPC : 0; /* the note carries the other's error */
-        return fail_save(core, FAIL(ST_IO, "writer %d: %s", core->waits_for,
-                                    *answer->text ? answer->text : "it failed without saying why"));
+        return fail_save(
+            core, FAIL(ST_IO, "%s%s", answer->text, answer->mark == MARK_FULL ? full_remedy : ""));
     }
     if (answer->leaving && !core->left_ns)
         core->left_ns = now;

@@ -1,6 +1,7 @@
 /* save_core.h: what a rank decides while a checkpoint is saved: after its own files are written,
  * the first rank waits for the marks of the others, seals, gives the checkpoint its name and lets
- * old ones go; the others leave marks. rank_sync.h says what marks are, writer.h what a save is.
+ * old ones go; the others leave marks. rank_sync.h says what marks are, writer.h what a save is. A
+ * rank whose disk does not even take a mark tells the first rank so, which else would wait for it.
  *
  * A machine without a world: it says what to do next, the shell does it and says how it went
  * (writer.c, and tests/sim/ranks). It calls no file and no clock. */
@@ -10,18 +11,19 @@
 #include "trainer/checkpoint/core/commit_core.h"
 
 typedef enum save_kind {
-    SAVE_FILL,       /* write this rank's files into the folder, each synced */
-    SAVE_DIGEST,     /* hash this rank's own training file: the answer's text */
-    SAVE_REMOVE_OWN, /* delete that file, which makes room on a full disk; may fail */
-    SAVE_MARK,       /* leave `mark` with `text`, by a rename */
-    SAVE_LOOK,      /* look for a mark of `writer`: the answer's mark and its text; of MARK_NONE the
-                       name of the file that is waited for */
-    SAVE_NAP,       /* let a moment pass */
-    SAVE_UNMARK,    /* delete the mark MARK_DONE of `writer` */
-    SAVE_SEAL,      /* write the manifest, synced */
-    SAVE_COMMIT,    /* do `commit` */
-    SAVE_DISCARD,   /* delete what was written; a failure is to be logged */
-    SAVE_MAKE_ROOM, /* remove an old checkpoint: the answer's gone */
+    SAVE_FILL,        /* write this rank's files into the folder, each synced */
+    SAVE_DIGEST,      /* hash this rank's own training file: the answer's text */
+    SAVE_REMOVE_OWN,  /* delete that file, which makes room on a full disk; may fail */
+    SAVE_MARK,        /* leave `mark` with `text`, by a rename */
+    SAVE_TELL,        /* that failed: tell the first rank over the rank link; cannot fail */
+    SAVE_LOOK,        /* look for a mark of `writer`, among what was told too: the answer's mark
+                        and its text; of MARK_NONE the name of the file that is waited for */
+    SAVE_NAP,         /* let a moment pass */
+    SAVE_UNMARK,      /* delete the mark MARK_DONE of `writer` */
+    SAVE_SEAL,        /* write the manifest, synced */
+    SAVE_COMMIT,      /* do `commit` */
+    SAVE_DISCARD,     /* delete what was written; a failure is to be logged */
+    SAVE_MAKE_ROOM,   /* remove an old checkpoint: the answer's gone */
     SAVE_MAKE_FOLDER, /* make the folder that is written into anew */
     SAVE_PRUNE,       /* remove old checkpoints by the policy; a failure is to be logged */
     SAVE_END          /* nothing comes after it: `code`, whose cause is the last note */
@@ -50,7 +52,8 @@ typedef struct save_answer {
 } save_answer;
 
 typedef struct save_core {
-    int writer, writers; /* which of the ranks that write this one is */
+    int rank;            /* this one */
+    int writer, writers; /* which of the ranks that write it is */
     bool first;          /* of all ranks */
     save_kind last;
     bool begun, again; /* an action was given; the save is tried again after making room */
@@ -63,8 +66,8 @@ typedef struct save_core {
     char text[STATUS_MESSAGE_MAX + STATUS_PATH_MAX + 64]; /* of a mark */
 } save_core;
 
-/* *out: the core of a save. Of the writers only the first rank's is number 0. */
-void save_core_begin(save_core *out, int writer, int writers, bool first);
+/* *out: the core of a save. Of the writers only the first rank's, rank 0's, is number 0. */
+void save_core_begin(save_core *out, int rank, int writer, int writers);
 /* The next action; `answer` is how the last one went, and of no meaning the first time but for its
  * time. */
 save_action save_core_next(save_core *core, const save_answer *answer);

@@ -48,6 +48,16 @@ static void send_beats(link_core *core)
     }
 }
 
+/* False: it breaks the protocol, also by more notes at a time than any rank has to say. */
+static bool take_note(link_core *core, const link_peer *peer, const char *text)
+{
+    if (core->rank != 0 || core->n_kept >= LINK_STRANGERS)
+        return false;
+    link_answer(
+        core, (link_action){.kind = LINK_NOTE, .rank = peer->rank, .text = link_keep(core, text)});
+    return true;
+}
+
 /* A message from another rank of the running job. */
 static void take_message(link_core *core, int conn, rank_link_kind kind, const char *bytes,
                          size_t size)
@@ -61,6 +71,8 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
         peer->waits = kind == CONTROL_WAITS;
         return;
     }
+    if (kind == CONTROL_NOTE && take_note(core, peer, text))
+        return;
     if (kind == CONTROL_SHAPE && shape_message(core, peer, (const uint8_t *)bytes, size))
         return;
     if (kind == CONTROL_LOST || kind == CONTROL_SILENT)
@@ -255,6 +267,17 @@ void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS
 {
     begin_event(core, now);
     shape_ask(core, need);
+    end_event(core);
+}
+
+void link_core_tell(link_core *core, link_now now, const char *text)
+{
+    begin_event(core, now);
+    if (core->rank != 0 && core->phase == LINK_RUNNING && core->peer[0].conn >= 0) {
+        const size_t size = strlen(text);
+        link_send(core, core->peer[0].conn, CONTROL_NOTE, link_keep(core, text),
+                  size < CONTROL_TEXT_MAX ? size : CONTROL_TEXT_MAX);
+    }
     end_event(core);
 }
 

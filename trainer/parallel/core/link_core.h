@@ -53,6 +53,7 @@ typedef enum link_action_kind {
                    */
     LINK_CLOSE,   /* close the connection */
     LINK_WARN,    /* log `text` */
+    LINK_NOTE,    /* on rank 0: `rank` says `text` */
     LINK_AGREED,  /* bytes [LINK_NEEDS]: the answer to link_core_need */
     LINK_JOINED,  /* all ranks are here; bytes [CONTROL_ID_BYTES] is the id */
     LINK_FAILED,  /* joining has failed: code and text. Nothing comes after it */
@@ -64,7 +65,7 @@ typedef enum link_action_kind {
 
 typedef struct link_action {
     link_action_kind kind;
-    int conn;
+    int conn, rank;
     rank_link_kind message;
     const void *bytes;
     size_t size;
@@ -94,6 +95,8 @@ void link_core_gone(link_core *core, link_now now, int conn, const char *why);
 /* Asks all ranks, which all do, for the largest of each of these numbers. The next question may
  * follow LINK_AGREED. */
 void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS]);
+/* Tells rank 0 this text. */
+void link_core_tell(link_core *core, link_now now, const char *text);
 /* This rank's work has ended. failed: what happened to it; NULL: it went well. */
 void link_core_leave(link_core *core, link_now now, const char *failed);
 

@@ -20,6 +20,7 @@
  *            rank; from rank 0 the largest of all
  *   BYE      nothing
  *   SILENT   as LOST, to a rank of which nothing was heard, because of that
+ *   NOTE     a text for rank 0, which keeps it for whoever asks
  *
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
  * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
@@ -47,7 +48,8 @@ typedef enum rank_link_kind {
     CONTROL_BYE,
     CONTROL_WAITS,
     CONTROL_SHAPE,
-    CONTROL_SILENT
+    CONTROL_SILENT,
+    CONTROL_NOTE
 } rank_link_kind;
 
 typedef struct rank_link_hello {

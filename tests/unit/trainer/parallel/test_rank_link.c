@@ -331,6 +331,45 @@ static void test_fault__rank_0_hears_of_it_while_it_leaves(void **state)
     assert_int_equal(peers[1].checked, ST_UNAVAILABLE);
 }
 
+/* What a rank tells rank 0 is kept there, the last of it. */
+static void *tell_and_hear(void *of)
+{
+    rank *peer = of;
+    rank_link *link = NULL;
+    char note[RANK_LINK_NOTE_MAX] = "";
+    const int own = peer->options.rank;
+    const int64_t start = clock_ns();
+    peer->opened = rank_link_open(&peer->options, peer->id, &link);
+    assert_int_equal(peer->opened, ST_OK);
+    for (int i = 0; i < 20 && own != 0; i++) {
+        snprintf(note, sizeof note, "note %d of rank %d", i, own);
+        rank_link_tell(link, note);
+    }
+    for (int other = 1; other < 3 && own == 0; other++) {
+        snprintf(peer->words, WORDS, "note 19 of rank %d", other);
+        while ((!rank_link_told(link, other, note) || strcmp(note, peer->words) != 0) &&
+               clock_ns() - start < INT64_C(20000000000))
+            sleep_ms(5);
+        peer->wrong += strcmp(note, peer->words) != 0;
+    }
+    peer->closed = rank_link_close(&link, NULL);
+    return NULL;
+}
+
+static void test_note__rank_0_hears_the_last_of_each(void **state)
+{
+    (void)state;
+    rank peers[3];
+    set_up(peers, 3, 60.0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&peers[i].thread, NULL, tell_and_hear, &peers[i]), 0);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(peers[i].thread, NULL);
+        assert_int_equal(peers[i].closed, ST_OK);
+    }
+    assert_int_equal(peers[0].wrong, 0);
+}
+
 typedef struct waiter {
     rank peer;
     bool waits_for_rows;
@@ -433,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_fault__one_fails_and_all_are_told),
         cmocka_unit_test(test_fault__rank_0_hears_of_it_while_it_leaves),
         cmocka_unit_test(test_waits__others_hear_of_a_rank_that_waits_for_rows),
+        cmocka_unit_test(test_note__rank_0_hears_the_last_of_each),
         cmocka_unit_test(test_agree__all_hear_the_largest),
         cmocka_unit_test(test_agree__a_rank_that_does_not_ask),
     };
