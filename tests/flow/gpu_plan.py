@@ -299,6 +299,13 @@ def emulated_device():
 
 def commands_without_a_plan():
     with Machine() as m:
+        # Where git is missing, reports bear the commit that was packed with these files, and no other one.
+        name, hashed = m.gpu("--tree").split()
+        check(name == "tree-" + hashed, name)
+        write(os.path.join(m.tree, ".gpu/tree"), f"0123456789 {hashed}\n")
+        check(m.gpu("--tree").split()[0] == "0123456789", "the packed commit")
+        write(os.path.join(m.tree, "trainer/new.c"), "")
+        check(m.gpu("--tree").split()[0].startswith("tree-"), "another tree")
         for words in (["status"], ["wait", "1"], ["fetch", "x"]):
             check("no plan has begun" in m.gpu(*words, code=1), words)
         check("tests/gpu start" in m.gpu("wait", "soon", code=64), "usage")

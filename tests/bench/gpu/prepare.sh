@@ -227,7 +227,7 @@ if [ "${1-}" != programs ]; then
     [ "${1-}" != live ] || keep_photographs
 fi
 build_programs
-git rev-parse HEAD >.gpu/commit 2>/dev/null || true
+tests/gpu --tree >.gpu/tree
 rm -rf "$work"
 travels=$(( ($( { git ls-files -z 2>/dev/null || find . -path ./.gpu -prune -o -path './build*' -prune -o -type f -print0; } |
     xargs -0 stat -c %s | paste -sd+ ) + $(find .gpu -type f -printf '%s+')0) / 1048576 ))
