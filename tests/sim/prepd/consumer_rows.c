@@ -41,6 +41,16 @@ static void refuse_row(simulation *sim, int number, uint64_t row)
     sim->stats->rows_refused++;
 }
 
+/* Counts how often a row of the stream was taken by any rank. */
+static void note_taken(simulation *sim, const sim_rank *rank, uint64_t row)
+{
+    sim_stream_job *job = &sim->job[rank->job];
+    if (!job->taken || row >= job->rows->n_rows)
+        return;
+    if (++job->taken[row] > 1)
+        sim_break(sim, INV_ORDER, "row %llu is taken twice", (unsigned long long)row);
+}
+
 void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
 {
     sim_rank *rank = sim->rank[number];
@@ -58,6 +68,7 @@ void rank_take_row(simulation *sim, int number, const wire_msg *message, const f
     check_row(sim, number, head->row, &row);
     if (row.n_docs > 0) /* an empty row of the sample stream lists what the index refuses */
         rank_hear(sim, number, head->row, json_text(json_find(row.tag, "quarantine"), ""));
+    note_taken(sim, rank, head->row);
     sim->stats->rows++;
     rank->rows++;
     const json_value *cursor = json_find(row.tag, "cursor");

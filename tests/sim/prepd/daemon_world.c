@@ -169,6 +169,8 @@ static void keep_index(void *user, source *section)
     sim_daemon *daemon = user;
     daemon->kept[which_of(daemon, section)] = true;
     check_index(daemon->sim, which_of(daemon, section), section->index);
+    if (daemon->sim->rules.one_builds && which_of(daemon, section) == 0)
+        daemons_start_others(daemon->sim);
 }
 
 static void stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,

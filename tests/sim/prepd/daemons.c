@@ -45,14 +45,13 @@ void daemon_start(simulation *sim, int number)
                                 .secret = sim->seed,
                                 .for_command = sim->rules.for_command};
     const outside world = daemon_world(daemon);
-    daemon->sim = sim;
-    daemon->number = number;
     daemon->incarnation++;
     daemon->most_seats = 0;
     daemon->any_worked = false;
     daemon->bad_until_ns = daemon->third_ns = 0;
     daemon->touched = true;
     daemon->options = sim->options;
+    daemon->options.prepd_ranks = daemon->ranks;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = 0;
@@ -63,6 +62,23 @@ void daemon_start(simulation *sim, int number)
                      &daemon->state) != ST_OK ||
         dispatch_open(daemon->state) != ST_OK)
         sim_break(sim, INV_GOES_ON, "a daemon cannot start: %s", status_text());
+}
+
+void daemons_start_others(simulation *sim)
+{
+    if (sim->rules.n_daemons > 1 && sim->daemon[1].incarnation == 0)
+        sim->calm_ns = sim->now_ns + sim->rules.calm_ns;
+    for (int i = 1; i < sim->rules.n_daemons; i++) {
+        sim_daemon *daemon = &sim->daemon[i];
+        if (daemon->incarnation > 0)
+            continue;
+        daemon->incarnation = 1;
+        daemon->kept[0] = true;
+        sim_queue_put(&sim->queue, (sim_event){.at_ns = sim->now_ns +
+                                                        sim_random_tail(&sim->delays, MS, 500 * MS),
+                                               .kind = EVENT_DAEMON,
+                                               .who = i});
+    }
 }
 
 void daemon_free(sim_daemon *daemon)

@@ -24,6 +24,20 @@ void check_end(simulation *sim, const sim_daemon *daemon)
                   daemon->state->cause.message);
 }
 
+void check_union(simulation *sim, const sim_rank *rank)
+{
+    sim_stream_job *job = &sim->job[rank->job];
+    if (--job->n_reading > 0 || !job->taken)
+        return;
+    for (uint64_t row = 0; row < job->rows->n_rows; row++)
+        if (job->taken[row] != 1) {
+            sim_break(sim, INV_ORDER,
+                      "all ranks have come to the end, and nobody has taken row %llu",
+                      (unsigned long long)row);
+            return;
+        }
+}
+
 void check_deadline(simulation *sim)
 {
     if (sim->rules.hopeless)

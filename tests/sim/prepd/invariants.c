@@ -148,6 +148,8 @@ void check_welcome(simulation *sim, int who, const json_value *said)
     const sim_stream_job *job = &sim->job[rank->job];
     char digest[HASH_TEXT];
     const uint64_t row = rank->cursor ? rank->cursor_row : job->begin;
+    if (rank->astray)
+        sim_break(sim, INV_ROLES, "rank %d is welcomed by a daemon that does not serve it", who);
     hash_print(index_digest(job->rows->index), digest);
     if (strcmp(json_text(json_find(said, "index"), ""), digest) != 0)
         sim_break(sim, INV_INDEX, "rank %d is welcomed with another index than the data has", who);
@@ -189,6 +191,15 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why)
 
 void check_consumer_refusal(simulation *sim, int who, status why)
 {
+    const sim_rank *rank = sim->rank[who];
+    if (rank->astray && why == ST_CONFIG) {
+        char named[64];
+        snprintf(named, sizeof named, "(prepd.ranks), and the consumer is rank %d of", rank->rank);
+        if (!strstr(status_text(), named))
+            sim_break(sim, INV_HONEST, "rank %d is not told that it asks the wrong daemon: %s", who,
+                      status_text());
+        return;
+    }
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0))
         sim_break(sim, INV_HONEST, "rank %d is refused: %s", who, status_text());

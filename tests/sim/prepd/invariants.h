@@ -64,6 +64,8 @@ bool job_was_told(const sim_stream_job *job, int64_t id);
 bool job_made_up(const sim_stream_job *job, int64_t id, const char *cause);
 void check_welcome(simulation *sim, int rank, const json_value *said);
 void check_end_of_stream(simulation *sim, int rank, const json_value *said);
+/* A rank has come to the end. Once all have, each row of the stream was taken by one of them. */
+void check_union(simulation *sim, const sim_rank *rank);
 /* An index is complete: it is the one that honest workers make. */
 void check_index(simulation *sim, int which, const data_index *index);
 /* A worker or consumer is refused: it must have deserved it. */

@@ -8,6 +8,13 @@
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 
+static void *must_have(void *memory)
+{
+    if (!memory)
+        abort();
+    return memory;
+}
+
 static int rank_new(simulation *sim, int job, int rank)
 {
     if (sim->n_ranks == sim->ranks_room) {
@@ -17,7 +24,8 @@ static int rank_new(simulation *sim, int job, int rank)
     sim_rank *made = calloc(1, sizeof *made);
     if (!sim->rank || !made)
         abort();
-    *made = (sim_rank){.job = job, .rank = rank, .link = -1, .daemon = rank % sim->rules.n_daemons};
+    *made = (sim_rank){
+        .job = job, .rank = rank, .link = -1, .daemon = rules_daemon_of(&sim->rules, rank)};
     sim->rank[sim->n_ranks] = made;
     return sim->n_ranks++;
 }
@@ -29,6 +37,10 @@ static void begin_life(simulation *sim, int number, int ranks)
     job->ranks = ranks;
     job->first = sim->n_ranks;
     job->lives++;
+    job->n_reading = ranks;
+    if (job->taken) /* what is taken again counts anew */
+        memset(job->taken + job->begin, 0,
+               job->rows->n_rows > job->begin ? job->rows->n_rows - job->begin : 0);
     for (int i = 0; i < ranks; i++) {
         const int made = rank_new(sim, number, i);
         sim->rank[made]->done_steps = job->begin / batch;
@@ -56,6 +68,8 @@ void jobs_start(simulation *sim)
         job->rows = rows_of(sim, job->stream);
         if (!job->rows)
             continue; /* nothing of the data can be used */
+        if (job->rows->n_rows < UINT64_MAX)
+            job->taken = must_have(calloc(job->rows->n_rows + 1, 1));
         begin_life(sim, sim->n_jobs++, sim->rules.job[i].ranks);
     }
 }
@@ -102,8 +116,7 @@ void job_restart(simulation *sim, int number)
     job_unite(sim, job);
     for (int i = job->first; i < job->first + job->ranks; i++)
         end_rank(sim, sim->rank[i]);
-    const int64_t most = batch < 64 ? batch : 64;
-    const int ranks = (int)sim_random_between(&sim->people, 1, most);
+    const int ranks = (int)sim_random_between(&sim->people, 1, sim->rules.most_ranks);
     sim_log_tell(&sim->log, sim->now_ns, "job %d starts again at row %llu with %d ranks", number,
                  (unsigned long long)job->begin, ranks);
     begin_life(sim, number, ranks);
@@ -112,9 +125,8 @@ void job_restart(simulation *sim, int number)
 bool jobs_are_done(const simulation *sim)
 {
     for (int i = 0; i < sim->n_jobs; i++)
-        for (int k = 0; k < sim->job[i].ranks; k++)
-            if (sim->rank[sim->job[i].first + k]->state != RANK_ENDED)
-                return false;
+        if (sim->job[i].n_reading > 0)
+            return false;
     return true;
 }
 
@@ -131,5 +143,6 @@ void jobs_free(simulation *sim)
     for (int i = 0; i < sim->n_jobs; i++) {
         free(sim->job[i].cursor);
         decisions_done(&sim->job[i].told);
+        free(sim->job[i].taken);
     }
 }

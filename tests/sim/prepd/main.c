@@ -1,16 +1,18 @@
 /* main.c: the simulator of the dispatcher. `--stats` prints what the schedules held; `--pairs`
- * fails if a kind of fault has not come in each phase. */
+ * fails if a kind of fault has not come in each phase; `--thousand` plays schedules of 128 daemons.
+ */
 #include <string.h>
 #include <sys/resource.h>
 
 #include "tests/sim/prepd/play.h"
 
 static sim_stats stats;
+static bool thousand;
 _Static_assert(sizeof stats % sizeof(uint64_t) == 0, "sim_main_counting adds up its words");
 
 static sim_played play(uint64_t seed, FILE *trace)
 {
-    return play_schedule(seed, trace, &stats);
+    return play_schedule(seed, thousand, trace, &stats);
 }
 
 static double cpu_seconds(int whose)
@@ -36,6 +38,7 @@ int main(int argc, char **argv)
 {
     const sim_program program = {play, (uint64_t *)&stats, sizeof stats / sizeof(uint64_t)};
     const bool shown = take_word(&argc, argv, "--stats"), pairs = take_word(&argc, argv, "--pairs");
+    thousand = take_word(&argc, argv, "--thousand");
     static char told[BUFSIZ]; /* no block of memory that a schedule would take */
     setvbuf(stdout, told, _IOFBF, sizeof told);
     int code = sim_main_counting(argc, argv, &program);

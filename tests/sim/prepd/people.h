@@ -11,6 +11,8 @@ void people_ended(simulation *sim, int link);
 
 /* --- daemons.c, daemon_events.c --- */
 void daemon_start(simulation *sim, int number);
+/* The first daemon has built the index: the others find it in the cache that they share. */
+void daemons_start_others(simulation *sim);
 void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message);
 void daemon_event(simulation *sim, const sim_event *event);
 void daemon_turn(sim_daemon *daemon);

@@ -45,11 +45,20 @@ static void begin(simulation *sim)
     sim->lies = sim_random_split(&luck, 4);
     sim->now_ns = SECOND;
     sim->next_pid = 2000;
-    rules_draw(&luck, &sim->rules, &sim->options);
-    sim->calm_ns = sim->now_ns + sim->rules.calm_ns;
+    (sim->thousand ? rules_draw_thousand : rules_draw)(&luck, &sim->rules, &sim->options);
+    /* With one builder, the calm is counted from when the other daemons start. */
+    sim->calm_ns = sim->now_ns + (sim->rules.one_builds ? PATIENCE_NS / 4 : sim->rules.calm_ns);
     make_data(sim);
-    for (int i = 0; i < sim->rules.n_daemons; i++)
-        daemon_start(sim, i);
+    sim->daemon = calloc((size_t)sim->rules.n_daemons, sizeof *sim->daemon);
+    if (!sim->daemon)
+        abort();
+    for (int i = 0; i < sim->rules.n_daemons; i++) {
+        sim->daemon[i].sim = sim;
+        sim->daemon[i].number = i;
+        rules_ranks_of(&sim->rules, i, sim->daemon[i].ranks);
+        if (i == 0 || !sim->rules.one_builds)
+            daemon_start(sim, i);
+    }
     for (int i = 0; i < sim->rules.n_supervisors; i++)
         supervisor_start(sim, i);
     jobs_start(sim);
@@ -148,14 +157,16 @@ static void take_apart(simulation *sim)
     }
     free(sim->worker);
     free(sim->link);
+    free(sim->daemon);
     free(sim->accidents);
 }
 
-sim_played play_schedule(uint64_t seed, FILE *trace, sim_stats *stats)
+sim_played play_schedule(uint64_t seed, bool thousand, FILE *trace, sim_stats *stats)
 {
     static simulation sim;
     memset(&sim, 0, sizeof sim);
     sim.seed = seed;
+    sim.thousand = thousand;
     sim.stats = stats;
     sim.log = sim_log_begin(seed, trace);
     const uint64_t before = stats->events;

@@ -5,7 +5,8 @@
 #include "tests/sim/common/sim_main.h"
 #include "tests/sim/prepd/stats.h"
 
-/* Plays the schedule of a seed and adds what it held to the stats. */
-sim_played play_schedule(uint64_t seed, FILE *trace, sim_stats *stats);
+/* Plays the schedule of a seed and adds what it held to the stats. thousand: one of 128 daemons and
+ * 1,024 ranks. */
+sim_played play_schedule(uint64_t seed, bool thousand, FILE *trace, sim_stats *stats);
 
 #endif

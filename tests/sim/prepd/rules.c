@@ -108,6 +108,10 @@ static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
 {
     const bool any_local = options->prepd_workers >= 0;
     out->n_daemons = (int)PICK(luck, 1, 1, 1, 2, 3);
+    out->split = out->n_daemons > 1 && sim_random_chance(luck, 1, 2);
+    out->together = 1;
+    out->most_ranks =
+        (int)(options->training_global_batch_size < 64 ? options->training_global_batch_size : 64);
     out->n_hosts = 3;
     out->n_supervisors = (any_local ? 0 : out->n_daemons) + (int)sim_random_below(luck, 3);
     for (int i = 0; i < out->n_supervisors; i++) {
@@ -158,4 +162,55 @@ void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
     out->drain_at_end = sim_random_chance(luck, 1, 2);
     if (out_options->prepd_workers > 0 && sim_random_chance(luck, 1, 40))
         draw_hopeless(luck, out);
+    out->split &= out->n_daemons > 1 && !out->for_command; /* a command's daemon serves all */
+}
+
+enum { DAEMONS = 128, RANKS_EACH = 8, RANKS = DAEMONS * RANKS_EACH };
+
+void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options)
+{
+    rules_draw(luck, out, out_options);
+    out_options->training_seq_len = 256;
+    out_options->training_global_batch_size = RANKS;
+    out_options->training_epochs = 1;
+    out_options->data_window = PICK(luck, 64, 512);
+    out_options->data_group = GROUP_NONE;
+    out_options->prepd_workers = PICK(luck, 1, 2);
+    out_options->prepd_audit = (double)PICK(luck, 0, 0, 1) / 4;
+    draw_data(luck, out_options, PICK(luck, 2500, 4000, 6000), &out->data[0]);
+    out->data[0].longest_text = (int32_t)out_options->training_seq_len;
+    out->data[0].plain = 700;
+    out->data[0].videos = out->data[1].videos = false;
+    out->n_daemons = DAEMONS;
+    out->together = RANKS_EACH;
+    out->most_ranks = RANKS;
+    out->split = out->one_builds = true;
+    out->n_jobs = 1;
+    out->job[0] = (sim_job_rules){.stream = "train", .ranks = RANKS};
+    out->n_supervisors = 0;
+    out->hopeless = HOPELESS_NOT;
+    out->for_command = out->wordy = false;
+    draw_faults(luck, out);
+    out->fault_every_ns = 100000000;
+    if (out->weight[FAULT_RESTART_JOB] > 0) /* a thousand ranks greet again each time */
+        out->weight[FAULT_RESTART_JOB] = 1;
+}
+
+int rules_daemon_of(const sim_rules *rules, int rank)
+{
+    return rank / rules->together % rules->n_daemons;
+}
+
+void rules_ranks_of(const sim_rules *rules, int daemon, char out[RANKS_TEXT])
+{
+    size_t size = 0;
+    out[0] = 0;
+    if (!rules->split)
+        return;
+    for (int from = daemon * rules->together; from < rules->most_ranks;
+         from += rules->n_daemons * rules->together)
+        size += (size_t)snprintf(out + size, RANKS_TEXT - size, "%s%d-%d", size ? "," : "", from,
+                                 from + rules->together - 1);
+    if (!out[0]) /* none of this job's */
+        snprintf(out, RANKS_TEXT, "%d-%d", rules->most_ranks + daemon, rules->most_ranks + daemon);
 }

@@ -7,7 +7,7 @@
 #include "common/conf/conf.h"
 #include "tests/sim/prepd/sim_data.h"
 
-enum { MOST_DAEMONS = 3, MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
+enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
 
 /* What can go wrong; FAULTS(X) names each for people. */
 #define SIM_FAULTS(X)                                                                              \
@@ -86,6 +86,10 @@ typedef enum hopeless {
 typedef struct sim_rules {
     sim_data_rules data[2]; /* train, eval */
     int n_daemons, n_supervisors, n_jobs, n_hosts;
+    bool split;      /* a daemon serves its own ranks alone (prepd.ranks) */
+    bool one_builds; /* the other daemons start when the first has built the index, and have it */
+    int together;    /* ranks in a row that have the same daemon */
+    int most_ranks;  /* of a job that starts again */
     int kept[MOST_SUPERVISORS];         /* workers of each supervisor */
     worker_bent bent[MOST_SUPERVISORS]; /* how all of them differ */
     int64_t arrive_ns[MOST_SUPERVISORS];
@@ -99,6 +103,14 @@ typedef struct sim_rules {
     hopeless hopeless;
 } sim_rules;
 
+/* The daemon from which a rank gets its rows. */
+int rules_daemon_of(const sim_rules *rules, int rank);
+/* Writes the ranks of a daemon as prepd.ranks has them; "" for all. */
+enum { RANKS_TEXT = 400 };
+void rules_ranks_of(const sim_rules *rules, int daemon, char out[RANKS_TEXT]);
+
+/* Draws a schedule of 128 daemons and 1,024 ranks of one stream. */
+void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options);
 /* Draws the rules and the daemon's options. The options borrow constant texts. */
 void rules_draw(sim_random *luck, sim_rules *out, conf *out_options);
 

@@ -68,9 +68,10 @@ typedef struct sim_link {
 typedef struct sim_daemon {
     struct simulation *sim;
     int number, incarnation;
-    dispatch *state; /* NULL: it is down */
-    conf options;    /* borrows its texts */
-    bool listens;    /* its sockets are bound */
+    dispatch *state;        /* NULL: it is down */
+    conf options;           /* borrows its texts */
+    char ranks[RANKS_TEXT]; /* prepd.ranks; borrowed by options */
+    bool listens;           /* its sockets are bound */
     bool stopping;
     bool touched;     /* something has happened to it since its state was looked at last */
     int64_t third_ns; /* from when on its third worker has had nothing to decide; 0 */
@@ -164,6 +165,7 @@ enum { KEPT_CURSORS = 64, HELD_ROWS = 64 };
 typedef struct sim_rank {
     int job, rank, daemon, link, turn;
     rank_state state;
+    bool astray;         /* it asks a daemon that does not serve it */
     bool refuses;        /* it has refused a row */
     uint64_t next;       /* the row that must come next, if any is left */
     uint64_t cursor_row; /* to which its cursor leads */
@@ -191,11 +193,14 @@ typedef struct sim_stream_job {
     uint64_t begin; /* the row at which its present life began */
     char *cursor;   /* with which it began; owned; NULL: at the start of the stream */
     decisions told; /* the bad samples that its ranks bring */
-    bool ended;
+    int n_reading;  /* its ranks that have not come to the end */
+    uint8_t *taken; /* [rows->n_rows] how often each row was taken; owned; NULL for a stream without
+                       end */
 } sim_stream_job;
 
 typedef struct simulation {
     uint64_t seed;
+    bool thousand; /* a schedule of 128 daemons and 1,024 ranks */
     sim_rules rules;
     conf options;
     sim_data data[2]; /* train, eval */
@@ -207,7 +212,7 @@ typedef struct simulation {
     sim_queue queue;
     sim_log log;
     int64_t now_ns, calm_ns; /* no new fault after calm_ns */
-    sim_daemon daemon[MOST_DAEMONS];
+    sim_daemon *daemon;      /* [rules.n_daemons] */
     sim_link *link;
     int n_links, links_room;
     sim_worker **worker;

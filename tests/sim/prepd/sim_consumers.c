@@ -1,6 +1,7 @@
 /* sim_consumers.c: a rank of a job: it greets with the cursor of the last row that it took, and
  * gives credit back for the rows that it has used. How it takes a row is in consumer_rows.c. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/jobs.h"
@@ -64,10 +65,23 @@ void rank_find_next(simulation *sim, sim_rank *rank, uint64_t from)
     rank->any_left = reference_next(job->rows, job->ranks, rank->rank, from, &rank->next);
 }
 
+/* The rank's own daemon; now and then another, by mistake, where that one serves other ranks. */
+static int choose_daemon(simulation *sim, sim_rank *rank)
+{
+    rank->astray = sim->rules.split && strcmp(sim->job[rank->job].stream, "train") == 0 &&
+                   sim->now_ns < sim->calm_ns && sim_random_chance(&sim->people, 1, 12);
+    if (!rank->astray)
+        return rank->daemon;
+    const int others = sim->rules.n_daemons - 1;
+    return (rank->daemon + 1 + (int)sim_random_below(&sim->people, (uint64_t)others)) %
+           sim->rules.n_daemons;
+}
+
 static void greet(simulation *sim, int number)
 {
     sim_rank *rank = sim->rank[number];
-    rank->link = link_open(sim, END_RANK, number, rank->daemon, DOOR_CONSUMERS, MS);
+    const int daemon = choose_daemon(sim, rank);
+    rank->link = link_open(sim, END_RANK, number, daemon, DOOR_CONSUMERS, MS);
     if (rank->link < 0) {
         rank_go_on(sim, number, AGAIN_NS);
         return;
@@ -147,6 +161,7 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
         link_say(sim, rank->link, KIND_BYE, 0, "{}");
         link_close(sim, rank->link);
         rank->state = RANK_ENDED;
+        check_union(sim, rank);
         rank->link = -1;
     } else if (head.kind == KIND_ERROR) {
         const status st = wire_error(text->said, "core");
