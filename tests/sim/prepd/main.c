@@ -15,6 +15,15 @@ static sim_played play(uint64_t seed, FILE *trace)
     return play_schedule(seed, thousand, trace, &stats);
 }
 
+/* The most memory that one process had, in MiB. */
+static long most_memory(void)
+{
+    struct rusage self, children;
+    getrusage(RUSAGE_SELF, &self);
+    getrusage(RUSAGE_CHILDREN, &children);
+    return (self.ru_maxrss > children.ru_maxrss ? self.ru_maxrss : children.ru_maxrss) / 1024;
+}
+
 static double cpu_seconds(int whose)
 {
     struct rusage used;
@@ -43,7 +52,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, told, _IOFBF, sizeof told);
     int code = sim_main_counting(argc, argv, &program);
     if (shown)
-        stats_print(&stats, cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN), stderr);
+        stats_print(&stats, cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN), most_memory(),
+                    stderr);
     if (pairs && stats_empty_pairs(&stats, stderr) > 0 && code == 0)
         code = 1;
     return code;

@@ -4,7 +4,7 @@
 const char *const phase_words[N_PHASES] = {"greeting", "index", "lease",
                                            "delivery", "drain", "idle"};
 
-void stats_print(const sim_stats *of, double cpu_s, FILE *to)
+void stats_print(const sim_stats *of, double cpu_s, long most_mib, FILE *to)
 {
     const double count = of->schedules > 0 ? (double)of->schedules : 1;
     fprintf(
@@ -14,15 +14,15 @@ void stats_print(const sim_stats *of, double cpu_s, FILE *to)
         (double)of->events / count, (double)of->turns / count, (double)of->rows / count,
         (double)of->faults / count, (double)of->lives / count,
         (double)of->virtual_ns / 1e9 / count);
-    fprintf(
-        to,
-        "%.0f events a second of CPU; bad samples in rows %llu; rows with lies %llu, refused %llu; "
-        "false records told %llu; "
-        "good samples called bad %llu, bad ones good %llu\n",
-        (double)of->events / (cpu_s > 0 ? cpu_s : 1), (unsigned long long)of->quarantined,
-        (unsigned long long)of->rows_lied, (unsigned long long)of->rows_refused,
-        (unsigned long long)of->records_lied, (unsigned long long)of->failures_made_up,
-        (unsigned long long)of->failures_hidden);
+    fprintf(to,
+            "%.0f events a second of CPU; %ld MiB of memory; bad samples in rows %llu; rows with "
+            "lies %llu, refused %llu; "
+            "false records told %llu; "
+            "good samples called bad %llu, bad ones good %llu\n",
+            (double)of->events / (cpu_s > 0 ? cpu_s : 1), most_mib,
+            (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
+            (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied,
+            (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);

@@ -32,7 +32,7 @@ typedef struct sim_stats {
  * such pair is possible. */
 int stats_empty_pairs(const sim_stats *stats, FILE *to);
 
-/* cpu_s: the seconds of CPU that it took. */
-void stats_print(const sim_stats *stats, double cpu_s, FILE *to);
+/* cpu_s, most_mib: the seconds of CPU that it took, and the memory of one process. */
+void stats_print(const sim_stats *stats, double cpu_s, long most_mib, FILE *to);
 
 #endif
