@@ -8,8 +8,13 @@ limit_exit=124 # of a command that was ended at its limit
 stuck_exit=88  # of one that lives on after SIGKILL, since the driver holds it
 linger_s=${TESSERA_GPU_LINGER_S:-10}
 signal=${TESSERA_GPU_KILL:-kill} # a rehearsal has one that nothing hears
-exec {nap_fd}<> <(:)
-nap() { read -rt "$1" -u "$nap_fd" || true; } # without a process of its own, as sleep would be
+# Waiting without a process of its own, where a pipe can be opened from both sides (not every sandbox lets it).
+if (exec {nap_fd}<> <(:)) 2>/dev/null; then
+    exec {nap_fd}<> <(:)
+    nap() { read -rt "$1" -u "$nap_fd" || true; }
+else
+    nap() { sleep "$1"; }
+fi
 
 # Prints the living processes of these sessions. It reads /proc/PID/stat only: to read the command line or the environment of
 # a process that hangs in the driver may hang too.
