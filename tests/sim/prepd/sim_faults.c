@@ -1,39 +1,8 @@
 /* sim_faults.c: breaks things, one after another, as the rules of the schedule say. */
 #include "tests/sim/prepd/sim_faults.h"
 
-#include <string.h>
-
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
-
-/* Marks the phases that the rows of a consumer are in. */
-static void mark_rows(const consumer_seat *consumer, bool *out)
-{
-    for (int i = 0; i < consumer->n_slots; i++) {
-        const bool made = consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg != NULL;
-        out[made ? PHASE_DELIVERY : PHASE_LEASE] = true;
-    }
-}
-
-/* Finds all phases that a daemon is in: while rows of one stream are leased, a consumer of another
- * one may wait for its index. */
-static void find_phases(const sim_daemon *daemon, bool *out)
-{
-    const dispatch *state = daemon->state;
-    memset(out, 0, N_PHASES * sizeof *out);
-    if (state) {
-        out[PHASE_GREETING] = !state->train.opened;
-        out[PHASE_INDEX] = state->train.build.active || state->eval.build.active;
-        out[PHASE_DRAIN] = state->draining || state->stopping;
-        for (const consumer_seat *one = state->consumer_seats; one; one = one->next) {
-            out[PHASE_GREETING] |= !one->welcomed;
-            mark_rows(one, out);
-        }
-    }
-    out[PHASE_IDLE] = true;
-    for (int i = 0; i < PHASE_IDLE; i++)
-        out[PHASE_IDLE] &= !out[i];
-}
 
 static void plan_next(simulation *sim)
 {
@@ -66,7 +35,7 @@ static sim_fault draw_fault(simulation *sim)
 void fault_note(simulation *sim, sim_fault fault, const sim_daemon *hit)
 {
     bool phases[N_PHASES];
-    find_phases(hit, phases);
+    daemon_phases(hit, phases);
     sim->stats->faults++;
     for (int i = 0; i < N_PHASES; i++)
         sim->stats->fault_in[fault][i] += phases[i];

@@ -13,6 +13,9 @@ bool fault_end(simulation *sim);
 /* Counts a fault that comes now, in each phase that the daemon is in which it hits. */
 void fault_note(simulation *sim, sim_fault fault, const sim_daemon *hit);
 
+/* Finds all phases that a daemon is in: out [N_PHASES]. */
+void daemon_phases(const sim_daemon *daemon, bool *out);
+
 /* The process that makes fingerprints would tell them now. True: it dies before that. A fault at
  * any other time seldom meets it, for it is soon done. */
 bool fault_comes_before_prints(sim_daemon *daemon);
