@@ -57,6 +57,7 @@ static void hear_of_child(sim_daemon *daemon, const sim_worker *child)
     if (child->state != WORKER_GONE)
         return;
     daemon_tell_time(daemon);
+    check_death(daemon->sim, daemon, child);
     child_ended(daemon->state, child->pid, &child->end);
     daemon_wake(daemon);
 }

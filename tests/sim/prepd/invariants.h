@@ -76,6 +76,8 @@ void check_end(simulation *sim, const sim_daemon *daemon);
 /* The core sends a message: what it says to people is true (word_checks.c). */
 void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
                  const wire_msg *message, frame_kind kind);
+/* A daemon is about to hear that a local worker has ended (poison_checks.c). */
+void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *worker);
 /* Parts of check_daemon: lease_checks.c, memory_checks.c, gone_checks.c. */
 void check_leases(simulation *sim, const dispatch *state);
 void check_memory(simulation *sim, sim_daemon *daemon);

@@ -198,6 +198,15 @@ typedef struct sim_stream_job {
                        end */
 } sim_stream_job;
 
+/* How many local workers an item of a lease has killed: alone, and with the rest of the lease. */
+enum { MOST_DEATHS = 512 };
+typedef struct sim_deaths {
+    int daemon, life;
+    uint64_t lease;
+    int64_t item;
+    int alone, whole;
+} sim_deaths;
+
 typedef struct simulation {
     uint64_t seed;
     bool thousand; /* a schedule of 128 daemons and 1,024 ranks */
@@ -227,6 +236,8 @@ typedef struct simulation {
     int n_lied;
     int64_t doubted[MOST_LIED]; /* [n_doubted] samples that some worker has lied about */
     int n_doubted;
+    sim_deaths deaths[MOST_DEATHS]; /* [n_deaths] */
+    int n_deaths;
     int64_t most_buffer; /* the largest prepd.buffer_bytes so far */
     heard_book heard;
     pid_t next_pid;
