@@ -65,7 +65,7 @@ def recorded(path, ranks):
     for rank in range(ranks):
         of = {}
         with open(f"{path}.{rank}") as f:
-            for kind, _, _, _, _, dtype, received in map(str.split, f):
+            for kind, _, _, _, _, dtype, received, _ in map(str.split, f):
                 if dtype != "uint8":
                     calls = of.setdefault(kind, [0, 0])
                     calls[0] += 1
