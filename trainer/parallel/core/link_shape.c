@@ -32,7 +32,8 @@ static void agree(link_core *core)
                 (link_action){.kind = LINK_AGREED, .bytes = core->agreed, .size = LINK_NEEDS});
 }
 
-/* Rank 0 has heard one rank more. */
+/* Rank 0 has heard one rank more. A rank that has asked may have hung up since: after rank 0 has
+ * given up, or because it has left. */
 static void count_need(link_core *core)
 {
     if (++core->needs < core->size)
@@ -40,7 +41,8 @@ static void count_need(link_core *core)
     put_shape(core, core->shape);
     for (int i = 0; i < core->n_peers; i++) {
         core->peer[i].said = false;
-        link_send(core, core->peer[i].conn, CONTROL_SHAPE, core->shape, sizeof core->shape);
+        if (core->peer[i].conn >= 0)
+            link_send(core, core->peer[i].conn, CONTROL_SHAPE, core->shape, sizeof core->shape);
     }
     agree(core);
 }
