@@ -386,6 +386,8 @@ WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
                                 const worker_seat *worker);
 /* The worker has decoded the item that it was to try alone. */
 void failure_denied(lease *lease, const worker_seat *worker);
+/* A worker that was to try the item alone lacks its file, which the daemon has. */
+void failure_missed(lease *lease);
 /* Whether this worker may try the item of which others have said that it cannot be decoded. */
 bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
 /* Quarantines what is decided, and has the next item tried alone. The lease is in the book. */

@@ -84,6 +84,7 @@ typedef struct failure {
     uint64_t by[FAILURE_VOTES]; /* [n_votes] worker_seat.number; each votes once */
     bool failed[FAILURE_VOTES]; /* what it says */
     int n_votes;
+    int n_missed; /* trials by workers that had not the file */
     struct failure *next;
 } failure;
 

@@ -206,16 +206,30 @@ static bool any_unheld(const dispatch *state, int64_t now)
     return worker != NULL;
 }
 
+/* Whether a lease waits that this worker may try alone, once it is fresh. A fresh worker that may
+ * not must not keep one that may from starting anew. */
+static bool may_try_alone(dispatch *state, worker_seat *worker)
+{
+    const claim_asker asker = {state, worker};
+    return lease_book_wants_fresh(&state->book, may_take, &asker);
+}
+
+/* Which idle workers are looked for: any; those that may try an item alone; those that can do so at
+ * once. */
+typedef enum idle_kind { IDLE_ANY, IDLE_FOR_TRIAL, IDLE_FRESH } idle_kind;
+
 /* The worker that has been idle longest and may have work. Workers at an address that broke the
  * protocol again and again get none while there are others, even busy ones: a late row then waits
  * for a worker that will do it. */
-static worker_seat *longest_idle(dispatch *state, bool only_fresh)
+static worker_seat *longest_idle(dispatch *state, idle_kind kind)
 {
     const int64_t now = state->now_ns;
     const bool others = any_unheld(state, now);
     worker_seat *best = NULL;
     for (worker_seat *worker = state->seats; worker; worker = worker->next)
-        if (!worker->work && worker->proved && !worker->ended && (worker->fresh || !only_fresh) &&
+        if (!worker->work && worker->proved && !worker->ended &&
+            (worker->fresh || kind != IDLE_FRESH) &&
+            (kind == IDLE_ANY || may_try_alone(state, worker)) &&
             (!best || worker->since_ns < best->since_ns) && may_ship(state, worker) &&
             !(others && is_held(state, worker, now)))
             best = worker;
@@ -226,7 +240,7 @@ static worker_seat *longest_idle(dispatch *state, bool only_fresh)
  * to start anew, and no second one until the first had time to come back. */
 static void make_one_fresh(dispatch *state)
 {
-    worker_seat *worker = longest_idle(state, false);
+    worker_seat *worker = longest_idle(state, IDLE_FOR_TRIAL);
     if (!worker || seat_is_awaited(state))
         return;
     state->retired_ns = state->now_ns;
@@ -304,11 +318,11 @@ void seats_schedule(dispatch *state)
     }
     while (!state->stopping) {
         bool solo = lease_book_wants_fresh(&state->book, may_be_tried, NULL);
-        worker_seat *worker = solo ? longest_idle(state, true) : NULL;
+        worker_seat *worker = solo ? longest_idle(state, IDLE_FRESH) : NULL;
         if (solo && !worker)
             make_one_fresh(state);
         if (!worker)
-            worker = longest_idle(state, false);
+            worker = longest_idle(state, IDLE_ANY);
         if (!worker)
             break;
         if (!give_work(state, worker)) {

@@ -11,6 +11,8 @@
 
 #include "prepd/serve/core/dispatch_state.h"
 
+enum { MOST_MISSED = 3 }; /* trials for which a worker had not the file; then any host may try */
+
 /* How many workers have said that the sample cannot be decoded. */
 static int count_failed(const failure *told)
 {
@@ -69,7 +71,14 @@ bool failure_may_try(const dispatch *state, const worker_seat *worker, const lea
     if (!told || lease_solo_item(leased) != told->item)
         return true;
     return !has_voted(told, worker->number) &&
-           (strcmp(worker->host, told->host) != 0 || !next_voter(state, told, true));
+           (strcmp(worker->host, told->host) != 0 || told->n_missed >= MOST_MISSED ||
+            !next_voter(state, told, true));
+}
+
+void failure_missed(lease *leased)
+{
+    if (leased->failures && lease_solo_item(leased) == leased->failures->item)
+        leased->failures->n_missed++;
 }
 
 status failure_told(lease *leased, int64_t item, const char *cause, const worker_seat *worker)
