@@ -65,6 +65,7 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     }
     const worker_seat *seat = seat_on(to->state, link);
     const uint64_t number = seat && seat->work ? seat->work->number : 0;
+    const bool is_wanted = number && seat->work->owner; /* its consumer is still there */
     const bool late = !number || (head.kind != KIND_ROW && head.row != number);
     const uint64_t before = late ? hash_work(to->state) : 0;
     daemon_message(to, link, message);
@@ -75,6 +76,8 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     if (!late && seat && seat->work && seat->work->number == number)
         sim_break(sim, INV_ANSWERS, "worker %d has answered lease %llu, and still has it",
                   link->who, (unsigned long long)number);
+    if (!is_wanted)
+        sim->worker[link->who]->misses_told = 0;
     if (!late && sim->worker[link->who]->misses_told > 0)
         check_misses(sim, sim->worker[link->who], !seat);
 }

@@ -13,7 +13,7 @@ const char *const sim_prints[N_PRINTS] = {[PRINT_IMAGES] = "11111111111111111111
                                           [PRINT_VIDEOS] = "33333333333333333333333333333333",
                                           [PRINT_TOKENS] = "22222222222222222222222222222222"};
 
-static int which_of(const sim_daemon *daemon, const source *section)
+int daemon_which(const sim_daemon *daemon, const source *section)
 {
     return section == &daemon->state->train ? 0 : 1;
 }
@@ -29,8 +29,10 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
         return ST_OK;
     }
     const size_t bytes = wire_msg_bytes(message);
-    if (sent.kind == KIND_LEASE)
+    if (sent.kind == KIND_LEASE) {
         check_may_work(daemon->sim, daemon, link_of_peer(daemon->sim, to));
+        check_files_under_way(daemon->sim, daemon, sent.row, message);
+    }
     sim_log_add(&daemon->sim->log, head.data, head.size);
     check_words(daemon->sim, daemon, to, message, sent.kind);
     const status st = link_send_down(daemon->sim, daemon, to, sent.kind, message);
@@ -139,7 +141,7 @@ static status want_section(void *user, source *section)
 {
     sim_daemon *daemon = user;
     simulation *sim = daemon->sim;
-    const int which = which_of(daemon, section);
+    const int which = daemon_which(daemon, section);
     TRY(conf_copy(&sim->data_options[which], &section->options));
     section->clips = clip_published;
     section->stream_json = strdup(sim->stream_json[which]);
@@ -167,48 +169,10 @@ static void close_section(void *user, source *section)
 static void keep_index(void *user, source *section)
 {
     sim_daemon *daemon = user;
-    daemon->kept[which_of(daemon, section)] = true;
-    check_index(daemon->sim, which_of(daemon, section), section->index);
-    if (daemon->sim->rules.one_builds && which_of(daemon, section) == 0)
+    daemon->kept[daemon_which(daemon, section)] = true;
+    check_index(daemon->sim, daemon_which(daemon, section), section->index);
+    if (daemon->sim->rules.one_builds && daemon_which(daemon, section) == 0)
         daemons_start_others(daemon->sim);
-}
-
-static void stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
-                       int64_t *out_mtime_ns)
-{
-    const sim_daemon *daemon = user;
-    const sim_picture *own = &daemon->sim->data[which_of(daemon, section)].picture[image];
-    const bool there = own->fate != PICTURE_NOT_THERE;
-    *out_bytes = there ? own->bytes : 0;
-    *out_mtime_ns = there ? own->mtime_ns : 0;
-}
-
-static sight look_at(void *user, const source *section, const char *file, int64_t *out_size)
-{
-    sim_daemon *daemon = user;
-    const sim_data *data = &daemon->sim->data[which_of(daemon, section)];
-    const bool blind = daemon->no_sight;
-    daemon->no_sight = false;
-    if (blind)
-        return SIGHT_TROUBLE;
-    for (int64_t i = 0; i < data->n_pictures; i++) {
-        const sim_picture *own = &data->picture[i];
-        const size_t length = strlen(own->name);
-        if (strncmp(own->name, file, length) != 0 || (file[length] != 0 && file[length] != '/'))
-            continue;
-        *out_size = own->bytes;
-        return own->fate == PICTURE_NOT_THERE || own->fate == PICTURE_VANISHES ? SIGHT_GONE
-                                                                               : SIGHT_THERE;
-    }
-    return SIGHT_GONE;
-}
-
-static status ship_file(void *user, const source *section, int64_t image, const image_place *place,
-                        const int64_t *index, int64_t count, wire_msg *parts, json_writer *out)
-{
-    (void)user, (void)section, (void)image, (void)place;
-    (void)index, (void)count, (void)parts, (void)out;
-    return FAIL(ST_INTERNAL, "no simulated worker asks for files");
 }
 
 static int64_t memory_bytes(void *user)
@@ -242,9 +206,9 @@ outside daemon_world(sim_daemon *daemon)
                      .want_section = want_section,
                      .close_section = close_section,
                      .keep_index = keep_index,
-                     .stat_image = stat_image,
-                     .look_at = look_at,
-                     .ship_file = ship_file,
+                     .stat_image = daemon_stat_image,
+                     .look_at = daemon_look_at,
+                     .ship_file = daemon_ship_file,
                      .memory_bytes = memory_bytes,
                      .logs = writes_log,
                      .log = write_log};

@@ -7,6 +7,21 @@
 extern const char sim_build[];                 /* the build id of honest peers */
 extern const char *const sim_prints[N_PRINTS]; /* their fingerprints */
 
+enum {
+    SENT_WORDS = 3,        /* of the bytes that are sent of a file */
+    PARTS_BEFORE_FILES = 2 /* of a lease's message */
+};
+
+/* 0: train, 1: eval. */
+int daemon_which(const sim_daemon *daemon, const source *section);
+
+/* --- daemon_files.c: as the functions of outside.h --- */
+void daemon_stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
+                       int64_t *out_mtime_ns);
+sight daemon_look_at(void *user, const source *section, const char *file, int64_t *out_size);
+status daemon_ship_file(void *user, const source *section, int64_t image, const image_place *place,
+                        const int64_t *index, int64_t count, wire_msg *parts, json_writer *out);
+
 /* The table of outside.h, filled with functions that put events into the simulated world. */
 outside daemon_world(sim_daemon *daemon);
 

@@ -55,7 +55,8 @@ void daemon_start(simulation *sim, int number)
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = 0;
-    daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = false;
+    daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = daemon->no_ship =
+        false;
     sim->stats->lives++;
     sim_log_tell(&sim->log, sim->now_ns, "daemon %d starts", number);
     if (dispatch_new(&daemon->options, &place, &world, sim->now_ns + daemon->skew_ns,

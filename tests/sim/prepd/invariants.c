@@ -40,31 +40,30 @@ static int64_t count_entries(const char *list)
     return count;
 }
 
-/* Whether a document must be blank in this job's rows: what it shows is bad, or its ranks say so;
- * of a prefix, all of its branches are bad. */
-static bool must_be_blank(const sim_stream_job *job, const reference_doc *want)
+/* Whether a document must be blank in this job's rows that are made at this time: what it shows is
+ * bad, or its ranks say so; of a prefix, all of its branches are bad. */
+static bool must_be_blank(const sim_stream_job *job, const reference_doc *want, int64_t at_ns)
 {
     bool all_told = true;
     for (int32_t i = want->branches ? 1 : 0; i <= want->branches; i++)
         all_told &= job_was_told(job, want[i].sample);
-    return all_told || sim_data_is_bad(job->rows->data, want->sample);
+    return all_told || sim_data_is_bad(job->rows->data, want->sample, at_ns);
 }
 
 static void check_doc(simulation *sim, const sim_stream_job *job, uint64_t number,
                       const reference_doc *want, const sim_row *row, int64_t place)
 {
     const sim_row_doc *got = &row->doc[place];
-    const bool is_bad = must_be_blank(job, want);
     if (got->sample != want->sample || (got->content != want->content && !row->lied))
         sim_break(
             sim, INV_ROWS,
             "row %llu: document %lld is not what the plan says of sample %lld (it is of %lld)",
             (unsigned long long)number, (long long)place, (long long)want->sample,
             (long long)got->sample);
-    else if (got->bad && !is_bad)
+    else if (got->bad && !must_be_blank(job, want, sim->now_ns))
         sim_break(sim, INV_HEALTHY, "row %llu: the good sample %lld counts as bad",
                   (unsigned long long)number, (long long)want->sample);
-    else if (!got->bad && is_bad)
+    else if (!got->bad && must_be_blank(job, want, row->began_ns))
         sim_break(sim, INV_ROWS, "row %llu: the bad sample %lld counts as good",
                   (unsigned long long)number, (long long)want->sample);
 }
@@ -169,6 +168,8 @@ void check_end_of_stream(simulation *sim, int who, const json_value *said)
 
 void check_refusal(simulation *sim, const sim_worker *worker, status why)
 {
+    if (worker->ship && !sim->options.data_ship && why == ST_CONFIG)
+        return; /* it has no copy of the data, and no files are sent */
     /* A daemon that could not look at the file itself takes what is told about it for a claim. */
     if (worker->bent == BENT_POOR_COPY && why != ST_NO_INPUT && !worker->breached &&
         !sim->daemon[worker->daemon].was_blind)

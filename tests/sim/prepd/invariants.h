@@ -27,6 +27,7 @@
     X(INV_HONEST, "honest", "an honest worker or consumer is not refused")                         \
     X(INV_WIRE, "wire", "what the core sends can be read, and is for whom it is sent to")          \
     X(INV_WORDS, "words", "what operators are told is true")                                       \
+    X(INV_FILES, "files", "a lease brings the files that it names, to workers without a copy")     \
     X(INV_DRAIN, "drain", "a daemon that is drained or stopped ends in time")                      \
     X(INV_GOES_ON, "goes on", "with an honest worker every row comes within bounded time")         \
     X(INV_GIVES_UP, "gives up", "a daemon that can never work says why, and ends")
@@ -51,6 +52,9 @@ bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim
 void check_may_work(simulation *sim, const sim_daemon *daemon, const sim_link *link);
 void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link);
 
+/* A lease goes out: what files are under way with others does not exceed prepd.ship_bytes. */
+void check_files_under_way(simulation *sim, sim_daemon *daemon, uint64_t lease_number,
+                           const wire_msg *message);
 /* A row goes out: never more bytes under way than the rank has granted, or a single row. */
 void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, int64_t bytes);
 /* A row has come: it is the one that must come next, and holds what the plan says. */

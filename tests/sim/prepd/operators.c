@@ -41,6 +41,7 @@ void daemon_reload(sim_daemon *daemon)
     conf now = daemon->options;
     if (!daemon->listens || daemon->stopping)
         return;
+    daemon->reloads++;
     now.prepd_workers =
         sim->options.prepd_workers < 0 ? -1 : sim_random_between(&sim->faults, 1, 5);
     now.prepd_buffer_bytes = sim_random_between(&sim->faults, 1 << 20, 1 << 24);

@@ -65,8 +65,8 @@ void worker_send_join(simulation *sim, sim_worker *worker);
 void worker_take_terms(simulation *sim, int number, const heard *text);
 
 /* --- work.c --- */
-/* Takes up a lease; takes its text. */
-void work_begin(simulation *sim, int number, const frame *head, heard *text);
+/* Takes up a lease; takes its text, and the parts of the message. */
+void work_begin(simulation *sim, int number, const frame *head, heard *text, wire_msg *message);
 void work_go_on(simulation *sim, int number);
 
 /* --- sim_supervisors.c --- */

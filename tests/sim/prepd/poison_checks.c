@@ -26,7 +26,7 @@ static sim_deaths *deaths_of(simulation *sim, const sim_deaths *key)
     return &sim->deaths[sim->n_deaths++];
 }
 
-/* Items of the lease that kill or fail. */
+/* Items of the lease that kill or fail, or will. */
 static int count_bad(const simulation *sim, const lease *leased)
 {
     const source *section = lease_source(leased);
@@ -34,7 +34,7 @@ static int count_bad(const simulation *sim, const lease *leased)
     int count = 0;
     for (int64_t i = 0; i < leased->n_items; i++)
         count += leased->kind == LEASE_ROW
-                     ? sim_data_is_bad(data, lease_sample(leased->item[i]))
+                     ? sim_data_is_bad(data, lease_sample(leased->item[i]), INT64_MAX)
                      : data->picture[leased->item[i]].fate == PICTURE_KILLS_HEADER;
     return count;
 }
@@ -51,7 +51,7 @@ void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *wo
 {
     const worker_seat *seat = seat_at(daemon->state, worker);
     if (!seat || !worker->job.doom || worker->end.how == PROC_END_OUTSIDE ||
-        worker->job.kind == LEASE_TEXTS)
+        worker->end.how == PROC_END_LEFT || worker->job.kind == LEASE_TEXTS)
         return;
     const int64_t solo = lease_solo_item(seat->work);
     const bool alone = solo != LEASE_NO_ITEM;

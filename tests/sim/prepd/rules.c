@@ -36,6 +36,8 @@ static void draw_options(sim_random *luck, conf *out)
     out->prepd_solo_deaths = PICK(luck, 1, 2, 2, 2, 3);
     out->prepd_recycle_leases = PICK(luck, 3, 20, 100000, 100000);
     out->prepd_buffer_bytes = PICK(luck, 1 << 21, 1 << 23, (int64_t)1 << 32);
+    out->data_ship = sim_random_chance(luck, 2, 3);
+    out->prepd_ship_bytes = PICK(luck, 1, 300, 1 << 20);
 }
 
 /* In a third of the schedules the data has several sources, with weights or without. Some files can
@@ -63,11 +65,13 @@ static void draw_data(sim_random *luck, const conf *options, int64_t samples, si
                             .not_there = 3 * bad,
                             .fails = 10 * bad,
                             .vanishes = 4 * bad,
+                            .changes = 4 * bad,
                             .kills = 8 * bad,
                             .hangs = 4 * bad,
                             .not_adapted = 5 * bad,
                             .refused = 5 * bad,
                             .text_kills = 4 * bad,
+                            .later = (int)PICK(luck, 0, 500),
                             .clips = (int)PICK(luck, 0, 0, 100),
                             .plain = (int)PICK(luck, 0, 0, 60),
                             .without_picture = (int)PICK(luck, 20, 200, 500)};
@@ -122,6 +126,10 @@ static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
         /* The only worker is believed, for there is no other to ask. */
         if ((out->bent[i] == BENT_LIES_RECORDS || out->bent[i] == BENT_LIES_FAILED) && !any_local)
             out->bent[i] = BENT_HONEST;
+        /* Where files are not sent, workers without a copy are refused; one daemon may have to do
+         * with them. */
+        out->ships[i] = out->bent[i] != BENT_POOR_COPY && sim_random_chance(luck, 1, 2) &&
+                        (options->data_ship || any_local || i >= out->n_daemons);
     }
 }
 

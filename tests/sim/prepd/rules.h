@@ -35,6 +35,7 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_NO_PROCESS, "the system has no process for the next child of a daemon")                \
     X(FAULT_NO_FILES, "held-out data cannot be opened when it is wanted next")                     \
     X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
+    X(FAULT_NO_SHIP, "a daemon cannot read the next file that it wants to send")                   \
     X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")
 
 typedef enum sim_fault {
@@ -92,6 +93,7 @@ typedef struct sim_rules {
     int most_ranks;  /* of a job that starts again */
     int kept[MOST_SUPERVISORS];         /* workers of each supervisor */
     worker_bent bent[MOST_SUPERVISORS]; /* how all of them differ */
+    bool ships[MOST_SUPERVISORS];       /* they have no copy of the data */
     int64_t arrive_ns[MOST_SUPERVISORS];
     sim_job_rules job[MOST_JOBS];
     int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */

@@ -65,6 +65,8 @@ typedef struct sim_link {
     int64_t used_bytes; /* of a consumer, in work and under way, when it was looked at last */
 } sim_link;
 
+enum { MOST_LEASES_KNOWN = 1024 };
+
 typedef struct sim_daemon {
     struct simulation *sim;
     int number, incarnation;
@@ -87,7 +89,9 @@ typedef struct sim_daemon {
     bool for_good, draining_asked;    /* an operator has drained it, or has said so */
     int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
     bool was_blind, had_none;
-    bool no_process, no_files, no_sight; /* the next of these fails */
+    int reloads;
+    int64_t files_sent[MOST_LEASES_KNOWN];        /* bytes that came with a lease, by its number */
+    bool no_process, no_files, no_sight, no_ship; /* the next of these fails */
 } sim_daemon;
 
 typedef enum worker_state {
@@ -107,6 +111,8 @@ typedef struct sim_job {
     bool each;              /* it says every record that it is at */
     heard *text;            /* the lease; owned */
     const json_value *said; /* its JSON */
+    wire_msg *files;        /* the message that it came with; owned */
+    int64_t began_ns;       /* when its files are read, at the earliest */
     int64_t n_items, at;
     int64_t item[MOST_ITEMS]; /* samples, complements of them (prefixes), or pictures */
     int64_t told_ns;
@@ -119,6 +125,7 @@ typedef struct sim_worker {
     worker_state state;
     worker_bent bent;
     bool local, proved, stopped, leaving, breached;
+    bool ship;                     /* it has no copy of the data: files come with its leases */
     int daemon, supervisor, place; /* supervisor -1: a local one */
     pid_t pid;
     int host, link, turn;

@@ -17,7 +17,7 @@ static void *make_array(int64_t count, size_t size)
 static picture_fate draw_fate(sim_random *luck, const sim_data_rules *rules)
 {
     const int chance[] = {rules->bad_header, rules->kills_header, rules->not_there, rules->fails,
-                          rules->vanishes,   rules->kills,        rules->hangs};
+                          rules->vanishes,   rules->changes,      rules->kills,     rules->hangs};
     int drawn = (int)sim_random_below(luck, 1000);
     for (size_t i = 0; i < sizeof chance / sizeof *chance; i++) {
         if (drawn < chance[i])
@@ -25,6 +25,17 @@ static picture_fate draw_fate(sim_random *luck, const sim_data_rules *rules)
         drawn -= chance[i];
     }
     return PICTURE_FINE;
+}
+
+/* From when on rows find a picture to be bad. */
+static int64_t draw_bad_from(sim_random *luck, const sim_data_rules *rules, picture_fate fate)
+{
+    static const int64_t latest_ns = 15000000000;
+    const bool can_wait =
+        fate == PICTURE_FAILS || fate == PICTURE_VANISHES || fate == PICTURE_CHANGES;
+    return can_wait && sim_random_chance(luck, (uint64_t)rules->later, 1000)
+               ? (int64_t)sim_random_below(luck, (uint64_t)latest_ns)
+               : 0;
 }
 
 static void draw_picture(sim_picture *out, int64_t number, sim_random *luck,
@@ -40,6 +51,9 @@ static void draw_picture(sim_picture *out, int64_t number, sim_random *luck,
         out->frames = (int32_t)sim_random_between(luck, 8, 40);
         out->fps = (int32_t)sim_random_between(luck, 1, 12);
     }
+    if (out->frames > 0 && out->fate == PICTURE_CHANGES)
+        out->fate = PICTURE_FAILS; /* nobody looks at the sizes of frames */
+    out->bad_from_ns = draw_bad_from(luck, rules, out->fate);
 }
 
 void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed)
@@ -76,11 +90,16 @@ void sim_data_done(sim_data *data)
     *data = (sim_data){0};
 }
 
-bool sim_data_is_bad(const sim_data *data, int64_t number)
+picture_fate sim_data_fate_at(const sim_picture *picture, int64_t at_ns)
+{
+    return at_ns < picture->bad_from_ns ? PICTURE_FINE : picture->fate;
+}
+
+bool sim_data_is_bad(const sim_data *data, int64_t number, int64_t at_ns)
 {
     const sim_sample *own = &data->sample[number];
     for (int32_t i = 0; i < own->n_shown; i++)
-        if (data->picture[own->shows[i]].fate >= PICTURE_FAILS)
+        if (sim_data_fate_at(&data->picture[own->shows[i]], at_ns) >= PICTURE_FAILS)
             return true;
     return false;
 }

@@ -11,8 +11,8 @@
 #include "prepd/plan/index.h"
 #include "tests/sim/common/sim_random.h"
 
-/* What happens to a worker that reads a picture. All of it holds for every worker and every time.
- */
+/* What happens to a worker that reads a picture. All of it holds for every worker; what rows alone
+ * meet, only from a certain time on (sim_picture.bad_from_ns). */
 typedef enum picture_fate {
     PICTURE_FINE,
     PICTURE_BAD_HEADER,   /* the index refuses it */
@@ -20,8 +20,10 @@ typedef enum picture_fate {
     PICTURE_NOT_THERE,    /* there is no such file, so the index refuses it */
     PICTURE_FAILS,        /* its header is fine, and decoding it fails */
     PICTURE_VANISHES,     /* its file is there for the index and gone when rows are made */
+    PICTURE_CHANGES,      /* it has another size when rows are made */
     PICTURE_KILLS,        /* decoding it ends the worker */
     PICTURE_HANGS,        /* decoding it takes longer than prepd.sample_timeout */
+    PICTURE_TROUBLE,      /* none of a picture's own: it could not be read for sending it */
 } picture_fate;
 
 typedef enum text_fate {
@@ -37,6 +39,7 @@ typedef struct sim_picture {
     int32_t frames, fps; /* of a clip, which is a folder of frames; 0: a still picture */
     int64_t bytes, mtime_ns;
     picture_fate fate;
+    int64_t bad_from_ns; /* before, rows find it as the index did */
 } sim_picture;
 
 enum { MOST_SHOWN = 2, MOST_TURN_PARTS = MOST_SHOWN + 1, MOST_SOURCES = 3 };
@@ -85,9 +88,10 @@ typedef struct sim_data_rules {
     bool begins, videos;
     int32_t common_text; /* tokens that texts without a picture begin with alike */
     int32_t longest_text;
-    int bad_header, kills_header, not_there, fails, vanishes, kills, hangs; /* of pictures */
-    int clips;                                                              /* of pictures */
-    int not_adapted, refused, text_kills, plain, without_picture;           /* of samples */
+    int bad_header, kills_header, not_there, fails, vanishes, changes, kills, hangs; /* pictures */
+    int clips; /* of pictures */
+    int later; /* of the pictures that fail, vanish or change: while rows are being made */
+    int not_adapted, refused, text_kills, plain, without_picture; /* of samples */
 } sim_data_rules;
 
 /* Makes the data set. Ends the process if there is no memory. */
@@ -97,9 +101,12 @@ void sim_data_done(sim_data *data);
 /* The source and the piece of a file that a sample is in. */
 sample_place sim_data_place(const sim_data *data, int64_t number);
 
-/* Whether sample `number` can never be part of a row as it is: a picture of it cannot be decoded.
- * Such a sample belongs into quarantine, and no other does. */
-bool sim_data_is_bad(const sim_data *data, int64_t number);
+/* What a row that is made at this time finds of a picture. */
+picture_fate sim_data_fate_at(const sim_picture *picture, int64_t at_ns);
+/* Whether sample `number` cannot be part of a row that is made at this time: a picture of it cannot
+ * be decoded. Such a sample belongs into quarantine, and no other does. Whatever is bad stays bad.
+ */
+bool sim_data_is_bad(const sim_data *data, int64_t number, int64_t at_ns);
 /* The picture's record as an honest worker finds it. */
 index_image sim_data_picture_record(const sim_data *data, int64_t picture);
 

@@ -62,10 +62,12 @@ static bool can_happen(const simulation *sim, sim_fault fault, const sim_daemon 
     case FAULT_KILL_PRINTS:
         return daemon_may_lose_prints(daemon);
     case FAULT_BAD_TIMES: /* before any has worked, or for ever, it would be a reason to give up */
-        return daemon->any_worked && daemon->bad_until_ns <= 0;
+        return daemon->any_worked && daemon->bad_until_ns <= 0 &&
+               sim->rules.weight[FAULT_JUMP] == 0; /* its pauses would be over too soon */
     case FAULT_NO_PROCESS: /* again and again it would be a reason to give up */
         return !daemon->had_none;
     case FAULT_NO_SIGHT: /* an item that is alone in work must not be condemned for it */
+    case FAULT_NO_SHIP:
         return sim->options.prepd_solo_deaths >= 2 && !daemon->was_blind;
     default:
         return true;
@@ -104,7 +106,7 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         daemon_lose_prints(daemon);
         break;
     case FAULT_BAD_TIMES:
-        daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 25 * SECOND);
+        daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 10 * SECOND);
         daemon->bad_bent =
             sim_random_chance(&sim->faults, 1, 2) ? BENT_DIES_EARLY : BENT_CANNOT_BEGIN;
         break;
@@ -116,6 +118,9 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         break;
     case FAULT_NO_SIGHT:
         daemon->no_sight = daemon->was_blind = true;
+        break;
+    case FAULT_NO_SHIP:
+        daemon->no_ship = daemon->was_blind = true;
         break;
     default:
         daemon_rude_peer(daemon);

@@ -104,11 +104,12 @@ static void put_doc(uint8_t *to, const sim_row_doc *doc, row_lie lie)
 }
 
 /* Fills the block of a row. */
-static void put_block(const json_value *lease, row_lie lie, uint8_t *block)
+static void put_block(const json_value *lease, row_lie lie, int64_t began_ns, uint8_t *block)
 {
     const json_value *docs = json_find(lease, "docs");
     const size_t n_docs = json_count(docs);
-    const uint64_t words[2] = {lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
+    const uint64_t words[ROW_HEAD_WORDS] = {(uint64_t)began_ns,
+                                            lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
     uint64_t turns = 0;
     memcpy(block, words, sizeof words);
     block += sizeof words;
@@ -119,11 +120,11 @@ static void put_block(const json_value *lease, row_lie lie, uint8_t *block)
     }
 }
 
-wire_msg *sim_row_make(const json_value *lease, row_lie lie)
+wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns)
 {
     const size_t n_docs = json_count(json_find(lease, "docs")),
                  files = json_count(json_find(lease, "files")),
-                 size = (2 + ROW_WORDS * n_docs) * sizeof(uint64_t);
+                 size = (ROW_HEAD_WORDS + ROW_WORDS * n_docs) * sizeof(uint64_t);
     frame head = {.kind = KIND_ROW,
                   .row = (uint64_t)json_int(json_find(lease, "row"), 0),
                   .block_bytes = size,
@@ -133,9 +134,9 @@ wire_msg *sim_row_make(const json_value *lease, row_lie lie)
     if (wire_msg_new(&made) != ST_OK || wire_msg_add(made, header, sizeof header) != ST_OK ||
         wire_msg_add_space(made, size, &block) != ST_OK)
         abort();
-    put_block(lease, lie, block);
+    put_block(lease, lie, began_ns, block);
     head.image_bytes = (uint64_t)head.n_images * PART_BYTES;
-    head.digest = hash_bytes(block, size);
+    head.digest = hash_bytes(block + sizeof(uint64_t), size - sizeof(uint64_t));
     frame_encode(&head, header);
     if (wire_msg_set(made, 0, header, sizeof header) != ST_OK)
         abort();
@@ -147,14 +148,15 @@ bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out)
 {
     const span block = wire_msg_part(message, 1);
     const span tag = wire_msg_part(message, 2 + (size_t)head->n_images);
-    uint64_t words[2], word[ROW_WORDS];
+    uint64_t words[ROW_HEAD_WORDS], word[ROW_WORDS];
     if (block.size < sizeof words)
         return false;
     memcpy(words, block.data, sizeof words);
-    if (words[1] > MOST_DOCS || block.size != sizeof words + words[1] * sizeof word)
+    if (words[2] > MOST_DOCS || block.size != sizeof words + words[2] * sizeof word)
         return false;
-    out->lied = words[0] != 0;
-    out->n_docs = (int64_t)words[1];
+    out->began_ns = (int64_t)words[0];
+    out->lied = words[1] != 0;
+    out->n_docs = (int64_t)words[2];
     for (int64_t i = 0; i < out->n_docs; i++) {
         memcpy(word, block.data + sizeof words + (size_t)i * sizeof word, sizeof word);
         out->doc[i] = (sim_row_doc){(int64_t)word[0], word[1], word[2] != 0};

@@ -1,7 +1,8 @@
 /* sim_row.h: the block of a simulated row, which stands where tokens and pixels would: 64-bit words
  *
- *   lied, n_docs, then for each document: sample, content (row_content.h), bad
+ *   began, lied, n_docs, then for each document: sample, content (row_content.h), bad
  *
+ * `began` is when its worker read its files, at the earliest; the digest is without it.
  * `lied` says that the worker changed the contents on purpose, so that the consumer can tell lies
  * that nothing can find from rows that are wrong. What else a row has is in its tag, which the
  * dispatcher adds (proto/tag.h). */
@@ -12,7 +13,7 @@
 #include "proto/wire.h"
 #include "tests/sim/prepd/sim_data.h"
 
-enum { ROW_WORDS = 3, MOST_DOCS = 256 };
+enum { ROW_WORDS = 3, ROW_HEAD_WORDS = 3, MOST_DOCS = 256 };
 
 typedef struct sim_row_doc {
     int64_t sample;
@@ -21,6 +22,7 @@ typedef struct sim_row_doc {
 } sim_row_doc;
 
 typedef struct sim_row {
+    int64_t began_ns;
     bool lied;
     int64_t n_docs;
     sim_row_doc doc[MOST_DOCS];
@@ -33,7 +35,7 @@ typedef enum row_lie { ROW_TRUE, ROW_LIES_CONTENT, ROW_LIES_IDS } row_lie;
 /* Makes what all rows share, which stays for the life of the process. */
 void sim_row_init(void);
 /* Makes the message of a row from its lease, as a worker sends it. */
-wire_msg *sim_row_make(const json_value *lease, row_lie lie);
+wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns);
 /* Reads it again, as it reaches a consumer. False for a message that no worker has made. */
 bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out);
 void sim_row_done(sim_row *row);

@@ -74,7 +74,7 @@ static void check_list(simulation *sim, const sim_data *data, const sim_stream_j
                        const quarantine *list)
 {
     for (int64_t i = 0; i < list->n_entries; i++)
-        if (!sim_data_is_bad(data, list->entry[i].sample) &&
+        if (!sim_data_is_bad(data, list->entry[i].sample, sim->now_ns) &&
             !(job && job_made_up(job, list->entry[i].sample, list->entry[i].cause)))
             sim_break(sim, INV_HEALTHY, "the good sample %lld is quarantined: %s",
                       (long long)list->entry[i].sample, list->entry[i].cause);

@@ -23,6 +23,8 @@ void stats_print(const sim_stats *of, double cpu_s, long most_mib, FILE *to)
             (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
             (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied,
             (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
+    fprintf(to, "files sent %llu, not there or unreadable %llu\n",
+            (unsigned long long)of->files_sent, (unsigned long long)of->files_not_sent);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);

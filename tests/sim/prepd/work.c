@@ -18,6 +18,7 @@ void work_forget(sim_job *job)
 {
     heard_drop(&job->text);
     job->said = NULL;
+    wire_msg_free(&job->files);
 }
 
 /* Reads which items a lease has. */
@@ -35,7 +36,7 @@ static void read_items(sim_job *job)
     }
 }
 
-void work_begin(simulation *sim, int number, const frame *head, heard *text)
+void work_begin(simulation *sim, int number, const frame *head, heard *text, wire_msg *message)
 {
     sim_worker *worker = sim->worker[number];
     const char *kind = json_text(json_find(text->said, "kind"), "");
@@ -47,43 +48,14 @@ void work_begin(simulation *sim, int number, const frame *head, heard *text)
                             .each = json_bool(json_find(text->said, "each"), false),
                             .text = text,
                             .said = text->said};
+    if (wire_msg_new(&worker->job.files) != ST_OK ||
+        wire_msg_move(worker->job.files, message) != ST_OK)
+        abort();
+    worker->job.began_ns = work_files_read_ns(worker->job.files, sim->now_ns);
     read_items(&worker->job);
     if (worker->job.n_items > MOST_ITEMS)
         sim_break(sim, INV_MEMORY, "a lease has %lld items", (long long)worker->job.n_items);
     work_go_on(sim, number);
-}
-
-/* The number of a picture in the data set, from the name of its file. */
-static int64_t picture_of(const json_value *file)
-{
-    return strtoll(json_text(json_find(file, "path"), "0"), NULL, 10);
-}
-
-bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t picture)
-{
-    return worker->bent == BENT_POOR_COPY &&
-           sim_random_mix(sim->seed ^ (uint64_t)(picture + 1) << 16 ^ (uint64_t)worker->host) % 6 ==
-               0;
-}
-
-picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
-                      int64_t *out_picture)
-{
-    const json_value *files = json_find(worker->job.said, "files"),
-                     *images = json_find(doc, "images");
-    const sim_data *data = job_data(sim, &worker->job);
-    if (json_bool(json_find(doc, "bad"), false) || json_find(doc, "before"))
-        return PICTURE_FINE; /* it decodes nothing */
-    for (size_t i = 0; i < json_count(images); i++) {
-        const int64_t picture =
-            picture_of(json_item(files, (size_t)json_int(json_item(images, i), -1)));
-        const picture_fate fate =
-            lacks_picture(sim, worker, picture) ? PICTURE_VANISHES : data->picture[picture].fate;
-        *out_picture = picture;
-        if (fate >= PICTURE_FAILS)
-            return fate;
-    }
-    return PICTURE_FINE;
 }
 
 /* Whether encoding a sample of a texts lease, or the one that it is compared with, ends the worker.
@@ -107,20 +79,20 @@ static int64_t meet_item(simulation *sim, sim_worker *worker)
         json_find(job->said, job->kind == LEASE_ROW ? "docs" : "samples"), (size_t)job->at);
     int64_t picture;
     const picture_fate fate = job->kind == LEASE_ROW      ? doc_fate(sim, worker, object, &picture)
-                              : job->kind == LEASE_IMAGES ? data->picture[job->item[job->at]].fate
+                              : job->kind == LEASE_IMAGES ? header_fate(sim, worker, job->at)
                                                           : PICTURE_FINE;
     const int64_t usual = job->kind == LEASE_ROW ? sim->rules.row_ns : 200 * US;
     const int64_t takes =
         sim_random_tail(&sim->delays, 1, usual) * (worker->bent == BENT_SLOW ? 20 : 1);
-    const bool kills = fate == PICTURE_KILLS ||
-                       (job->kind == LEASE_IMAGES && fate == PICTURE_KILLS_HEADER) ||
+    const bool kills = fate == PICTURE_KILLS || fate == PICTURE_KILLS_HEADER ||
                        (job->kind == LEASE_TEXTS && text_kills(data, object));
-    if (kills && job->kind == LEASE_IMAGES && fate != PICTURE_KILLS_HEADER)
-        return takes; /* its header is fine */
     if (kills) {
         job->doom = "signal 11";
         job->doom_how = PROC_END_CRASH;
-    } else if (fate == PICTURE_HANGS && job->kind == LEASE_ROW) {
+    } else if (fate == PICTURE_TROUBLE) {
+        job->doom = "cannot be read";
+        job->doom_how = PROC_END_LEFT;
+    } else if (fate == PICTURE_HANGS) {
         job->doom = "signal 14";
         job->doom_how = PROC_END_TIME;
         return (int64_t)(sim->options.prepd_sample_timeout * 1e9);
@@ -163,6 +135,12 @@ void work_go_on(simulation *sim, int number)
     sim_job *job = &worker->job;
     if (job->frozen)
         return;
+    if (job->doom && job->doom_how == PROC_END_LEFT) {
+        link_say(sim, worker->link, KIND_ERROR, 0,
+                 "{\"code\":\"ST_IO\",\"message\":\"a file that was sent cannot be read\"}");
+        worker_end(sim, number, PROC_END_LEFT, status_exit_code(ST_IO), job->doom);
+        return;
+    }
     if (job->doom) {
         worker_end(sim, number, job->doom_how, -1, job->doom);
         return;

@@ -7,12 +7,24 @@
 
 /* The data set that a lease is about. */
 const sim_data *job_data(const simulation *sim, const sim_job *job);
+
+/* --- work_files.c --- */
 /* Whether the worker's machine lacks a picture that the daemon has. */
 bool lacks_picture(const simulation *sim, const sim_worker *worker, int64_t picture);
+/* What reading the header of picture `nth` of an index lease does to the worker: nothing, or
+ * NOT_THERE, KILLS_HEADER, TROUBLE. */
+picture_fate header_fate(simulation *sim, const sim_worker *worker, int64_t nth);
 /* What decoding the pictures of a document does to its worker: the first that is not fine, which is
  * *out_picture. */
-picture_fate doc_fate(const simulation *sim, const sim_worker *worker, const json_value *doc,
+picture_fate doc_fate(simulation *sim, const sim_worker *worker, const json_value *doc,
                       int64_t *out_picture);
+/* When the files of a lease are read, at the earliest: when the daemon did, if they came with it.
+ */
+int64_t work_files_read_ns(const wire_msg *files, int64_t now_ns);
+/* Whether the file of a picture is not there, or is another than the index says. */
+bool is_missing(picture_fate fate);
+
+/* --- work.c --- */
 void work_forget(sim_job *job); /* what its lease says; nothing is looked up in it any more */
 /* --- work_lies.c: what one says that lies; others say what is true --- */
 /* A number of a record: of an item of the index. */

@@ -21,16 +21,16 @@ static void put_missing(const sim_data *data, int64_t picture, json_writer *writ
 static void tell_miss(const simulation *sim, const sim_worker *worker, int64_t picture)
 {
     const picture_fate fate = job_data(sim, &worker->job)->picture[picture].fate;
-    if (fate != PICTURE_VANISHES && fate != PICTURE_NOT_THERE)
+    if (!worker->ship && !is_missing(fate) && fate != PICTURE_NOT_THERE)
         sim->worker[worker_find(sim, worker->pid)]->misses_told++;
 }
 
-static void put_picture(simulation *sim, const sim_worker *worker, int64_t number,
-                        json_writer *writer)
+static void put_picture(simulation *sim, const sim_worker *worker, int64_t nth, json_writer *writer)
 {
     const sim_data *data = job_data(sim, &worker->job);
+    const int64_t number = worker->job.item[nth];
     const index_image record = sim_data_picture_record(data, number);
-    if (lacks_picture(sim, worker, number) || data->picture[number].fate == PICTURE_NOT_THERE) {
+    if (header_fate(sim, worker, nth) == PICTURE_NOT_THERE) {
         json_put_key_int(writer, "bytes", 0);
         json_put_key_int(writer, "mtime", 0);
         json_put_key_cstr(writer, "cause", "no such file");
@@ -41,7 +41,8 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t numbe
     }
     json_put_key_int(writer, "bytes", record.file_bytes);
     /* Another machine's copy has a time of its own. */
-    json_put_key_int(writer, "mtime", record.mtime_ns + (worker->local ? 0 : worker->host));
+    json_put_key_int(writer, "mtime",
+                     record.mtime_ns + (worker->local || worker->ship ? 0 : worker->host));
     if (record.cause) {
         json_put_key_cstr(writer, "cause", record.cause);
         return;
@@ -114,7 +115,7 @@ static void answer_records_of(simulation *sim, const sim_worker *worker)
     for (int64_t i = 0; i < job->n_items; i++) {
         json_begin_object(&writer);
         if (job->kind == LEASE_IMAGES)
-            put_picture(sim, worker, job->item[i], &writer);
+            put_picture(sim, worker, i, &writer);
         else
             put_text(sim, worker, json_item(json_find(job->said, "samples"), (size_t)i), &writer);
         json_end_object(&writer);
@@ -140,14 +141,14 @@ bool work_answer_failures(simulation *sim, const sim_worker *worker)
     for (int64_t i = 0; i < job->n_items; i++) {
         int64_t picture = 0;
         const picture_fate fate = doc_fate(sim, worker, json_item(docs, (size_t)i), &picture);
-        if (fate != PICTURE_FAILS && fate != PICTURE_VANISHES && i != made_up)
+        if (fate != PICTURE_FAILS && !is_missing(fate) && i != made_up)
             continue;
         json_begin_object(&writer);
         json_put_key_int(&writer, "id", job->item[i]);
         json_put_key_cstr(&writer, "cause", "cannot be decoded");
-        if (fate == PICTURE_VANISHES)
+        if (is_missing(fate))
             put_missing(job_data(sim, job), picture, &writer);
-        if (fate == PICTURE_VANISHES)
+        if (is_missing(fate))
             tell_miss(sim, worker, picture);
         json_end_object(&writer);
         count++;

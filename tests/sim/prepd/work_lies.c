@@ -51,7 +51,7 @@ int64_t lie_failure(simulation *sim, const sim_worker *worker)
         return -1;
     const int64_t place = (int64_t)sim_random_below(&sim->lies, (uint64_t)job->n_items),
                   id = lease_sample(job->item[place]);
-    if (sim_data_is_bad(data, id) || !is_first_lie(sim, data, id))
+    if (sim_data_is_bad(data, id, sim->now_ns) || !is_first_lie(sim, data, id))
         return -1;
     sim->stats->failures_made_up++;
     return place;
@@ -75,7 +75,7 @@ bool lie_success(simulation *sim, const sim_worker *worker)
     if (worker->bent != BENT_LIES_FAILED || !tries_alone(sim, worker) || job->n_items == 0)
         return false;
     const int64_t id = lease_sample(job->item[0]);
-    if (!sim_data_is_bad(data, id) || !is_first_lie(sim, data, id))
+    if (!sim_data_is_bad(data, id, sim->now_ns) || !is_first_lie(sim, data, id))
         return false;
     sim->stats->failures_hidden++;
     return true;

@@ -32,5 +32,5 @@ void work_answer_row(simulation *sim, const sim_worker *worker)
     const row_lie lie = lie_row(sim, worker);
     tell_stages(sim, worker);
     if (!work_answer_failures(sim, worker))
-        link_send_up(sim, worker->link, sim_row_make(job->said, lie));
+        link_send_up(sim, worker->link, sim_row_make(job->said, lie, job->began_ns));
 }

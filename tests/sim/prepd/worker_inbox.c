@@ -20,7 +20,7 @@ static void handle(simulation *sim, int number, wire_msg *message)
         sim_break(sim, INV_PROVED, "worker %d has a lease before it has loaded its terms", number);
     } else if (head.kind == KIND_LEASE) {
         worker->state = WORKER_BUSY;
-        work_begin(sim, number, &head, text);
+        work_begin(sim, number, &head, text, message);
         return; /* the lease has taken it */
     } else if (head.kind == KIND_TERMS) {
         worker_take_terms(sim, number, text);
@@ -64,7 +64,8 @@ void worker_message(simulation *sim, int number, wire_msg *message)
         return;
     worker->n_terms += head.kind == KIND_TERMS;
     if (worker->n_terms >
-        20 + 3 * (daemon_now(&sim->daemon[worker->daemon]) - worker->begun_ns) / SECOND)
+        20 + sim->daemon[worker->daemon].reloads +
+            3 * (daemon_now(&sim->daemon[worker->daemon]) - worker->begun_ns) / SECOND)
         sim_break(sim, INV_MEMORY, "worker %d is sent its terms again and again", number);
     if (worker->n_inbox > 1 && head.kind == KIND_TERMS)
         return; /* a remote worker is sent its TERMS every second, and those that wait are enough */

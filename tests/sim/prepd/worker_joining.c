@@ -45,7 +45,8 @@ void worker_send_join(simulation *sim, sim_worker *worker)
                  prints, worker->host, (int)worker->pid);
     if (worker->supervisor >= 0)
         length += snprintf(json + length, sizeof json - (size_t)length,
-                           ",\"supervisor\":\"s%d\",\"ship\":false%s", worker->supervisor, before);
+                           ",\"supervisor\":\"s%d\",\"ship\":%s%s", worker->supervisor,
+                           worker->ship ? "true" : "false", before);
     snprintf(json + length, sizeof json - (size_t)length, "}");
     link_say(sim, worker->link, KIND_JOIN, 0, json);
 }

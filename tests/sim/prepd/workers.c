@@ -32,6 +32,7 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
                          .local = supervisor < 0,
                          .daemon = daemon,
                          .supervisor = supervisor,
+                         .ship = supervisor >= 0 && sim->rules.ships[supervisor],
                          .place = place,
                          .pid = ++sim->next_pid,
                          .host = supervisor < 0 ? 0 : sim->supervisor[supervisor].host,
