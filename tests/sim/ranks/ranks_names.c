@@ -101,7 +101,7 @@ bool names_cause(const world *all, int rank)
         return all_others_are(all);
     if (strstr(at->words, "rank 0 at ") ||
         strstr(at->words, "cannot be reached at")) /* by the way from here */
-        return is_cause(all, 0, !at->joined) || is_cause(all, rank, !at->joined);
+        return is_cause(all, 0, !at->joined) || all->guilty[rank];
     return tells_two(at->words) && is_cause(all, next_named(after, &after), !at->joined);
 }
 

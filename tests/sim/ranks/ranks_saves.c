@@ -101,6 +101,15 @@ static status no_such_name(save_answer *out)
     return FAIL(ST_IO, "rename: no such folder");
 }
 
+/* Whether the disk fails now. */
+static bool disk_fails(world *all)
+{
+    if (!sim_random_chance(&all->chances, 1, 300))
+        return false;
+    errno = sim_random_chance(&all->chances, 1, 2) ? ENOSPC : EIO;
+    return true;
+}
+
 static status do_commit(world *all, int step, commit_step what, save_answer *out)
 {
     sim_disk *const disk = &all->disk;
@@ -109,6 +118,8 @@ static status do_commit(world *all, int step, commit_step what, save_answer *out
     switch (what) {
     case COMMIT_CLEAR_TRASH:
     case COMMIT_DROP_OLD:
+        if (disk_fails(all))
+            return FAIL(ST_IO, "a folder cannot be deleted");
         drop_folder(all, trash);
         return ST_OK;
     case COMMIT_EXCHANGE:
@@ -129,7 +140,7 @@ static status do_commit(world *all, int step, commit_step what, save_answer *out
         rename_folder(all, trash, named);
         return ST_OK;
     default:
-        return ST_OK;
+        return disk_fails(all) ? FAIL(ST_IO, "the folder cannot be synced") : ST_OK;
     }
 }
 
@@ -198,6 +209,8 @@ static status do_mark(world *all, int rank, save_folder *folder, const save_acti
         return FAIL(ST_IO, "the folder is gone");
     switch (action->kind) {
     case SAVE_DIGEST:
+        if (disk_fails(all))
+            return FAIL(ST_IO, "rank %d's file cannot be read", rank);
         snprintf(save->text, sizeof save->text, "%016" PRIx64, folder->digest[rank]);
         return ST_OK;
     case SAVE_REMOVE_OWN:
@@ -216,6 +229,8 @@ static status do_mark(world *all, int rank, save_folder *folder, const save_acti
         save->known[action->writer] = strtoull(save->text, NULL, 16);
         return ST_OK;
     default:
+        if (disk_fails(all))
+            return FAIL(ST_IO, "the mark of rank %d cannot be deleted", action->writer);
         folder->mark[action->writer] = MARK_NONE;
         return ST_OK;
     }
@@ -232,6 +247,8 @@ static status do_action(world *all, int rank, const save_action *action, save_an
     case SAVE_SEAL:
         if (!folder)
             return FAIL(ST_IO, "the folder is gone");
+        if (disk_fails(all))
+            return FAIL(ST_IO, "the manifest cannot be written");
         folder->sealed = true;
         for (int i = 0; i < all->size; i++)
             folder->seal[i] = i == rank ? folder->digest[i] : save->known[i];
@@ -278,6 +295,9 @@ static void begin_action(world *all, int rank)
     int64_t takes = sim_random_tail(&all->works, 100000, MS);
     if (save->action.kind == SAVE_FILL) {
         takes = sim_random_tail(&all->works, MS, 200 * MS);
+        if (all->size <= 8 &&
+            sim_random_chance(&all->chances, 1, 4000)) /* longer than rank 0 waits, or about so */
+            all->slow_disk_ns += takes = sim_random_between(&all->works, SECOND, 4000 * SECOND);
         if (folder)
             folder->part[rank] = folder->torn[rank] = true;
     } else if (save->action.kind == SAVE_NAP) {

@@ -53,7 +53,8 @@ int64_t verdict_deadline(const world *all)
     /* Until the work would have ended, a fault may still lie ahead of its rank. */
     if (!all->fatal)
         last += work_ns(all);
-    return (last > start ? last : start) + joining + loss + call + SAVE_NS + MARKS_NS;
+    return (last > start ? last : start) + joining + loss + call + SAVE_NS + MARKS_NS +
+           all->slow_disk_ns;
 }
 
 /* ---- faults ---- */

@@ -184,6 +184,7 @@ typedef struct call_state {
 typedef struct world {
     int size, steps, save_every; /* 0: no checkpoints */
     sim_disk disk;
+    int64_t slow_disk_ns; /* how long all writes took that took very long */
     double silence_s, timeout_s;
     int64_t silence_ns, call_ns, compute_ns; /* call_ns: how long a call may take */
     int64_t latency_ns;
