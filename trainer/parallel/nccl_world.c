@@ -114,15 +114,18 @@ static void close_groups(nccl_group *group)
     if (!group)
         return;
     close_groups(group->next);
-    if (!group->comm || nccl_enter(group->world, "closing a communicator") != ST_OK)
+    const ncclComm_t closing = group->comm;
+    if (!closing || nccl_enter(group->world, "closing a communicator") != ST_OK)
         return;
-    if (nccl_leave(group, nccl_api()->CommFinalize(group->comm)) != ST_OK) {
-        log_warn("%s", status_text()); /* all that are still listed are aborted */
+    const ncclResult_t result = nccl_api()->CommFinalize(closing);
+    if (result == ncclSuccess) /* in this turn, since in its own the watcher asks all listed ones */
+        set_comm(group, NULL);
+    if (nccl_leave(group, result) == ST_OK) {
+        nccl_api()->CommDestroy(closing);
         return;
     }
-    const ncclComm_t closed = group->comm;
-    set_comm(group, NULL);
-    nccl_api()->CommDestroy(closed);
+    log_warn("%s", status_text());
+    set_comm(group, closing); /* all that are listed are aborted */
 }
 
 static void free_groups(nccl_world *world)
