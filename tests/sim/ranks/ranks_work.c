@@ -35,6 +35,7 @@ static void enter_call(world *all, int rank)
     at->call = call_deadline_begin(all->now_ns, all->call_ns);
     call->came[rank] = true;
     call->n_came++;
+    call->last = rank;
     sim_log_note(&all->log, all->now_ns, 111, rank, (uint64_t)(at->step * CALLS + at->part));
     wish(all, rank, look_ns(all));
     work_look(all);
@@ -143,7 +144,8 @@ static void end_computing(world *all, int rank)
     }
 }
 
-/* The message of a call that is too late: who has not come, or cannot be heard. */
+/* The message of a call that is too late: who has not come, cannot be heard, or came so late that
+ * its bytes are still under way. */
 static void fail_late(world *all, int rank)
 {
     char words[256];
@@ -151,7 +153,8 @@ static void fail_late(world *all, int rank)
     int used = snprintf(words, sizeof words, "no answer within %.1f s from ranks",
                         (double)all->call_ns * 1e-9);
     for (int i = 0; i < all->size && used < (int)sizeof words - 16; i++)
-        if (!call->came[i] || (i != rank && (all->rank[i].cut || all->rank[i].lost_power)))
+        if (!call->came[i] || (call->complete && i == call->last) ||
+            (i != rank && (all->rank[i].cut || all->rank[i].lost_power)))
             used += snprintf(words + used, sizeof words - (size_t)used, " %d", i);
     fail_work(all, rank, words);
 }

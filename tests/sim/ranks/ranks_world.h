@@ -176,7 +176,7 @@ typedef struct fault {
 
 typedef struct call_state {
     bool came[RANKS_MOST];
-    int n_came;
+    int n_came, last; /* how many have come; which of them last */
     bool complete;
     int64_t complete_ns;
 } call_state;
