@@ -422,6 +422,28 @@ static void test_audit__a_local_worker_to_come_is_waited_for(void **state)
     tear_down(&all);
 }
 
+/* The local worker that said so leaves, or has ended. The one that comes in its place is asked. */
+static void test_audit__who_replaces_the_only_one_is_waited_for(void **state)
+{
+    (void)state;
+    for (int ended = 0; ended < 2; ended++) {
+        scene all;
+        set_up(&all, 1);
+        worker_seat *said = seat_of_number(&all.state, 1);
+        said->local = true;
+        said->ended = ended;
+        all.state.local.child[0] = (local_child){.pid = said->pid, .leaving = !ended};
+        all.state.local.n_places = 1;
+        all.state.local.target = 1;
+        assert_ok(failure_told(all.work, 7, "no picture", said));
+        lease_book_return(&all.state.book, all.work);
+        failures_settle(&all.state, all.work);
+        assert_non_null(all.work->failures);
+        assert_null(quarantine_find(&all.state.train.bad, 7));
+        tear_down(&all);
+    }
+}
+
 /* A worker that said so of one sample went before its answer was done with. The sample is tried
  * alone all the same before the whole row is made again. */
 static void test_audit__what_was_said_by_one_that_went_is_tried(void **state)
@@ -616,6 +638,7 @@ int main(void)
         cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
         cmocka_unit_test(test_audit__what_was_said_by_one_that_went_is_tried),
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
+        cmocka_unit_test(test_audit__who_replaces_the_only_one_is_waited_for),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
         cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
         cmocka_unit_test(test_audit__none_goes_on_where_workers_may_differ),
