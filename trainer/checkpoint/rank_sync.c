@@ -176,7 +176,8 @@ bool together_told(const together *ranks, int64_t save, int writer, save_mark *o
     char note[RANK_LINK_NOTE_MAX], wanted[64];
     const int length = snprintf(wanted, sizeof wanted, "%" PRId64 " %d ", save, writer);
     for (int rank = 1; ranks->link && rank < ranks->mesh->layout.world; rank++) {
-        if (!rank_link_told(ranks->link, rank, note) || strncmp(note, wanted, (size_t)length) != 0)
+        if (!rank_link_told(ranks->link, rank, note) ||
+            strncmp(note, wanted, (size_t)length) != 0 || strlen(note) < (size_t)length + 2)
             continue;
         *out_mark = note[length] == '0' + (int)MARK_FULL ? MARK_FULL : MARK_FAILED;
         snprintf(out, size, "%s", note + length + 2);

@@ -274,8 +274,9 @@ void link_core_tell(link_core *core, link_now now, const char *text)
 {
     begin_event(core, now);
     if (core->rank != 0 && core->phase == LINK_RUNNING && core->peer[0].conn >= 0) {
-        const size_t size = strlen(text);
-        link_send(core, core->peer[0].conn, CONTROL_NOTE, link_keep(core, text),
+        const char *kept = link_keep(core, text);
+        const size_t size = strlen(kept);
+        link_send(core, core->peer[0].conn, CONTROL_NOTE, kept,
                   size < CONTROL_TEXT_MAX ? size : CONTROL_TEXT_MAX);
     }
     end_event(core);
