@@ -35,6 +35,7 @@ struct client {
     bool heard;           /* a daemon was there, on an earlier connection */
     row_order order;      /* that its rows must come in */
     bool tags;            /* its rows have tags */
+    int64_t listed;       /* bad samples in the list of HELLO */
     char *cursor;         /* [cursor_bytes] of the last row that was taken; NULL at first */
     size_t cursor_bytes;
     int64_t wait_ns; /* when waiting for WELCOME began */
@@ -128,10 +129,12 @@ static void put_json_or_null(json_writer *writer, const char *key, const char *j
 }
 
 /* Writes where the stream is to go on, and under which list. The list and that of the cursor become
- * one, and the cursor is sent without its own: otherwise a long list would be in HELLO twice. */
-static status put_place(json_writer *writer, const client_options *options)
+ * one, and the cursor is sent without its own: otherwise a long list would be in HELLO twice.
+ * *out_listed is its length. */
+static status put_place(json_writer *writer, const client_options *options, int64_t *out_listed)
 {
     decisions list = {0};
+    *out_listed = 0;
     char *cursor = NULL, *text = NULL;
     const char *given = options->cursor ? options->cursor : "";
     if (!options->quarantine || !options->quarantine[0]) {
@@ -148,6 +151,7 @@ static status put_place(json_writer *writer, const client_options *options)
     if (st == ST_OK) {
         put_json_or_null(writer, "cursor", cursor);
         put_json_or_null(writer, "quarantine", text);
+        *out_listed = list.n_entries;
     }
     decisions_done(&list);
     free(cursor);
@@ -168,7 +172,7 @@ static status send_hello(client *consumer)
     json_put_key_cstr(&writer, "program", program);
     json_put_key_cstr(&writer, "stream", options->stream);
     put_json_or_null(&writer, "options", options->stream_options);
-    status st = put_place(&writer, options);
+    status st = put_place(&writer, options, &consumer->listed);
     json_put_key_int(&writer, "start_row", options->start_row);
     json_put_key_int(&writer, "rank", options->rank);
     json_put_key_int(&writer, "ranks", options->ranks);
@@ -281,6 +285,19 @@ static status refused_hello(const client *consumer)
                : st;
 }
 
+/* Refuses a daemon that has not taken the list of HELLO: one from before there was such a list,
+ * which also gets a cursor without its own. Recordings have their own lists. */
+static status check_listed(const client *consumer, const json_value *welcome)
+{
+    if (json_find(welcome, "recording") ||
+        json_int(json_find(welcome, "quarantined"), 0) >= consumer->listed)
+        return ST_OK;
+    return FAIL_IN(ST_MISMATCH, consumer->name,
+                   "the daemon has not taken the list of %lld bad samples that the run goes on "
+                   "with, since it is older: run both programs of the same release",
+                   (long long)consumer->listed);
+}
+
 static status take_welcome(client *consumer)
 {
     frame head;
@@ -294,6 +311,8 @@ static status take_welcome(client *consumer)
                        frame_kind_name(head.kind));
     TRY(wire_read_json(consumer->scratch, consumer->name, &head, &value));
     status st = begin_order(consumer, value);
+    if (st == ST_OK)
+        st = check_listed(consumer, value);
     consumer->tags = json_int(json_find(value, "version"), 0) >= SESSION_TAGS;
     if (st == ST_OK)
         st = keep_welcome(consumer, value, wire_msg_part(consumer->scratch, 1));

@@ -429,6 +429,8 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             kind = header(parts[0])[0]
             if kind == WELCOME:
                 welcome = json.loads(bytes(parts[1]))
+                check("recording" in welcome or (welcome.get("quarantined") or 0) >= len(place.get("quarantine", [])),
+                      "this daemon is older than the quarantine list of HELLO, which it has not taken")
                 order, tagged = Order(welcome, cursor, start_row, rank, ranks), welcome.get("version", 0) >= SESSION_VERSION
             elif kind == ROW:
                 check(order, "a row came before WELCOME")

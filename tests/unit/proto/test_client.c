@@ -14,12 +14,13 @@
 #include "tests/unit/proto/seeded_rows.h"
 
 enum { ROWS = 5, WAIT_MS = 20000, QUIET_MS = 2000 };
-static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5}";
+static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5,\"quarantined\":2}";
 
 typedef enum behaviour {
     SERVE,
     REFUSE,
-    OLDER, /* refuse HELLO's version as a daemon of version 1 does */
+    OLDER,    /* refuse HELLO's version as a daemon of version 1 does */
+    NO_LISTS, /* from before HELLO had a list of bad samples */
     OTHER_VERSION,
     DIE_AFTER_TWO,
     OUT_OF_ORDER, /* send row 1 after row 2 */
@@ -143,6 +144,10 @@ static void *serve(void *user)
         assert_ok(wire_send_error(
             side->socket, &side->peer, 0,
             FAIL(ST_PROTOCOL, "consumer of protocol version 3, this daemon has 1")));
+        goto done;
+    }
+    if (side->how == NO_LISTS) {
+        assert_ok(wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, "{\"rows\":5}", 10));
         goto done;
     }
     if (side->how == OTHER_VERSION) {
@@ -283,6 +288,8 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
     client_options options = options_for(&side);
     if (how == SILENT)
         options.timeout_ms = QUIET_MS;
+    if (how == NO_LISTS)
+        options.quarantine = "[{\"id\":4,\"cause\":\"a\"}]";
     status st = client_open(&options, &consumer);
     while (st == ST_OK)
         st = client_next(consumer, &memory, &packed, NULL, NULL);
@@ -298,6 +305,7 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
 static void test_client__refusals(void **state)
 {
     (void)state;
+    assert_session_fails(NO_LISTS, ST_MISMATCH, "the list of 1 bad samples", "same release");
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
     assert_session_fails(OLDER, ST_PROTOCOL, "this daemon has 1",
                          "needs a daemon with protocol version 3");
