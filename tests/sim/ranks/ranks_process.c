@@ -7,8 +7,8 @@
 
 enum { OPTIONAL_MOST = 1 << 16, PPM = 1000000 };
 
-static const char *const message_name[] = {"?",    "HELLO", "WELCOME", "REFUSE", "BEAT",
-                                           "LOST", "BYE",   "WAITS",   "SHAPE",  "SILENT"};
+static const char *const message_name[] = {"?",   "HELLO", "WELCOME", "REFUSE", "BEAT", "LOST",
+                                           "BYE", "WAITS", "SHAPE",   "SILENT", "NOTE"};
 
 bool process_runs(const world *all, int rank)
 {
