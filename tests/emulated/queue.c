@@ -178,7 +178,7 @@ void queue_graph_free(graph *recorded)
     for (int branch = 0; branch < recorded->count; branch++) {
         const lane *on = &recorded->branch[branch];
         for (int64_t i = 0; i < on->count; i++)
-            if (on->at[i].kind == NODE_OUTSIDE)
+            if (on->at[i].kind == NODE_OUTSIDE && on->at[i].drop)
                 on->at[i].drop(on->at[i].work);
         free(on->at);
     }

@@ -40,7 +40,7 @@ typedef struct node {
     const void *src;
     size_t bytes;
     bool (*poll)(void *work, bool first);
-    void (*drop)(void *work); /* called when the graph that holds the node is freed */
+    void (*drop)(void *work); /* called when the graph that holds the node is freed; may be NULL */
     void *work;
     bool begun; /* it was polled before */
     event *event;
