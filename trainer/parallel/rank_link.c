@@ -20,7 +20,6 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "common/base/words.h"
-#include "trainer/parallel/core/call_deadline.h"
 #include "trainer/parallel/rank_link_notes.h"
 #include "trainer/parallel/rank_link_sockets.h"
 
@@ -132,8 +131,10 @@ static bool has_begun(rank_link *link)
 
 static link_now see_now(rank_link *link)
 {
-    return (link_now){
-        .ns = clock_ns(), .waits = rank_link_is_waiting(link), .began = has_begun(link)};
+    return (link_now){.ns = clock_ns(),
+                      .waits = rank_link_is_waiting(link),
+                      .began = has_begun(link),
+                      .call_ns = atomic_load(&link->agree_ns)};
 }
 
 /* ---- what the core answers ---- */
@@ -349,39 +350,18 @@ static void wake_thread(rank_link *link)
         log_warn("rank link: its thread cannot be woken: eventfd: %s", strerror(errno));
 }
 
-/* Waits for the answer a moment longer. Called with the lock. */
-static void wait_moment(rank_link *link)
-{
-    enum { MOMENT_NS = 20 * 1000 * 1000 };
-    const int64_t until = clock_ns() + MOMENT_NS;
-    pthread_cond_timedwait(&link->agreed, &link->lock,
-                           &(struct timespec){until / 1000000000, until % 1000000000});
-}
-
 status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS])
 {
-    const int64_t timeout_ns = atomic_load(&link->agree_ns);
-    call_deadline limit = call_deadline_begin(clock_ns(), timeout_ns);
-    bool is_late = false;
     pthread_mutex_lock(&link->lock);
     memcpy(link->need, inout_need, sizeof link->need);
     link->asks = true;
     wake_thread(link);
-    while (link->asks && !is_late && !atomic_load(&link->over)) {
-        wait_moment(link);
-        is_late = call_deadline_passed(&limit, clock_ns(), rank_link_others_wait(link));
-    }
+    while (link->asks && !atomic_load(&link->over)) /* one of them comes, by the link's deadlines */
+        pthread_cond_wait(&link->agreed, &link->lock);
     const bool agreed = !link->asks;
     memcpy(inout_need, link->need, sizeof link->need);
     pthread_mutex_unlock(&link->lock);
-    if (agreed)
-        return ST_OK;
-    TRY(rank_link_check(link));
-    return FAIL(
-        ST_TIMEOUT,
-        "the ranks have not agreed on the shape of a micro-batch within %.1f s: a rank does "
-        "not answer",
-        (double)timeout_ns * 1e-9);
+    return agreed ? ST_OK : rank_link_check(link);
 }
 
 void rank_link_tell(rank_link *link, const char *note)
@@ -470,16 +450,6 @@ static void rank_link_free(rank_link **link)
     *link = NULL;
 }
 
-static void init_locks(rank_link *link)
-{
-    pthread_condattr_t by;
-    pthread_mutex_init(&link->lock, NULL);
-    pthread_condattr_init(&by);
-    pthread_condattr_setclock(&by, CLOCK_MONOTONIC);
-    pthread_cond_init(&link->agreed, &by);
-    pthread_condattr_destroy(&by);
-}
-
 status rank_link_open(const rank_link_options *options, void *id, rank_link **out)
 {
     rank_link *link = calloc(1, sizeof *link);
@@ -488,7 +458,8 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
     link->ledger = options->ledger;
     link->sockets.listener = link->sockets.wake = -1;
     rank_link_set_timeout(link, options->timeout_s);
-    init_locks(link);
+    pthread_mutex_init(&link->lock, NULL);
+    pthread_cond_init(&link->agreed, NULL);
     status st = rank_link_notes_init(&link->notes, options->size);
     if (st == ST_OK)
         st = meet_ranks(options, id, link);

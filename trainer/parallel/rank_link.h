@@ -39,8 +39,9 @@ void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, in
  * calls more time for as long (comm_join.patient). link may be NULL. */
 void rank_link_waits(rank_link *link, const char *what);
 /* Asks all ranks, which all do, for the largest of each of these numbers, and writes them in their
- * place. Fails as rank_link_check once the job has ended, and with ST_TIMEOUT when the ranks have
- * not answered within the time that a call may take, which does not run while one of them waits. */
+ * place. Fails as rank_link_check once the job has ended, also when some have not asked within the
+ * time that a call may take after the first, which does not run while one of them waits: rank 0
+ * then names them. */
 WARN_UNUSED status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS]);
 /* How long rank_link_agree may take; at first that is timeout_s. link may be NULL. */
 void rank_link_set_timeout(rank_link *link, double seconds);

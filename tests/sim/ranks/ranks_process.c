@@ -36,8 +36,10 @@ static int64_t virtual_time(const world *all, int rank, int64_t local)
 static link_now now_of(const world *all, int rank)
 {
     const process *at = &all->rank[rank];
-    return (link_now){
-        .ns = local_time(all, rank), .waits = at->waits, .began = at->joined && at->step > 0};
+    return (link_now){.ns = local_time(all, rank),
+                      .waits = at->waits,
+                      .began = at->joined && at->step > 0,
+                      .call_ns = all->call_ns};
 }
 
 /* ---- the end of a process ---- */
@@ -168,6 +170,7 @@ static void do_action(world *all, int rank, const link_action *action)
         take_note(all, action);
         break;
     case LINK_AGREED:
+        work_agreed(all, rank, action->bytes);
         break;
     case LINK_JOINED:
         at->joined = true;
@@ -318,6 +321,12 @@ void process_gone(world *all, int rank, int conn, bool reset)
     after_event(all, rank);
     if (process_runs(all, rank) && at->wire_of[conn] >= 0)
         world_broken(all, "rank %d keeps connection %d, which is gone", rank, conn);
+}
+
+void process_need(world *all, int rank, const uint8_t need[LINK_NEEDS])
+{
+    link_core_need(all->rank[rank].core, now_of(all, rank), need);
+    after_event(all, rank);
 }
 
 void process_tell(world *all, int rank, save_mark mark, const char *text)

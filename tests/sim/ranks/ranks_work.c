@@ -41,6 +41,42 @@ static void enter_call(world *all, int rank)
     work_look(all);
 }
 
+/* What a rank's micro-batch needs in a step. */
+static uint8_t need_of(int rank, int step, int number)
+{
+    return (uint8_t)((rank * 37 + step * 11 + number * 101) % 251);
+}
+
+/* Asks for the shape of the step's micro-batch, which all ranks do. */
+static void ask_shape(world *all, int rank)
+{
+    process *const at = &all->rank[rank];
+    uint8_t need[LINK_NEEDS];
+    for (int i = 0; i < LINK_NEEDS; i++)
+        need[i] = need_of(rank, at->step, i);
+    at->work = WORK_AGREES;
+    wish(all, rank, look_ns(all));
+    process_need(all, rank, need);
+}
+
+void work_agreed(world *all, int rank, const uint8_t most[LINK_NEEDS])
+{
+    process *const at = &all->rank[rank];
+    if (at->work != WORK_AGREES) {
+        world_broken(all, "rank %d hears an answer that it does not wait for", rank);
+        return;
+    }
+    for (int i = 0; i < LINK_NEEDS; i++) {
+        uint8_t want = 0;
+        for (int other = 0; other < all->size; other++)
+            want = need_of(other, at->step, i) > want ? need_of(other, at->step, i) : want;
+        if (most[i] != want)
+            world_broken(all, "rank %d, step %d: need %d is %d, and the largest is %d", rank,
+                         at->step, i, most[i], want);
+    }
+    enter_call(all, rank);
+}
+
 /* Waits for the save under way, or goes on with work_saved at once. */
 static void await_save(world *all, int rank)
 {
@@ -140,7 +176,7 @@ static void end_computing(world *all, int rank)
         at->work = WORK_HANGS;
         sim_log_tell(&all->log, all->now_ns, "rank %d hangs in its work", rank);
     } else {
-        enter_call(all, rank);
+        ask_shape(all, rank);
     }
 }
 
@@ -190,10 +226,14 @@ void work_go_on(world *all, int rank, uint64_t wished)
         at->missed_work = true;
         return;
     }
-    if (wished == 0 && at->work != WORK_CALLS) /* the job is over; only a call looks at once */
-        return;
+    if (wished == 0 && at->work != WORK_CALLS && at->work != WORK_AGREES)
+        return; /* the job is over; only those that wait for others look at once */
     if (at->work == WORK_CALLS)
         look_at_call(all, rank);
+    else if (at->work == WORK_AGREES && at->lost[0])
+        fail_work(all, rank, at->lost);
+    else if (at->work == WORK_AGREES)
+        wish(all, rank, look_ns(all));
     else if (at->work == WORK_COMPUTES && at->step == 0)
         begin_step(all, rank);
     else if (at->work == WORK_COMPUTES || at->work == WORK_WAITS_ROWS)

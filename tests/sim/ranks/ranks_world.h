@@ -73,6 +73,7 @@ typedef enum work_state {
     WORK_JOINS,
     WORK_COMPUTES,
     WORK_WAITS_ROWS,
+    WORK_AGREES, /* on the shape of its micro-batch, before the first call of a step */
     WORK_CALLS,
     WORK_HANGS,
     WORK_WAITS_SAVE, /* for its own save before this one, or before it leaves */
@@ -237,6 +238,9 @@ void wires_free(world *all);
 
 /* ---- ranks_process.c: the shell of one rank ---- */
 
+/* Asks all ranks for the largest of these. */
+void process_need(world *all, int rank, const uint8_t need[LINK_NEEDS]);
+
 void process_start(world *all, int rank);
 void process_time(world *all, int rank, uint64_t wish);
 void process_reach(world *all, int rank);
@@ -259,6 +263,8 @@ void work_begin(world *all, int rank);
 void work_go_on(world *all, int rank, uint64_t wish);
 /* An action of the rank's save has ended. */
 void work_saved(world *all, int rank);
+/* The ranks have agreed: the largest that any of them needs. */
+void work_agreed(world *all, int rank, const uint8_t most[LINK_NEEDS]);
 /* Looks at calls that may complete now. */
 void work_look(world *all);
 

@@ -68,3 +68,11 @@ void link_refuse(link_core *core, int conn, const char *why)
     refused->until_ns = core->now.ns + HELLO_NS;
     refused->n_in = 0;
 }
+
+bool link_peers_wait(const link_core *core, const link_peer *but)
+{
+    for (int i = 0; i < core->n_peers; i++)
+        if (&core->peer[i] != but && core->peer[i].conn >= 0 && core->peer[i].waits)
+            return true;
+    return false;
+}

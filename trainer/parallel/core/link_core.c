@@ -19,18 +19,9 @@ static const int64_t BEAT_MOST_NS = INT64_C(1000) * 1000 * 1000;
 
 /* ---- beats ---- */
 
-/* Whether a rank other than the peer `but` waits. */
-static bool peers_wait(const link_core *core, const link_peer *but)
-{
-    for (int i = 0; i < core->n_peers; i++)
-        if (&core->peer[i] != but && core->peer[i].conn >= 0 && core->peer[i].waits)
-            return true;
-    return false;
-}
-
 bool link_core_others_wait(const link_core *core)
 {
-    return peers_wait(core, NULL);
+    return link_peers_wait(core, NULL);
 }
 
 static void send_beats(link_core *core)
@@ -40,7 +31,7 @@ static void send_beats(link_core *core)
         return;
     for (int i = 0; i < core->n_peers; i++) {
         const link_peer *peer = &core->peer[i];
-        const bool waits = core->now.waits || peers_wait(core, peer);
+        const bool waits = core->now.waits || link_peers_wait(core, peer);
         if (peer->conn >= 0)
             link_answer(core, (link_action){.kind = LINK_SEND_AT,
                                             .conn = peer->conn,
@@ -213,6 +204,7 @@ void link_core_time(link_core *core, link_now now)
             link_answer(core,
                         (link_action){.kind = LINK_EXIT, .say = core->refused, .text = core->lost});
         }
+        shape_time(core);
     }
     end_event(core);
 }
@@ -305,6 +297,8 @@ int64_t link_core_due(const link_core *core)
         return due;
     if (core->next_beat_ns < due)
         due = core->next_beat_ns;
+    if (shape_due(core) < due)
+        due = shape_due(core);
     if (core->leaving && core->leave_by_ns > core->now.ns && core->leave_by_ns + 1 < due)
         due = core->leave_by_ns + 1;
     return due;

@@ -38,9 +38,10 @@ typedef struct link_terms {
 
 /* How things are when an event is given. */
 typedef struct link_now {
-    int64_t ns; /* monotonic */
-    bool waits; /* this rank waits for something besides its collectives */
-    bool began; /* this rank has begun its first step */
+    int64_t ns;      /* monotonic */
+    bool waits;      /* this rank waits for something besides its collectives */
+    bool began;      /* this rank has begun its first step */
+    int64_t call_ns; /* how long ranks may take to agree on a shape */
 } link_now;
 
 typedef enum link_action_kind {

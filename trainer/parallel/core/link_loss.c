@@ -197,6 +197,58 @@ void loss_by_silence(link_core *core)
     }
 }
 
+/* ---- absence ---- */
+
+/* Writes the numbers of those that have not said what they need, like " 1 3", and finds the last of
+ * them, NULL if that is rank 0 itself. Returns how many they are. */
+static int list_absent(const link_core *core, char *out, size_t size, const link_peer **out_last)
+{
+    size_t used = 0;
+    int count = core->asks ? 0 : 1;
+    *out_last = NULL;
+    out[0] = 0;
+    if (!core->asks)
+        used += (size_t)snprintf(out, size, " 0");
+    for (int i = 0; i < core->n_peers; i++) {
+        const link_peer *peer = &core->peer[i];
+        if (peer->conn < 0 || peer->said)
+            continue;
+        *out_last = peer;
+        count++;
+        if (used + 16 < size)
+            used += (size_t)snprintf(out + used, size - used, " %d", peer->rank);
+    }
+    return count;
+}
+
+void loss_by_absence(link_core *core)
+{
+    char what[WHO_MAX + 256], list[128], who[WHO_MAX];
+    const link_peer *last;
+    const int count = list_absent(core, list, sizeof list, &last);
+    const double waited_s = (double)core->now.call_ns * 1e-9;
+    if (count > 1) {
+        snprintf(what, sizeof what,
+                 "the shape of micro-batch %lld: no answer within %.1f s from ranks%s, whose work "
+                 "hangs",
+                 (long long)core->shapes + 1, waited_s, list);
+        end_job(core, what, core->lost, false);
+        return;
+    }
+    if (last)
+        name_peer(last, who);
+    else
+        name_me(core, who);
+    snprintf(
+        what, sizeof what,
+        "%s has not come to micro-batch %lld within %.1f s, as the others have: its work hangs",
+        who, (long long)core->shapes + 1, waited_s);
+    if (last)
+        end_with(core, what, last, false);
+    else
+        end_job(core, what, core->lost, false);
+}
+
 /* ---- what others say ---- */
 
 /* Rank 0: this peer has heard nothing of it, and has ended. */

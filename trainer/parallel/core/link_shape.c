@@ -1,6 +1,7 @@
 /* link_shape.c: the ranks agree on the shape of a micro-batch. Each says what its own rows need, as
  * a few numbers; rank 0 answers with the largest of each. A rank says nothing of the next
- * micro-batch before it has heard the answer for this one, so there is one question at a time. */
+ * micro-batch before it has heard the answer for this one, so there is one question at a time.
+ * Rank 0 sees who does not come, and ends the job by name. */
 #include <string.h>
 
 #include "trainer/parallel/core/link_state.h"
@@ -32,10 +33,49 @@ static void agree(link_core *core)
                 (link_action){.kind = LINK_AGREED, .bytes = core->agreed, .size = LINK_NEEDS});
 }
 
+/* Rank 0: whether the others wait for some ranks to say theirs. */
+static bool is_open(const link_core *core)
+{
+    return core->rank == 0 && core->phase == LINK_RUNNING && !core->over && core->needs > 0;
+}
+
+/* Whether all that have not said theirs can be heard. Of one that cannot, nothing is known of its
+ * work: it comes back, or its silence ends the job. */
+static bool are_heard(const link_core *core)
+{
+    enum { BEATS = 3 };
+    bool heard = true;
+    for (int i = 0; i < core->n_peers; i++) {
+        const link_peer *peer = &core->peer[i];
+        heard &= peer->said || core->now.ns - peer->heard_ns <= BEATS * core->beat_ns;
+    }
+    return heard;
+}
+
+/* While a rank waits for rows, the time does not run. */
+void shape_time(link_core *core)
+{
+    if (!is_open(core))
+        return;
+    if (core->now.waits || link_peers_wait(core, NULL))
+        core->need_until_ns = core->now.ns + core->now.call_ns;
+    else if (core->now.ns > core->need_until_ns && are_heard(core))
+        loss_by_absence(core);
+}
+
+/* Afterwards it is looked at with every beat. */
+int64_t shape_due(const link_core *core)
+{
+    const bool waits = is_open(core) && core->need_until_ns >= core->now.ns;
+    return waits ? core->need_until_ns + 1 : INT64_MAX;
+}
+
 /* Rank 0 has heard one rank more. A rank that has asked may have hung up since: after rank 0 has
  * given up, or because it has left. */
 static void count_need(link_core *core)
 {
+    if (core->needs == 0)
+        core->need_until_ns = core->now.ns + core->now.call_ns;
     if (++core->needs < core->size)
         return;
     put_shape(core, core->shape);

@@ -83,6 +83,7 @@ struct link_core {
 
     int64_t shapes;                /* micro-batches whose shape was agreed on */
     uint8_t need[LINK_NEEDS];      /* the largest that was heard of the one in question */
+    int64_t need_until_ns;         /* when all must have said theirs, once one has; on rank 0 */
     int needs;                     /* how many ranks have said theirs; on rank 0 */
     bool asks;                     /* this rank has said its own and waits for the answer */
     uint8_t agreed[LINK_NEEDS];    /* the last answer */
@@ -104,6 +105,8 @@ const char *link_keep(link_core *core, const char *text);
 void link_send(link_core *core, int conn, rank_link_kind kind, const void *bytes, size_t size);
 /* Forgets a connection and closes it. */
 void link_drop(link_core *core, int conn);
+/* Whether a rank other than the peer `but` waits for something. */
+bool link_peers_wait(const link_core *core, const link_peer *but);
 /* Tells whoever is at this connection why it is refused, and waits for it to hang up. */
 void link_refuse(link_core *core, int conn, const char *why);
 
@@ -116,12 +119,17 @@ void loss_hear(link_core *core, link_peer *peer);
 void loss_of_peer(link_core *core, const link_peer *peer, const char *how);
 /* Looks for peers that have been silent for too long. */
 void loss_by_silence(link_core *core);
+/* Rank 0: some ranks have not said what they need of the micro-batch, though they can be heard. */
+void loss_by_absence(link_core *core);
 /* A peer says why the job ends. of_me: because this rank was silent. */
 void loss_told(link_core *core, link_peer *peer, const char *text, bool of_me);
 
 /* ---- link_shape.c ---- */
 
 void shape_ask(link_core *core, const uint8_t need[LINK_NEEDS]);
+/* Ends the job, on rank 0, where ranks have not said what they need for too long. */
+void shape_time(link_core *core);
+int64_t shape_due(const link_core *core);
 /* A message of kind CONTROL_SHAPE. False: it breaks the protocol. */
 bool shape_message(link_core *core, link_peer *peer, const uint8_t *bytes, size_t size);
 
