@@ -6,7 +6,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/jobs.h"
 #include "tests/sim/prepd/network.h"
-#include "tests/sim/prepd/sim_row.h"
+#include "tests/sim/prepd/real_receiver.h"
 
 static void keep_text(char **to, const char *text, size_t size)
 {
@@ -30,13 +30,21 @@ static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
 }
 
 /* The row is not what its tag says: its worker is to be dismissed, and it is made again. */
-static void refuse_row(simulation *sim, int number, uint64_t row)
+static void refuse_row(simulation *sim, int number, uint64_t row, const char *why)
 {
     sim_rank *rank = sim->rank[number];
-    char json[80];
-    snprintf(json, sizeof json, "{\"row\":%llu,\"message\":\"it has other samples\"}",
-             (unsigned long long)row);
-    link_say(sim, rank->link, KIND_REFUSE, 0, json);
+    char *text;
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "row", (int64_t)row);
+    json_put_key_cstr(&writer, "message", why);
+    json_end_object(&writer);
+    if (json_writer_take(&writer, &text, NULL) != ST_OK)
+        abort();
+    link_say(sim, rank->link, KIND_REFUSE, 0, text);
+    free(text);
+    json_writer_done(&writer);
     rank->refuses = true;
     sim->stats->rows_refused++;
 }
@@ -51,17 +59,31 @@ static void note_taken(simulation *sim, const sim_rank *rank, uint64_t row)
         sim_break(sim, INV_ORDER, "row %llu is taken twice", (unsigned long long)row);
 }
 
+/* Reads a row. *why: why the receiver refuses it, or NULL. False for a message that no worker has
+ * made. */
+static bool read_row(simulation *sim, int number, const wire_msg *message, const frame *head,
+                     sim_row *out, const char **why)
+{
+    if (sim->coder)
+        return real_row_read(sim, number, message, head, out, why);
+    if (!sim_row_read(message, head, out)) {
+        sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
+        return false;
+    }
+    *why = sim_row_fits_tag(out) ? NULL : "it has other samples";
+    return true;
+}
+
 void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
 {
     sim_rank *rank = sim->rank[number];
     static sim_row row;
-    if (!sim_row_read(message, head, &row)) {
-        sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
+    const char *why;
+    if (!read_row(sim, number, message, head, &row, &why))
         return;
-    }
-    if (!sim_row_fits_tag(&row)) {
+    if (why) {
+        refuse_row(sim, number, head->row, why);
         check_tag(sim, number, head->row, &row);
-        refuse_row(sim, number, head->row);
         sim_row_done(&row);
         return;
     }

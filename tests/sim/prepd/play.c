@@ -9,6 +9,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/real_receiver.h"
 #include "tests/sim/prepd/work.h"
 
 /* From calm_ns on everything must be done within this time. */
@@ -49,6 +50,7 @@ static void begin(simulation *sim)
     /* With one builder, the calm is counted from when the other daemons start. */
     sim->calm_ns = sim->now_ns + (sim->rules.one_builds ? PATIENCE_NS / 4 : sim->rules.calm_ns);
     make_data(sim);
+    real_rows_begin(sim);
     sim->daemon = calloc((size_t)sim->rules.n_daemons, sizeof *sim->daemon);
     if (!sim->daemon)
         abort();
@@ -146,6 +148,7 @@ static void take_apart(simulation *sim)
         wire_msg_free((wire_msg **)&event.data);
     sim_queue_done(&sim->queue);
     heard_book_done(&sim->heard);
+    real_rows_done(sim);
     jobs_free(sim);
     for (int i = 0; i < 3; i++)
         if (sim->expected_made[i])

@@ -154,7 +154,8 @@ static void draw_hopeless(sim_random *luck, sim_rules *out)
 
 void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
 {
-    *out = (sim_rules){0};
+    sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
+    *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, 100)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
     draw_data(luck, out_options, PICK(luck, 5, 20, 40), &out->data[1]);
@@ -197,7 +198,7 @@ void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options)
     out->job[0] = (sim_job_rules){.stream = "train", .ranks = RANKS};
     out->n_supervisors = 0;
     out->hopeless = HOPELESS_NOT;
-    out->for_command = out->wordy = false;
+    out->for_command = out->wordy = out->real_rows = false;
     draw_faults(luck, out);
     out->fault_every_ns = 100000000;
     if (out->weight[FAULT_RESTART_JOB] > 0) /* a thousand ranks greet again each time */

@@ -100,6 +100,7 @@ typedef struct sim_rules {
     int64_t calm_ns, fault_every_ns;
     int weight[N_FAULTS]; /* 0: it does not happen in this schedule */
     bool wordy;           /* ranks say more in HELLO than anybody needs */
+    bool real_rows;       /* rows are true ROW messages, read by a true receiver */
     bool for_command;     /* the daemons are those of a command, which asks for the plan's report */
     bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
     hopeless hopeless;

@@ -10,9 +10,11 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_H
 
+#include "common/base/arena.h"
 #include "prepd/serve/core/dispatch.h"
 #include "prepd/serve/core/dispatch_state.h"
 #include "proto/decisions.h"
+#include "proto/row_order.h"
 #include "tests/sim/common/sim_log.h"
 #include "tests/sim/common/sim_queue.h"
 #include "tests/sim/common/sim_random.h"
@@ -189,6 +191,7 @@ typedef struct sim_rank {
     } steps[KEPT_CURSORS];
     uint64_t done_steps; /* steps below this one are complete here */
     decisions heard;     /* what its rows said of their bad samples */
+    row_order order;     /* with real rows: as a real consumer keeps it */
 } sim_rank;
 
 /* A job of several ranks that read one stream together. */
@@ -247,6 +250,8 @@ typedef struct simulation {
     int n_deaths;
     int64_t most_buffer; /* the largest prepd.buffer_bytes so far */
     heard_book heard;
+    struct codec *coder; /* with real rows, else NULL; owned */
+    arena row_memory;    /* of the real row that is being made or read */
     pid_t next_pid;
     sim_stats *stats;
     bool over;

@@ -7,6 +7,7 @@
 #include "tests/sim/prepd/jobs.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/real_receiver.h"
 
 static const int64_t AGAIN_NS = 500000000;
 
@@ -135,6 +136,8 @@ static void take_welcome(simulation *sim, int number, const json_value *said)
         sim_break(sim, INV_WIRE, "rank %d is welcomed twice", number);
     rank->state = RANK_READING;
     check_welcome(sim, number, said);
+    if (sim->coder)
+        real_rows_welcome(sim, number, said);
 }
 
 void rank_message(simulation *sim, int number, const wire_msg *message)

@@ -78,6 +78,17 @@ static void read_doc(const json_value *lease, const json_value *doc, uint64_t *t
                          json_bool(json_find(doc, "bad"), false)};
 }
 
+void sim_row_of_lease(const json_value *lease, sim_row *out)
+{
+    const json_value *docs = json_find(lease, "docs");
+    uint64_t turns = 0;
+    *out = (sim_row){.n_docs = (int64_t)json_count(docs)};
+    if (out->n_docs > MOST_DOCS)
+        abort();
+    for (int64_t i = 0; i < out->n_docs; i++)
+        read_doc(lease, json_item(docs, (size_t)i), &turns, &out->doc[i]);
+}
+
 static wire_msg *shown; /* a picture's bytes, which all rows share */
 
 void sim_row_init(void)

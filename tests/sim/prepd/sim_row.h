@@ -34,6 +34,8 @@ typedef enum row_lie { ROW_TRUE, ROW_LIES_CONTENT, ROW_LIES_IDS } row_lie;
 
 /* Makes what all rows share, which stays for the life of the process. */
 void sim_row_init(void);
+/* What a lease says of each document of its row; no tag. Ends the process if there are too many. */
+void sim_row_of_lease(const json_value *lease, sim_row *out);
 /* Makes the message of a row from its lease, as a worker sends it. */
 wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns);
 /* Reads it again, as it reaches a consumer. False for a message that no worker has made. */

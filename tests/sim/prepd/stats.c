@@ -25,6 +25,9 @@ void stats_print(const sim_stats *of, double cpu_s, long most_mib, FILE *to)
             (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
     fprintf(to, "files sent %llu, not there or unreadable %llu\n",
             (unsigned long long)of->files_sent, (unsigned long long)of->files_not_sent);
+    fprintf(to, "schedules with real rows %llu; real rows %llu, refused %llu\n",
+            (unsigned long long)of->real_schedules, (unsigned long long)of->real_rows,
+            (unsigned long long)of->real_refused);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);

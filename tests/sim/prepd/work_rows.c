@@ -1,6 +1,6 @@
 /* work_rows.c: the answer to a row lease: the row, or what failed. */
 #include "tests/sim/prepd/network.h"
-#include "tests/sim/prepd/sim_row.h"
+#include "tests/sim/prepd/real_row.h"
 #include "tests/sim/prepd/work.h"
 
 /* A third of the pictures that can be decoded come with a warning. */
@@ -31,6 +31,10 @@ void work_answer_row(simulation *sim, const sim_worker *worker)
     const sim_job *job = &worker->job;
     const row_lie lie = lie_row(sim, worker);
     tell_stages(sim, worker);
-    if (!work_answer_failures(sim, worker))
-        link_send_up(sim, worker->link, sim_row_make(job->said, lie, job->began_ns));
+    if (work_answer_failures(sim, worker))
+        return;
+    link_send_up(sim, worker->link,
+                 sim->coder ? real_row_make(sim->coder, &sim->row_memory, job_data(sim, job),
+                                            job->said, lie, job->began_ns)
+                            : sim_row_make(job->said, lie, job->began_ns));
 }
