@@ -11,16 +11,16 @@ RECORDS = 20  # proto/frame.h
 
 
 class Middle:
-    """Workers connect to `port`; behind is the daemon's port for workers, or its address. change(records, k) may change the k-th list of index records, a list of objects, in
+    """Workers connect to `port`; daemon is the daemon's port for workers, or its address. change(records, k) may change the k-th list of index records, a list of objects, in
     place; it is called once released() was. sent(part) sees each part that goes to a worker."""
 
-    def __init__(self, behind, change=lambda records, k: None, sent=lambda part: None):
+    def __init__(self, daemon, change=lambda records, k: None, sent=lambda part: None):
         self.sent = sent
         self.change, self.lists, self.free, self.open = change, 0, threading.Event(), True
         self.context = zmq.Context()
         self.door = self.context.socket(zmq.ROUTER)
         self.port = self.door.bind_to_random_port("tcp://127.0.0.1")
-        self.behind, self.ends = behind if "://" in str(behind) else f"tcp://127.0.0.1:{behind}", {}
+        self.daemon, self.ends = daemon if "://" in str(daemon) else f"tcp://127.0.0.1:{daemon}", {}
         self.held = []
         self.thread = threading.Thread(target=self.pass_on)
         self.thread.start()
@@ -32,7 +32,7 @@ class Middle:
         if peer not in self.ends:
             self.ends[peer] = self.context.socket(zmq.DEALER)
             self.ends[peer].setsockopt(zmq.LINGER, 0)
-            self.ends[peer].connect(self.behind)
+            self.ends[peer].connect(self.daemon)
         return self.ends[peer]
 
     def changed(self, parts):

@@ -81,9 +81,9 @@ class BadLink(Middle):
     """Stands before a real worker and flips a bit of a pixel in one of a hundred rows that it makes, so that the digest is
     that of the false pixels. `made` has (good digest, digest that was sent) of each row, `words` why it was dismissed."""
 
-    def __init__(self, behind):
+    def __init__(self, daemon):
         self.made, self.words = {}, ""
-        super().__init__(behind, sent=self.hear)
+        super().__init__(daemon, sent=self.hear)
 
     def hear(self, part):
         if b"has digest" in bytes(part):

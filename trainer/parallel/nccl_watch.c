@@ -5,7 +5,7 @@
  * inside of. Whichever thread finds a failure first notes it (nccl_watch_end, once).
  *
  * Only a third thread, which the watcher starts, aborts. NCCL returns from an abort when nothing on
- * the GPU waits any more and when every captured graph that holds a call of the communicator has
+ * the GPU waits and when every captured graph that holds a call of the communicator has
  * been freed. The first is up to the kernels, the second to the thread that trains, so neither that
  * thread nor the watcher may be inside an abort. */
 #include <signal.h>
@@ -154,7 +154,7 @@ static void *abort_all(void *of)
         revoke_all(world);
         held = take_turn(world);
     }
-    if (held) /* no call begins any more, and the thread that trains must not wait for the turn */
+    if (held) /* no further call begins, and the thread that trains must not wait for the turn */
         pthread_mutex_unlock(&world->calling);
     const int count = list_comms(world, listed);
     nccl_api()->GroupStart();

@@ -52,7 +52,7 @@ static bool is_local_to_come(const dispatch *state, const failure *told)
     return state->local.target > voted;
 }
 
-/* Whether there is, or will be, somebody who can be asked. */
+/* Whether there is, or will be, a worker that can be asked. */
 static bool is_other_to_ask(const dispatch *state, const failure *told)
 {
     return next_voter(state, told, false) || is_local_to_come(state, told) ||

@@ -60,7 +60,7 @@ static void check_consumer(simulation *sim, const consumer_seat *consumer, const
                   (long long)consumer->reserved, (long long)consumer->unreturned);
 }
 
-/* The job whose rank this is; NULL: it is somebody else's, or its list is empty. */
+/* The job whose rank this is; NULL: it belongs to none, or its list is empty. */
 static const sim_stream_job *job_of(simulation *sim, const consumer_seat *consumer)
 {
     if (consumer->bad.n_entries == 0)

@@ -29,7 +29,7 @@ row_lie lie_row(simulation *sim, const sim_worker *worker)
     return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
 }
 
-/* Whether nobody has lied about this sample yet. From now on somebody has. */
+/* Whether no worker has lied about this sample yet. From now on one has. */
 static bool is_first_lie(simulation *sim, const sim_data *data, int64_t id)
 {
     const int64_t key = id * 2 + (data == &sim->data[1]);

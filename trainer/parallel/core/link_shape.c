@@ -103,7 +103,7 @@ void shape_ask(link_core *core, const uint8_t need[LINK_NEEDS])
 
 bool shape_message(link_core *core, link_peer *peer, const uint8_t *bytes, size_t size)
 {
-    if (core->over) /* nobody can be answered for all any more */
+    if (core->over) /* the job has ended, so there is no answer for all */
         return true;
     if (size != SHAPE_BYTES || load_u64(bytes) != (uint64_t)core->shapes || peer->said ||
         (core->rank != 0 && !core->asks))
