@@ -210,6 +210,7 @@ typedef struct local_pool {
     bool any_begun;
     status_note why;       /* what the last one that could not begin said; ST_OK: nothing */
     int64_t not_before_ns; /* no worker is started before this */
+    int64_t unstarted_ns;  /* since when the system starts none that is to be; 0: it does */
     int64_t respawned;     /* workers that were replaced, for status */
     int64_t leave_by_ns;   /* when children that were told to leave are killed */
 } local_pool;
@@ -560,6 +561,9 @@ local_child *local_child_of(const dispatch *dispatch, pid_t pid); /* NULL: not o
 void local_end(dispatch *dispatch, const local_child *child, bool at_once); /* if it runs */
 /* A child ended before it began any work. The pool waits before it starts another, or gives up. */
 void local_failed_at_start(dispatch *dispatch, const char *what);
+/* Whether a worker that is to be can be expected: the system has not refused to start one for a
+ * minute. */
+bool local_is_expected(const dispatch *dispatch);
 
 /* reaping.c */
 /* Judges the children that have ended once their last messages were read. */

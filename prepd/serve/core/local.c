@@ -122,12 +122,20 @@ void local_failed_at_start(dispatch *state, const char *what)
     }
 }
 
+bool local_is_expected(const dispatch *state)
+{
+    const int64_t patience_ns = INT64_C(60) * 1000 * MS, since = state->local.unstarted_ns;
+    return since == 0 || state->now_ns - since < patience_ns;
+}
+
 /* The system has no process or descriptor left for one more worker. Those that are there continue.
  */
 static void not_spawned(dispatch *state)
 {
     const status_note why = *status_last();
     outside_warn(&state->outside, "worker not started: %s", status_text());
+    if (state->local.unstarted_ns == 0)
+        state->local.unstarted_ns = state->now_ns;
     if (local_alive(state) == 0) {
         state->local.why = why;
         local_failed_at_start(state, why.message);
@@ -158,6 +166,7 @@ void local_tick(dispatch *state, int64_t now)
             not_spawned(state);
             return;
         }
+        pool->unstarted_ns = 0;
         if (i == pool->n_places)
             pool->n_places++;
         missing--;

@@ -422,6 +422,27 @@ static void test_audit__a_local_worker_to_come_is_waited_for(void **state)
     tear_down(&all);
 }
 
+/* A worker that the system does not start for a minute is waited for no longer. */
+static void test_audit__a_local_worker_that_cannot_be_started(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 1);
+    all.state.local.target = 1;
+    all.state.local.unstarted_ns = all.state.now_ns = 1;
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    all.state.now_ns += INT64_C(59000000000);
+    failures_go_on(&all.state);
+    assert_null(quarantine_find(&all.state.train.bad, 7));
+    all.state.now_ns += INT64_C(2000000000);
+    failures_go_on(&all.state);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
 /* The local worker that said so leaves, or has ended. The one that comes in its place is asked. */
 static void test_audit__who_replaces_the_only_one_is_waited_for(void **state)
 {
@@ -636,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_audit__the_maker_may_try_a_sample_alone),
         cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
         cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
+        cmocka_unit_test(test_audit__a_local_worker_that_cannot_be_started),
         cmocka_unit_test(test_audit__what_was_said_by_one_that_went_is_tried),
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__who_replaces_the_only_one_is_waited_for),
