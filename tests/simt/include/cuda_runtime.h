@@ -208,14 +208,22 @@ static inline float __fdividef(float first, float second)
     return first / second;
 }
 
+/* The compiler must not fuse these with what follows; it cannot see through an empty statement that
+ * may have changed x. */
+static inline float simt_rounded(float x)
+{
+    __asm__("" : "+m"(x));
+    return x;
+}
+
 static inline float __fmul_rn(float first, float second)
 {
-    return first * second;
+    return simt_rounded(first * second);
 }
 
 static inline float __fadd_rn(float first, float second)
 {
-    return first + second;
+    return simt_rounded(first + second);
 }
 
 static inline int __popc(unsigned x)

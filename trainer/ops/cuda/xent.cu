@@ -32,10 +32,12 @@ typedef struct seen {
     int at;
 } seen;
 
-/* The base of the exponents. It is rounded, so the loss is computed from the same base. */
+/* The base of the exponents. It is rounded, so the loss is computed from the same base, and so the
+ * difference of two equal bases is 0: a product that the compiler fuses with a subtraction is not
+ * rounded, and of LOWEST it would leave 1e22. */
 static __device__ __forceinline__ float base(float max)
 {
-    return max * LOG2E;
+    return __fmul_rn(max, LOG2E);
 }
 
 /* `at` is the number of a piece while a thread reads, and of a column for the whole block. */
