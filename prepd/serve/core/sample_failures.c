@@ -129,41 +129,49 @@ static void dismiss_voters(dispatch *state, const failure *told, bool failed)
     }
 }
 
-/* Whether all that the item stands for is in quarantine, by what was found in another row. */
-static bool is_known_bad(const lease *leased, int64_t item)
+/* Whether all that the item stands for is blank in the consumer's rows, by what was found in
+ * another row or by the consumer's own list. Then nobody tries it any more, so a trial proves
+ * nothing. */
+static bool is_blank(const lease *leased, int64_t item)
 {
+    const consumer_seat *consumer = leased->owner;
     int64_t id;
     for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
-        if (!quarantine_find(&lease_source(leased)->bad, id))
+        if (!quarantine_find(&consumer->bad, id))
             return false;
     return true;
 }
 
-/* Whether it is decided if the sample of the first failure is bad; *out_bad says so. */
-static bool is_decided(const dispatch *state, const lease *leased, bool *out_bad)
+/* What is known of the sample of which a worker says that it cannot be decoded. */
+typedef enum finding {
+    FOUND_OPEN, /* another one is to be asked */
+    FOUND_BAD,
+    FOUND_FINE,
+    FOUND_BLANK, /* it is needed no more, so nobody is right or wrong */
+} finding;
+
+static finding find_out(const dispatch *state, const lease *leased)
 {
     const failure *told = leased->failures;
     const int failed = count_failed(told), fine = told->n_votes - failed;
-    const bool may_differ = state->options->prepd_mixed_workers;
-    *out_bad = failed > fine || may_differ;
-    if (failed > 1 || fine > 1 || may_differ)
-        return true; /* where decoders may differ, the first that cannot decode it decides */
-    if (is_known_bad(leased, told->item)) {
-        *out_bad = true;
-        return true;
-    }
-    return failed > fine && !is_other_to_ask(state, told);
+    if (failed > 1 || state->options->prepd_mixed_workers)
+        return FOUND_BAD; /* where decoders may differ, the first that cannot decode it decides */
+    if (is_blank(leased, told->item))
+        return FOUND_BLANK;
+    if (fine > 1)
+        return FOUND_FINE;
+    return failed > fine && !is_other_to_ask(state, told) ? FOUND_BAD : FOUND_OPEN;
 }
 
 void failures_settle(dispatch *state, lease *leased)
 {
-    bool bad;
-    while (leased->failures && is_decided(state, leased, &bad)) {
+    finding found;
+    while (leased->failures && (found = find_out(state, leased)) != FOUND_OPEN) {
         const failure *told = leased->failures;
-        if (bad)
+        if (found == FOUND_BAD)
             seats_condemn(state, leased, told->item, told->cause);
-        if (!state->options->prepd_mixed_workers && (count_failed(told) > 1 || !bad))
-            dismiss_voters(state, told, !bad);
+        if (!state->options->prepd_mixed_workers && (count_failed(told) > 1 || found == FOUND_FINE))
+            dismiss_voters(state, told, found == FOUND_FINE);
         lease_drop_failure(leased);
     }
     if (leased->failures && !leased->solo)
@@ -186,8 +194,7 @@ void failures_go_on(dispatch *state)
         if (!leased->failures)
             continue;
         const failure *told = leased->failures;
-        bool bad;
-        if (is_decided(state, leased, &bad)) { /* whoever could be asked has left */
+        if (find_out(state, leased) != FOUND_OPEN) { /* whoever could be asked has left, say */
             lease_end_alone(leased);
             failures_settle(state, leased);
             return; /* workers may have been dismissed, and their leases come back */

@@ -383,7 +383,6 @@ static void test_audit__what_is_known_to_be_bad_dismisses_nobody(void **state)
 {
     (void)state;
     scene all;
-    bool fresh;
     set_up(&all, 3);
     assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
     lease_book_return(&all.state.book, all.work);
@@ -391,11 +390,43 @@ static void test_audit__what_is_known_to_be_bad_dismisses_nobody(void **state)
     failure_denied(all.work, seat_of_number(&all.state, 3));
     failures_go_on(&all.state);
     assert_non_null(all.work->failures); /* worker 2 is to decide */
-    assert_ok(quarantine_add(&all.state.train.bad, 7, "no picture", &fresh));
+    seats_quarantine(&all.state, &all.state.train, 7, "no picture");
     failures_go_on(&all.state);
     assert_null(all.work->failures);
     assert_int_equal(all.state.n_seats, 3);
     assert_int_equal(all.state.counts.deviants, 0);
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
+/* A prefix that one worker cannot decode has two branches: one that the consumer's own list has,
+ * and one that is quarantined meanwhile. Whoever is asked about it then makes it blank, and has
+ * decoded nothing: that dismisses nobody, and puts no sample of the consumer's list into
+ * quarantine. */
+static void test_audit__what_is_blank_for_its_consumer_dismisses_nobody(void **state)
+{
+    (void)state;
+    static const int64_t items[] = {~7, 7, 8};
+    scene all;
+    bool fresh;
+    set_up(&all, 3);
+    lease_free(&all.work);
+    assert_ok(lease_new(&all.state.book, LEASE_ROW, all.consumer, ROW, items, 3, &all.work));
+    assert_ok(lease_set_branches(all.work, 0, 2));
+    assert_ok(quarantine_add(&all.consumer->bad, 8, "a cursor says so", &fresh));
+    assert_ok(failure_told(all.work, ~7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    assert_int_equal(lease_solo_item(all.work), ~7);
+    seats_quarantine(&all.state, &all.state.train, 7, "no picture");
+    for (uint64_t other = 2; other <= 3; other++) {
+        failure_denied(all.work, seat_of_number(&all.state, other));
+        failures_settle(&all.state, all.work);
+    }
+    assert_null(all.work->failures);
+    assert_int_equal(all.state.n_seats, 3);
+    assert_int_equal(all.state.counts.deviants, 0);
+    assert_null(quarantine_find(&all.state.train.bad, 8));
     quarantine_done(&all.state.train.bad);
     tear_down(&all);
 }
@@ -656,6 +687,7 @@ int main(void)
         cmocka_unit_test(test_audit__the_third_outlives_an_operator),
         cmocka_unit_test(test_audit__the_maker_may_try_a_sample_alone),
         cmocka_unit_test(test_audit__what_is_known_to_be_bad_dismisses_nobody),
+        cmocka_unit_test(test_audit__what_is_blank_for_its_consumer_dismisses_nobody),
         cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
         cmocka_unit_test(test_audit__a_local_worker_that_cannot_be_started),
         cmocka_unit_test(test_audit__what_was_said_by_one_that_went_is_tried),
