@@ -131,6 +131,21 @@ static void test_simt_bf16__nearest_even(void **state)
         assert_int_equal(y[i], list[i].want);
 }
 
+/* A fused product is exact, so the difference to its rounded value is what rounding took. */
+static void test_simt_fused__as_on_a_gpu(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("fma"))
+        HARNESS_SKIP("this processor has no fused product and sum");
+#endif
+    const volatile float rounded = 0x1.000002p0f * 0x1.000002p0f;
+    float x[2] = {0x1.000002p0f, rounded}, y[2];
+    assert_ok(fault_run(queue, FAULT_NONE_FUSED, x, y, 0));
+    assert_true(y[0] == 0x1p-46f);
+    assert_true(y[1] == 0);
+}
+
 /* Small whole numbers, so every sum is exact. The matrices are neither square nor symmetric, so
  * that an exchange of rows and columns shows. */
 static void test_simt_mma__a_plain_product(void **state)
@@ -197,6 +212,7 @@ int main(void)
         cmocka_unit_test(test_simt_fault__is_reported),
         cmocka_unit_test(test_simt_warp__operations),
         cmocka_unit_test(test_simt_bf16__nearest_even),
+        cmocka_unit_test(test_simt_fused__as_on_a_gpu),
         cmocka_unit_test(test_simt_mma__a_plain_product),
         cmocka_unit_test(test_simt_shared__bounds),
     };

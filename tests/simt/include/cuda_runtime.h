@@ -208,8 +208,8 @@ static inline float __fdividef(float first, float second)
     return first / second;
 }
 
-/* The compiler must not fuse these with what follows; it cannot see through an empty statement that
- * may have changed x. */
+/* The compiler must not fuse these with what follows, nor share them with a product that it may
+ * fuse; it cannot see through an empty statement that may have changed x. */
 static inline float simt_rounded(float x)
 {
     __asm__("" : "+m"(x));
@@ -218,12 +218,12 @@ static inline float simt_rounded(float x)
 
 static inline float __fmul_rn(float first, float second)
 {
-    return simt_rounded(first * second);
+    return simt_rounded(simt_rounded(first) * second);
 }
 
 static inline float __fadd_rn(float first, float second)
 {
-    return simt_rounded(first + second);
+    return simt_rounded(simt_rounded(first) + second);
 }
 
 static inline int __popc(unsigned x)
