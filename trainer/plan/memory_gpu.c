@@ -27,25 +27,49 @@ static const double COMMUNICATOR_MIB = 688.0, PEER_MIB = 32 * 14.0;
 static const double MIB = 1048576.0;
 enum { PRODUCT_BYTES = 32 << 20 }; /* the most that a dense product asks for (ops/cuda/gemm.c) */
 
-/* Scratch memory of cuDNN's deterministic backward pass over the segments of one micro-step: dp for
- * a group of heads, gradients of keys and values for each query head, row sums if the width of a
- * head is not a multiple of 16, log-sums and row sums of heads that do not begin at a multiple of
- * 16 bytes, and lists of places. 0 where our own kernels do the backward pass. */
-static double attention_bytes(int64_t tokens, int64_t segments, int64_t longest, int64_t heads,
-                              int64_t kv_heads, int64_t width)
+/* The segments of one micro-step in text or vision. */
+typedef struct attention_batch {
+    int64_t tokens, segments, longest, heads, kv_heads, width;
+    bool causal;
+} attention_batch;
+
+/* How cuDNN's deterministic backward pass is cut; no groups where our own kernels do it. */
+static attention_parts parts_of(const attention_batch *of)
 {
-    enum { LISTS = 5, LIBRARY = 64 << 10 };
-    if (tokens == 0 || segments == 0 || !attention_is_dense(tokens, segments, longest))
+    if (of->tokens == 0 || of->segments == 0 ||
+        !attention_is_dense(of->tokens, of->segments, of->longest))
+        return (attention_parts){0};
+    return attention_parts_of(of->tokens, of->segments, of->longest, of->heads, of->kv_heads,
+                              of->width, of->causal);
+}
+
+/* Scratch memory of that pass: dp for a part, gradients of keys and values for each query head, row
+ * sums if the width of a head is not a multiple of 16, log-sums and row sums of heads that do not
+ * begin at a multiple of 16 bytes, and lists of places. 0 where our own kernels do it. */
+static double attention_bytes(const attention_batch *of)
+{
+    enum { LISTS = 6, LIBRARY = 64 << 10, ALIGNED = 256 };
+    const attention_parts parts = parts_of(of);
+    if (parts.groups == 0)
         return 0.0;
-    int64_t groups = attention_groups(segments, longest, heads, kv_heads);
-    if (groups == 0)
-        return 0.0;
-    double dp = attention_dp_head(segments, longest) * (double)(heads / groups);
-    double whole = heads > kv_heads ? 4.0 * (double)(tokens * heads * width) : 0.0;
-    double sums = width % 16 ? 4.0 * (double)(segments * heads / groups) * (double)longest : 0.0;
-    int64_t copied = attention_copied_row(heads, groups) * (width % 16 ? 1 : 2);
-    sums += 4.0 * (double)(tokens * copied);
-    return dp + whole + sums + 8.0 * LISTS * (double)(segments + 1) + LIBRARY;
+    const int64_t heads = of->heads / parts.groups;
+    double dp = attention_dp_head(parts.run, of->longest) * (double)heads;
+    double whole =
+        of->heads > of->kv_heads ? 4.0 * (double)(of->tokens * of->heads * of->width) : 0.0;
+    double sums = of->width % 16 ? 4.0 * (double)(parts.run * heads) * (double)of->longest : 0.0;
+    int64_t copied = attention_copied_row(of->heads, parts.groups) * (of->width % 16 ? 1 : 2);
+    sums += 4.0 * (double)(of->tokens * copied);
+    const double lists = (8.0 * (double)(parts.run + 1) + ALIGNED) * LISTS * (double)parts.runs;
+    return dp + whole + sums + lists + LIBRARY;
+}
+
+/* Kernels of that pass beyond those of a single part, which count as one call like any other. */
+static double more_kernels(const attention_batch *of)
+{
+    const attention_parts parts = parts_of(of);
+    return parts.groups * parts.runs > 1
+               ? (double)((parts.groups * parts.runs - 1) * ATTENTION_PART_KERNELS)
+               : 0.0;
 }
 
 static double pick_more_bytes(double first, double second)
@@ -53,20 +77,29 @@ static double pick_more_bytes(double first, double second)
     return first > second ? first : second;
 }
 
-static double text_bytes(const model_dims *dims, const batch_caps *caps)
+static attention_batch text_batch(const model_dims *dims, const batch_caps *caps)
 {
     const text_dims *text = &dims->text;
-    int64_t longest = caps->longest ? caps->longest : caps->tokens;
-    return attention_bytes(caps->tokens, caps->docs, longest, text->heads, text->kv_heads,
-                           text->head_dim);
+    return (attention_batch){.tokens = caps->tokens,
+                             .segments = caps->docs,
+                             .longest = caps->longest ? caps->longest : caps->tokens,
+                             .heads = text->heads,
+                             .kv_heads = text->kv_heads,
+                             .width = text->head_dim,
+                             .causal = true};
 }
 
-static double vision_bytes(const model_dims *dims, const batch_caps *caps)
+/* No tokens where there is no tower. */
+static attention_batch vision_batch(const model_dims *dims, const batch_caps *caps)
 {
     if (dims->vision.depth == 0)
-        return 0.0;
-    return attention_bytes(caps->patches, caps->frames, caps->frame ? caps->frame : caps->patches,
-                           dims->vision.heads, dims->vision.heads, dims_vision_head_dim(dims));
+        return (attention_batch){0};
+    return (attention_batch){.tokens = caps->patches,
+                             .segments = caps->frames,
+                             .longest = caps->frame ? caps->frame : caps->patches,
+                             .heads = dims->vision.heads,
+                             .kv_heads = dims->vision.heads,
+                             .width = dims_vision_head_dim(dims)};
 }
 
 int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, int64_t targets)
@@ -120,10 +153,14 @@ void memory_gpu_plan(const model_dims *dims, const model_options *options,
     double workspace = PRODUCT_BYTES, nodes = 0.0;
     for (int i = 0; i < steps->count && options->training; i++) {
         const batch_caps *caps = &steps->caps[i];
+        const attention_batch text = text_batch(dims, caps), vision = vision_batch(dims, caps);
         workspace = pick_more_bytes(
-            workspace, pick_more_bytes(text_bytes(dims, caps), vision_bytes(dims, caps)));
-        nodes += KERNELS_PER_CALL * (double)memory_gpu_calls(dims, options, caps->targets) *
-                 steps->buffers * count_variants(caps);
+            workspace, pick_more_bytes(attention_bytes(&text), attention_bytes(&vision)));
+        const double kernels =
+            KERNELS_PER_CALL * (double)memory_gpu_calls(dims, options, caps->targets) +
+            (double)dims->text.layers * more_kernels(&text) +
+            (double)dims->vision.depth * more_kernels(&vision);
+        nodes += kernels * steps->buffers * count_variants(caps);
     }
     *out = (memory_gpu){
         .context = (int64_t)((CONTEXT_MIB + CONTEXT_MIB_EACH * multiprocessors) * MIB),

@@ -6,7 +6,9 @@
  * and a step can be captured.
  *
  * The library's deterministic backward keeps all of dp, segments x heads x longest^2 bf16. It runs
- * over as many groups of heads, one after the other, as keep that small (attention_work.h).
+ * in as many parts, one after the other, as keep that small: groups of heads and, where these do
+ * not suffice, runs of segments (attention_work.h). One plan serves all parts, and a last run that
+ * has fewer segments is filled up with empty ones.
  *
  * A batch padded to capacities has empty segments at its end. NVIDIA documents segments without
  * tokens as supported since 9.25. Before that, rows of queries without a key come out as NaN
@@ -144,13 +146,30 @@ typedef struct workspace {
     int64_t bytes;
 } workspace;
 
+static int64_t aligned_bytes(int64_t bytes)
+{
+    return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+}
+
 static void *take_space(workspace *space, int64_t bytes)
 {
     void *array = space->base ? space->base + space->bytes : NULL;
-    space->bytes += (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    space->bytes += aligned_bytes(bytes);
     return array;
 }
 
+/* Bytes of the list of a run's lengths, and of its first elements. */
+static int64_t lengths_bytes(const attention_shape *of)
+{
+    return aligned_bytes(of->segments * (int64_t)sizeof(int32_t));
+}
+
+static int64_t firsts_bytes(const attention_shape *of)
+{
+    return aligned_bytes((of->segments + 1) * (int64_t)sizeof(int64_t));
+}
+
+/* `length` and `first` have a list for each run, one behind the other, each aligned. */
 typedef struct batch {
     int32_t *length;
     /* First elements of q, k, v, o and lse. */
@@ -160,23 +179,30 @@ typedef struct batch {
     int64_t dq_sum_bytes;
 } batch;
 
-/* Lays out the workspace of a call, or only measures it. `copies`: a group's log-sums are copied
- * into rows with a stride of their own. */
-static void lay_out(batch *shape, workspace *space, const attention_shape *of, int64_t tokens,
-                    bool backward, bool copies, int64_t library)
+/* How the workspace of a call is laid out: for how many runs, and whether a group's log-sums are
+ * copied into rows with a stride of their own. */
+typedef struct room {
+    int64_t tokens, runs;
+    bool backward, copies;
+} room;
+
+/* Lays out the workspace of a call, or only measures it. */
+static void lay_out(batch *shape, workspace *space, const attention_shape *of, const room *wanted,
+                    int64_t library)
 {
+    const int64_t tokens = wanted->tokens;
     int64_t rows = of->segments * of->heads * of->longest, ratio = of->heads / of->kv_heads;
     bool packs = attention_packs_sums(of);
-    shape->length = take_space(space, of->segments * (int64_t)sizeof(int32_t));
+    shape->length = take_space(space, wanted->runs * lengths_bytes(of));
     for (int i = 0; i < PACK_FIRSTS; i++)
-        shape->first[i] = take_space(space, (of->segments + 1) * (int64_t)sizeof(int64_t));
-    if (backward) {
+        shape->first[i] = take_space(space, wanted->runs * firsts_bytes(of));
+    if (wanted->backward) {
         int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
         int64_t row_sums = tokens * of->lse_stride * f32;
-        shape->lse = copies ? take_space(space, row_sums) : NULL;
-        shape->sum = !packs   ? take_space(space, rows * f32)
-                     : copies ? take_space(space, row_sums)
-                              : NULL;
+        shape->lse = wanted->copies ? take_space(space, row_sums) : NULL;
+        shape->sum = !packs           ? take_space(space, rows * f32)
+                     : wanted->copies ? take_space(space, row_sums)
+                                      : NULL;
         shape->dq_sum = NULL;
         shape->dq_sum_bytes =
             of->deterministic ? 0 : (packs ? tokens * of->o_stride : rows * of->head_dim) * f32;
@@ -188,24 +214,36 @@ static void lay_out(batch *shape, workspace *space, const attention_shape *of, i
     shape->library = take_space(space, library);
 }
 
-static status find_room(stream *queue, batch *shape, const attention_shape *of, int64_t tokens,
-                        bool backward, bool copies, const cudnn_plan *plan)
+static status find_room(stream *queue, batch *shape, const attention_shape *of, const room *wanted,
+                        const cudnn_plan *plan)
 {
     workspace space = {0};
     void *base;
-    lay_out(shape, &space, of, tokens, backward, copies, plan->workspace_bytes);
+    lay_out(shape, &space, of, wanted, plan->workspace_bytes);
     TRY(cuda_scratch(queue, (size_t)space.bytes, &base));
     space = (workspace){.base = base};
-    lay_out(shape, &space, of, tokens, backward, copies, plan->workspace_bytes);
+    lay_out(shape, &space, of, wanted, plan->workspace_bytes);
     return ST_OK;
 }
 
+/* The batch with the lists of one run. */
+static batch of_run(const batch *whole, const attention_shape *of, int64_t run)
+{
+    batch one = *whole;
+    one.length = (int32_t *)((char *)whole->length + run * lengths_bytes(of));
+    for (int i = 0; i < PACK_FIRSTS; i++)
+        one.first[i] = (int64_t *)((char *)whole->first[i] + run * firsts_bytes(of));
+    return one;
+}
+
+/* `filled` of the shape's segments have borders in cu. */
 static attention_pack_args packing(const batch *shape, const attention_shape *of, int64_t tokens,
-                                   const int32_t *cu)
+                                   const int32_t *cu, int64_t filled)
 {
     attention_pack_args pack = {
         .segments = of->segments,
         .tokens = tokens,
+        .filled = filled,
         .cu = cu,
         .length = shape->length,
         .stride = {of->q_stride, of->k_stride, of->v_stride, of->o_stride, of->lse_stride}};
@@ -291,29 +329,30 @@ static attention_fwd_args as_fwd(const attention_bwd_args *args)
                                 .lse = (void *)args->lse};
 }
 
-/* How many groups of key-value heads run, one after the other. 0: even one key-value head takes too
- * much memory. */
-static int64_t groups_of(const attention_shape *shape)
+static attention_parts parts_of(const attention_shape *shape, int64_t tokens)
 {
     if (!shape->deterministic)
-        return 1;
-    return attention_groups(shape->segments, shape->longest, shape->heads, shape->kv_heads);
+        return (attention_parts){1, 1, shape->segments};
+    return attention_parts_of(tokens, shape->segments, shape->longest, shape->heads,
+                              shape->kv_heads, shape->head_dim, shape->causal);
 }
 
+/* The shape of a part of the backward. */
 static attention_shape shape_bwd(const stream *queue, const attention_bwd_args *args,
-                                 int64_t *out_groups)
+                                 attention_parts *out_parts)
 {
     attention_fwd_args fwd = as_fwd(args);
     attention_shape shape = shape_fwd(&fwd);
     shape.deterministic = ((const cuda_device *)queue->dev)->options.deterministic;
-    *out_groups = groups_of(&shape);
-    if (*out_groups > 1) {
-        int64_t copied = attention_copied_row(shape.heads, *out_groups);
+    const attention_parts parts = *out_parts = parts_of(&shape, args->tokens);
+    if (parts.groups > 1) {
+        int64_t copied = attention_copied_row(shape.heads, parts.groups);
         if (copied)
             shape.lse_stride = copied;
-        shape.heads /= *out_groups;
-        shape.kv_heads /= *out_groups;
+        shape.heads /= parts.groups;
+        shape.kv_heads /= parts.groups;
     }
+    shape.segments = parts.run;
     return shape;
 }
 
@@ -343,7 +382,7 @@ static enum refusal refusal_of(const stream *queue, const attention_fwd_args *ar
 }
 
 static enum refusal refusal_of_bwd(const stream *queue, const attention_bwd_args *args,
-                                   const attention_shape *shape, int64_t groups)
+                                   const attention_shape *shape, const attention_parts *parts)
 {
     attention_fwd_args fwd = as_fwd(args);
     enum refusal why = refusal_of(queue, &fwd);
@@ -352,7 +391,7 @@ static enum refusal refusal_of_bwd(const stream *queue, const attention_bwd_args
     if (!is_aligned(args->do_) || !is_aligned(args->dq) || !is_aligned(args->dk) ||
         !is_aligned(args->dv) || !is_aligned(args->work))
         return ALIGNMENT;
-    if (groups == 0)
+    if (parts->groups == 0)
         return MEMORY;
     return args->heads == args->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
 }
@@ -406,8 +445,8 @@ status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(queue, &bound, &shape, args->tokens, false, false, plan));
-    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu);
+    TRY(find_room(queue, &bound, &shape, &(room){.tokens = args->tokens, .runs = 1}, plan));
+    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu, shape.segments);
     put_tail(&pack, 0, args->o, args->o_stride, args->heads * args->head_dim);
     pack.tail_f32 = args->lse;
     pack.f32_width = args->heads;
@@ -426,19 +465,25 @@ status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *
     return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound.library);
 }
 
-/* Runs one group: the key-value heads from `kv` on, with their query heads. */
-static status run_group(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
-                        const batch *bound, plans *all, const cudnn_plan *plan, int64_t kv)
+/* Copies the log-sums of the query heads from `query_head` on, if they are to be copied. */
+static status copy_log_sums(stream *queue, const attention_bwd_args *args,
+                            const attention_shape *shape, const batch *bound, int64_t query_head)
 {
-    int64_t head_dim = args->head_dim, query_head = kv * (args->heads / args->kv_heads);
     const attention_columns_args lse = {.rows = args->tokens,
                                         .width = shape->heads,
                                         .from_stride = args->heads,
                                         .to_stride = shape->lse_stride,
                                         .from = row_of(args->lse, query_head),
                                         .to = bound->lse};
-    if (bound->lse)
-        TRY(cuda_attention_columns(queue, &lse));
+    return bound->lse ? cuda_attention_columns(queue, &lse) : ST_OK;
+}
+
+/* Runs one part: the segments of `bound`, and the key-value heads from `kv` on with their query
+ * heads. */
+static status run_part(const attention_bwd_args *args, const batch *bound, plans *all,
+                       const cudnn_plan *plan, int64_t kv)
+{
+    int64_t head_dim = args->head_dim, query_head = kv * (args->heads / args->kv_heads);
     float scale = (float)args->scale, minus = -INFINITY, one = 1;
     hand held = {0};
     give_batch(&held, bound);
@@ -446,7 +491,7 @@ static status run_group(stream *queue, const attention_bwd_args *args, const att
     give_pointer(&held, ATTENTION_K, head_of(args->k, kv, head_dim));
     give_pointer(&held, ATTENTION_V, head_of(args->v, kv, head_dim));
     give_pointer(&held, ATTENTION_O, head_of(args->o, query_head, head_dim));
-    give_pointer(&held, ATTENTION_LSE, bound->lse ? bound->lse : lse.from);
+    give_pointer(&held, ATTENTION_LSE, bound->lse ? bound->lse : row_of(args->lse, query_head));
     give_pointer(&held, ATTENTION_SCALE, &scale);
     give_pointer(&held, ATTENTION_MINUS, &minus);
     give_pointer(&held, ATTENTION_ONE, &one);
@@ -461,39 +506,69 @@ static status run_group(stream *queue, const attention_bwd_args *args, const att
     return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound->library);
 }
 
+/* Writes the lists of every run, and zeros after the last segment. */
+static status pack_runs(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
+                        const batch *bound, const attention_parts *parts)
+{
+    for (int64_t run = 0; run < parts->runs; run++) {
+        const batch one = of_run(bound, shape, run);
+        const int64_t before = run * parts->run, left = args->segments - before;
+        attention_pack_args pack = packing(&one, shape, args->tokens, args->cu + before,
+                                           left < parts->run ? left : parts->run);
+        if (run + 1 == parts->runs) {
+            put_tail(&pack, 0, args->dq, args->q_stride, args->heads * args->head_dim);
+            put_tail(&pack, 1, args->dk, args->k_stride, args->kv_heads * args->head_dim);
+            put_tail(&pack, 2, args->dv, args->v_stride, args->kv_heads * args->head_dim);
+        }
+        TRY(cuda_attention_pack(queue, &pack));
+    }
+    return ST_OK;
+}
+
+static status run_parts(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
+                        const batch *bound, plans *all, const cudnn_plan *plan,
+                        const attention_parts *parts)
+{
+    for (int64_t kv = 0; kv < args->kv_heads; kv += shape->kv_heads) {
+        TRY(copy_log_sums(queue, args, shape, bound, kv * (args->heads / args->kv_heads)));
+        for (int64_t run = 0; run < parts->runs; run++) {
+            const batch one = of_run(bound, shape, run);
+            TRY(run_part(args, &one, all, plan, kv));
+        }
+    }
+    return ST_OK;
+}
+
 status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *out_done)
 {
-    int64_t groups;
+    attention_parts parts;
     attention_fwd_args fwd = as_fwd(args);
-    attention_shape shape = shape_bwd(queue, args, &groups);
+    attention_shape shape = shape_bwd(queue, args, &parts);
     plans *all;
     const cudnn_plan *plan;
     batch bound = {0};
     *out_done = false;
     if (!is_asked(queue, &fwd))
         return ST_OK;
-    enum refusal why = refusal_of_bwd(queue, args, &shape, groups);
+    enum refusal why = refusal_of_bwd(queue, args, &shape, &parts);
     if (why != TAKEN) {
         tell_refusal(queue, &fwd, true, why);
         return ST_OK;
     }
     TRY(plans_of(queue, &all));
     TRY(plan_for(queue, all, &shape, true, &plan));
-    const bool copies = attention_copied_row(args->heads, groups) != 0;
+    const room wanted = {.tokens = args->tokens,
+                         .runs = parts.runs,
+                         .backward = true,
+                         .copies = attention_copied_row(args->heads, parts.groups) != 0};
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(queue, &bound, &shape, args->tokens, true, copies, plan));
+    TRY(find_room(queue, &bound, &shape, &wanted, plan));
     if (bound.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
         TRY(queue->dev->backend->zero(queue, bound.dq_sum, (size_t)bound.dq_sum_bytes));
-    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu);
-    put_tail(&pack, 0, args->dq, args->q_stride, args->heads * args->head_dim);
-    put_tail(&pack, 1, args->dk, args->k_stride, args->kv_heads * args->head_dim);
-    put_tail(&pack, 2, args->dv, args->v_stride, args->kv_heads * args->head_dim);
-    TRY(cuda_attention_pack(queue, &pack));
-    for (int64_t i = 0; i < groups; i++)
-        TRY(run_group(queue, args, &shape, &bound, all, plan, i * shape.kv_heads));
-    return ST_OK;
+    TRY(pack_runs(queue, args, &shape, &bound, &parts));
+    return run_parts(queue, args, &shape, &bound, all, plan, &parts);
 }
 
 #else

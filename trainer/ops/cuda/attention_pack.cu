@@ -12,15 +12,16 @@ static __global__ void pack_kernel(attention_pack_args args)
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i > args.segments)
         return;
+    const int64_t from = i < args.filled ? i : args.filled;
     if (i < args.segments)
-        args.length[i] = args.cu[i + 1] - args.cu[i];
+        args.length[i] = i < args.filled ? args.cu[i + 1] - args.cu[i] : 0;
     for (int j = 0; j < PACK_FIRSTS; j++)
-        args.first[j][i] = (int64_t)args.cu[i] * args.stride[j];
+        args.first[j][i] = (int64_t)args.cu[from] * args.stride[j];
 }
 
 static __global__ void tail_kernel(attention_pack_args args)
 {
-    const int64_t used = args.cu[args.segments], rows = args.tokens - used;
+    const int64_t used = args.cu[args.filled], rows = args.tokens - used;
     const int64_t step = (int64_t)TAIL_BLOCKS * THREADS;
     const int64_t start = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     for (int j = 0; j < PACK_TAILS; j++) {
@@ -38,6 +39,8 @@ extern "C" status cuda_attention_pack(stream *queue, const attention_pack_args *
 {
     TRY(LAUNCH(queue, pack_kernel, grid_of(ceil_div(args->segments + 1, THREADS)), THREADS, 0,
                *args));
+    if (!args->tail[0] && !args->tail_f32)
+        return ST_OK;
     return LAUNCH(queue, tail_kernel, dim3(TAIL_BLOCKS), THREADS, 0, *args);
 }
 

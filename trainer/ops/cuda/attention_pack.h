@@ -14,12 +14,13 @@ enum { PACK_FIRSTS = 5, PACK_TAILS = 3 };
 
 typedef struct attention_pack_args {
     int64_t segments, tokens;
-    const int32_t *cu;           /* [segments + 1] */
+    int64_t filled;              /* how many segments cu has; those after them are empty */
+    const int32_t *cu;           /* [filled + 1] */
     int32_t *length;             /* [segments], written */
     int64_t *first[PACK_FIRSTS]; /* [segments + 1], written: cu * stride */
     int64_t stride[PACK_FIRSTS];
-    /* Arrays whose rows [cu[segments], tokens) are set to 0: bf16 arrays whose width is a multiple
-     * of 8 and that are aligned to 16 bytes, and one f32 array. */
+    /* Arrays, if any, whose rows [cu[filled], tokens) are set to 0: bf16 arrays whose width is a
+     * multiple of 8 and that are aligned to 16 bytes, and one f32 array. */
     void *tail[PACK_TAILS];
     int64_t tail_stride[PACK_TAILS], tail_width[PACK_TAILS]; /* elements */
     float *tail_f32;                                         /* [tokens, f32_width], or NULL */

@@ -465,8 +465,10 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
 static void test_gpu__graphs_of_every_kind_of_batch(void **state)
 {
     (void)state;
-    const batch_caps stills = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 8};
-    const batch_caps clips = {.tokens = 4096, .patches = 4096, .items = 8, .frames = 64};
+    const batch_caps stills = {
+        .tokens = 4096, .patches = 4096, .items = 8, .frames = 8, .frame = 512};
+    const batch_caps clips = {
+        .tokens = 4096, .patches = 4096, .items = 8, .frames = 64, .frame = 512};
     const batch_caps both[] = {stills, clips};
     const model_options options = {.training = true};
     model_dims dims;
@@ -480,6 +482,12 @@ static void test_gpu__graphs_of_every_kind_of_batch(void **state)
     assert_in_range(more.nodes, 2 * one.nodes, 2 * one.nodes + 1);
     memory_gpu_plan(&dims, &options, &(memory_steps){both, 2, 2}, 132, &more);
     assert_in_range(more.nodes, 6 * one.nodes, 6 * one.nodes + 5);
+    /* Attention of four rows of 12,288 tokens goes backward in 4 groups of heads over 4 runs. */
+    const batch_caps whole = {.tokens = 4 * 12288, .docs = 4, .longest = 12288};
+    const batch_caps packed = {.tokens = 4 * 12288, .docs = 48, .longest = 1024};
+    memory_gpu_plan(&dims, &options, &(memory_steps){&packed, 1, 1}, 132, &one);
+    memory_gpu_plan(&dims, &options, &(memory_steps){&whole, 1, 1}, 132, &more);
+    assert_in_range(more.nodes - one.nodes, 48 * 15 * 6 - 1, 48 * 15 * 6 + 1);
 }
 
 /* The workspace is what attention_cudnn.c asks for. One row of 12,288 tokens has a dp of 0.3 GB a
@@ -491,6 +499,9 @@ static void test_gpu__workspace_is_that_of_attention(void **state)
     const batch_caps whole_row = {.tokens = 12288, .docs = 1, .longest = 12288};
     const int64_t dp = (int64_t)2 * 12288 * 12288 * 8, whole = (int64_t)4 * 12288 * 32 * 128;
     assert_in_range(workspace(&whole_row, 1) - dp - whole, 0, 1 << 17);
+    /* Four of them take as much, since each is a run of its own, and four times the gradients. */
+    const batch_caps rows = {.tokens = 4 * 12288, .docs = 4, .longest = 12288};
+    assert_in_range(workspace(&rows, 1) - dp - 4 * whole, 0, 1 << 17);
     /* Where documents may be thousands or a single long one, our own kernels run, and the products
      * decide. */
     const batch_caps loose = {.tokens = 12288, .docs = 3073};

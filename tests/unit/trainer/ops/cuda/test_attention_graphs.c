@@ -117,6 +117,31 @@ static void test_graphs__group_of_heads(void **state)
     cudnn_api()->BackendDestroyDescriptor(descriptor);
 }
 
+/* One key-value head over one whole row of 12,288 tokens, which is a run of its own. */
+static void test_graphs__run_of_segments(void **state)
+{
+    (void)state;
+    cudnnBackendDescriptor_t descriptor = describe_device();
+    attention_shape shape = {.segments = 1,
+                             .longest = 12288,
+                             .heads = 8,
+                             .kv_heads = 1,
+                             .head_dim = 128,
+                             .q_stride = 4096,
+                             .k_stride = 512,
+                             .v_stride = 512,
+                             .o_stride = 4096,
+                             .lse_stride = 32,
+                             .causal = 1,
+                             .deterministic = 1};
+    cudnn_target target = {.properties = descriptor, .deterministic = true};
+    cudnn_plan plan_ = {0};
+    assert_ok(attention_graph_backward(&shape, &target, &plan_));
+    assert_in_range((double)plan_.workspace_bytes - 2.0 * 8 * 12288 * 12288, 0, PLENTY);
+    cudnn_plan_done(&plan_);
+    cudnn_api()->BackendDestroyDescriptor(descriptor);
+}
+
 /* A failure says what was wanted, and nothing is leaked. */
 static void test_graphs__no_engine(void **state)
 {
@@ -144,6 +169,7 @@ int main(void)
         cmocka_unit_test(test_graphs__text),
         cmocka_unit_test(test_graphs__vision),
         cmocka_unit_test(test_graphs__group_of_heads),
+        cmocka_unit_test(test_graphs__run_of_segments),
         cmocka_unit_test(test_graphs__no_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
