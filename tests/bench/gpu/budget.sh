@@ -1,7 +1,7 @@
 # budget.sh: the stages that fit into a budget, in their order, and a summary that is whole at any moment. tests/gpu sources it.
 #
 # Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
-# take on one Hopper GPU, and its limit. The seconds are estimates until a GPU has said: steps by
+# take on one Hopper GPU, and its limit. The seconds are estimates but for the first stages, which an H200 has run: steps by
 # what trainer plan predicts, first values of parameters (40 ns each, over 16 processors), contexts of processes.
 stage_rows() {
     cat <<'ROWS'
