@@ -6,7 +6,7 @@ import re
 import subprocess
 
 from prepd_flow import BIN, SANITIZED, SOURCE, Daemon, Folder, check, main, run
-from train_flow import SHORT, facts, options, train, trainer
+from train_flow import SHORT, TRAINER, facts, options, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 2}
 KINDS = {"vision", "attention", "dense GEMM", "experts", "routing", "element-wise", "head",
@@ -192,6 +192,19 @@ def steps_replay_recordings():
         check("the rows had no images" not in said and re.search(r"  images: [1-9]", said), said)
 
 
+def few_values_are_drawn():
+    """Values repeat in benches, and only there."""
+    with Folder(**STREAM) as f:
+        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
+        few = ["-c", f.config, "--training.backend", "cpu", "--training.global_batch_size", "2",
+               "--feed.replay", f.file("rows.rec"), "--eval.enable", "false"]
+        for verb, steps, repeat in ((["bench", "step"], 1, True), (["bench", "memory"], 8, True), (["train"], 1, False)):
+            p = subprocess.run([TRAINER, *verb, *few, "--training.steps", str(steps),
+                                *([] if repeat else ["--job.dump_folder", f.file("run")])], capture_output=True, text=True)
+            check(p.returncode == 0 and "initialised from training.seed" in p.stderr, f"{verb}: {p.stderr}")
+            check(("training.seed with values that repeat name=" in p.stderr) == repeat, f"{verb}: {p.stderr}")
+
+
 def recordings_are_served_live():
     with Folder(**STREAM) as f:
         rows = f.file("rows.rec")
@@ -300,5 +313,5 @@ def figures_of_many_daemons_are_computed():
     check(p.returncode == 0, p.stdout + p.stderr)
 
 
-main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_page, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings,
+main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_page, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings, few_values_are_drawn,
      recordings_are_served_live, one_rank_is_replayed, collectives_waited_for, figures_of_many_daemons_are_computed)

@@ -119,7 +119,7 @@ status bench_device_memory(const conf *options, int64_t layers, FILE *to)
         TRY_OR(done, text_rows_own(options, &dims, path));
         own.feed_replay = path;
     }
-    TRY_OR(done, session_open(&own, SESSION_TRAIN, &run));
+    TRY_OR(done, session_open_bench(&own, NULL, false, &run));
     fprintf(to, "device: %s\nmodel: %s, %lld layers\n", run.device->description,
             escape_text(run.dims.name).text, (long long)run.dims.text.layers);
     TRY_OR(done, session_memory_plan(&run, &plan));

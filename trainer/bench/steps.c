@@ -182,7 +182,7 @@ static status run_depth(const conf *options, const world *job, const bench_how *
     skew *slow = NULL;
     int64_t before = 0;
     status st = ST_OK;
-    TRY(how->live ? session_open_any(options, &run) : session_resume(options, job, NULL, &run));
+    TRY(session_open_bench(options, job, how->live, &run));
     measured->layers = run.dims.text.layers;
     if (how->load > 0.0) {
         TRY_OR(done, skew_new(&run, how->load, &slow));

@@ -147,7 +147,14 @@ void params_release(params *registry, stream *queue);
 /* Draws first values. Each is a function of the seed, the name and the place of the element in the
  * published tensor, so that every layout of ranks starts from the same model. Waits. */
 WARN_UNUSED status params_init(params *registry, stream *queue, uint64_t seed);
-/* The same for adapters only, when the other values have been loaded. */
+/* For benches, whose results hardly depend on the values: draws only the first `period` values of
+ * what this rank stores of each parameter, and fills the rest with copies of them on the device.
+ * Drawing and uploading the billions of values of a few layers takes longer than timing them. A
+ * period that is prime divides no matrix, so no two experts get the same values. Waits. */
+enum { PARAMS_BENCH_PERIOD = (1 << 18) + 3 }; /* a prime, and more than a router has values */
+WARN_UNUSED status params_init_repeating(params *registry, stream *queue, uint64_t seed,
+                                         int64_t period);
+/* params_init for adapters only, when the other values have been loaded. */
 WARN_UNUSED status params_init_adapters(params *registry, stream *queue, uint64_t seed);
 WARN_UNUSED status params_zero_grad(params *registry, stream *queue);
 /* Sums the gradients over replicas. Called once per step, after its last backward. */

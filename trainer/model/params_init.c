@@ -71,19 +71,38 @@ static status send_values(const drawing *draw, stream *queue)
     return backend->wait(queue); /* before the host buffers are written again */
 }
 
-static status init_row(drawing *draw, stream *queue, pool *threads)
+/* Fills what this rank stores of a row with copies of its first `drawn` values. */
+static status repeat_values(const drawing *draw, int64_t drawn, stream *queue)
+{
+    const backend_vtable *backend = queue->dev->backend;
+    const param *row = draw->row;
+    const size_t acc = st_dtype_size(draw->acc), act = st_dtype_size(draw->act);
+    for (int64_t done = drawn, count; done < row->own_n; done += count) { /* doubles each time */
+        count = row->own_n - done < done ? row->own_n - done : done;
+        TRY(backend->copy(queue, (char *)row->value + (size_t)done * acc, row->value,
+                          (size_t)count * acc));
+        if (draw->as_act)
+            TRY(backend->copy(queue, (char *)row->own_act + (size_t)done * act, row->own_act,
+                              (size_t)count * act));
+    }
+    return ST_OK;
+}
+
+static status init_row(drawing *draw, int64_t period, stream *queue, pool *threads)
 {
     const param *row = draw->row;
-    const int64_t end = row->own_first + row->own_n;
+    const int64_t drawn = row->own_n < period ? row->own_n : period;
+    const int64_t end = row->own_first + drawn;
     for (draw->at = row->own_first; draw->at < end; draw->at += BLOCK) {
         draw->count = end - draw->at < BLOCK ? end - draw->at : BLOCK;
         pool_run(threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
         TRY(send_values(draw, queue));
     }
-    return ST_OK;
+    return drawn < row->own_n ? repeat_values(draw, drawn, queue) : ST_OK;
 }
 
-static status init_rows(params *registry, stream *queue, uint64_t seed, bool adapters_only)
+static status init_rows(params *registry, stream *queue, uint64_t seed, bool adapters_only,
+                        int64_t period)
 {
     if (!device_has_storage(queue->dev))
         return ST_OK;
@@ -105,8 +124,10 @@ static status init_rows(params *registry, stream *queue, uint64_t seed, bool ada
         snprintf(purpose, sizeof purpose, "weights/%s", draw.row->name);
         draw.key = rng_key_make(seed, purpose);
         draw.as_act = draw.row->own_act == draw.row->value ? NULL : as_act;
-        st = init_row(&draw, queue, threads);
+        st = init_row(&draw, period, queue, threads);
     }
+    if (st == ST_OK)
+        st = backend->wait(queue); /* for the copies */
     pool_free(&threads);
     free(as_acc);
     free(as_act);
@@ -115,10 +136,15 @@ static status init_rows(params *registry, stream *queue, uint64_t seed, bool ada
 
 status params_init(params *registry, stream *queue, uint64_t seed)
 {
-    return init_rows(registry, queue, seed, false);
+    return init_rows(registry, queue, seed, false, INT64_MAX);
 }
 
 status params_init_adapters(params *registry, stream *queue, uint64_t seed)
 {
-    return init_rows(registry, queue, seed, true);
+    return init_rows(registry, queue, seed, true, INT64_MAX);
+}
+
+status params_init_repeating(params *registry, stream *queue, uint64_t seed, int64_t period)
+{
+    return init_rows(registry, queue, seed, false, period);
 }

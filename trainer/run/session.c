@@ -421,11 +421,9 @@ static status stream_options(session *run)
 }
 
 /* Opens the device and the mesh of ranks. */
-static status meet_world(const conf *settings, const world *job, enum session_use use,
-                         bool any_stream, session *out)
+static status meet_world(const conf *settings, const world *job, enum session_use use, session *out)
 {
     memset(out, 0, sizeof *out);
-    out->any_stream = any_stream;
     out->world = job;
     mesh_alone(&out->mesh);
     out->conf = settings;
@@ -474,30 +472,33 @@ failed:
 }
 
 static status open_from(const conf *settings, const world *job, enum session_use use,
-                        bool any_stream, const resume_point *from, session *out)
+                        const resume_point *from, session *out)
 {
-    TRY(meet_world(settings, job, use, any_stream, out));
+    TRY(meet_world(settings, job, use, out));
     return open_rest(from, out);
 }
 
 status session_open(const conf *settings, enum session_use use, session *out)
 {
-    return open_from(settings, NULL, use, false, NULL, out);
+    return open_from(settings, NULL, use, NULL, out);
 }
 
 status session_open_rank(const conf *settings, const world *job, session *out)
 {
-    return open_from(settings, job, SESSION_EVAL, false, NULL, out);
+    return open_from(settings, job, SESSION_EVAL, NULL, out);
 }
 
-status session_open_any(const conf *settings, session *out)
+status session_open_bench(const conf *settings, const world *job, bool any_stream, session *out)
 {
-    return open_from(settings, NULL, SESSION_TRAIN, true, NULL, out);
+    TRY(meet_world(settings, job, SESSION_TRAIN, out));
+    out->any_stream = any_stream;
+    out->for_bench = true;
+    return open_rest(NULL, out);
 }
 
 status session_meet(const conf *settings, const world *job, session *out)
 {
-    return meet_world(settings, job, SESSION_TRAIN, false, out);
+    return meet_world(settings, job, SESSION_TRAIN, out);
 }
 
 status session_go_on(const resume_point *from, session *inout)
@@ -508,7 +509,7 @@ status session_go_on(const resume_point *from, session *inout)
 status session_resume(const conf *settings, const world *job, const resume_point *from,
                       session *out)
 {
-    return open_from(settings, job, SESSION_TRAIN, false, from, out);
+    return open_from(settings, job, SESSION_TRAIN, from, out);
 }
 
 void session_close(session *run)

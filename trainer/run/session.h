@@ -40,6 +40,7 @@ typedef struct session {
     const world *world;       /* NULL: a single process */
     const resume_point *from; /* NULL: starts from the model's own values and the first row */
     bool any_stream;          /* accepts a daemon whose options differ from ours */
+    bool for_bench;           /* values that are drawn repeat (params_init_repeating) */
     char *stream_options;     /* options of the train stream as JSON; heap; NULL for a recording */
     char
         *recording; /* index and stream options of the recording as JSON; heap; NULL for a daemon */
@@ -81,9 +82,12 @@ WARN_UNUSED status session_open(const conf *settings, enum session_use use, sess
 /* Opens a session for evaluation as a rank of `world`. With NULL, or a world of one rank, it
  * evaluates alone, whatever the layout. */
 WARN_UNUSED status session_open_rank(const conf *settings, const world *world, session *out);
-/* Opens a session that trains on whatever the daemon streams: the daemon's options are not compared
- * with ours, so the model folder needs no tokenizer. For benches. */
-WARN_UNUSED status session_open_any(const conf *settings, session *out);
+/* Opens SESSION_TRAIN for a bench as a rank of `world` (NULL: alone). Values that would be drawn
+ * repeat, which saves most of the time that a big model takes to open. With any_stream it takes
+ * whatever the daemon streams: the daemon's options are not compared with ours, so the model folder
+ * needs no tokenizer. */
+WARN_UNUSED status session_open_bench(const conf *settings, const world *world, bool any_stream,
+                                      session *out);
 /* Dimensions of model.path, cut to model.layers layers if that is set. */
 WARN_UNUSED status session_dims(const conf *options, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */

@@ -73,6 +73,15 @@ static status want_base(const session *run, bool have)
                                            : "there are no weights here");
 }
 
+/* Draws first values from training.seed. */
+static status draw_values(const session *run)
+{
+    const uint64_t seed = (uint64_t)run->conf->training_seed;
+    if (run->for_bench)
+        return params_init_repeating(run->params, run->stream, seed, PARAMS_BENCH_PERIOD);
+    return params_init(run->params, run->stream, seed);
+}
+
 status session_values(session *run)
 {
     const conf *options = run->conf;
@@ -107,13 +116,14 @@ status session_values(session *run)
                        "there is nothing to evaluate; a finished run leaves its model in "
                        "job.dump_folder/checkpoint");
     } else {
-        TRY(params_init(run->params, run->stream, (uint64_t)options->training_seed));
+        TRY(draw_values(run));
     }
-    log_info("the model is %s name=%s parameters=%" PRId64 " tensors=%" PRId64 " bytes=%" PRId64,
+    log_info("the model is %s%s name=%s parameters=%" PRId64 " tensors=%" PRId64 " bytes=%" PRId64,
              have                                  ? "loaded from its weights"
              : file_is_folder(options->model_path) ? "as its config.json says, initialised from "
                                                      "training.seed"
                                                    : "a preset, initialised from training.seed",
-             run->dims.name, run->params->total, run->params->count, run->params->bytes_read);
+             run->for_bench && !have ? " with values that repeat" : "", run->dims.name,
+             run->params->total, run->params->count, run->params->bytes_read);
     return ST_OK;
 }
