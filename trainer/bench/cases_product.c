@@ -191,10 +191,16 @@ static void tree_segments(bench_segments *out, int64_t tokens, int64_t length)
     }
 }
 
+/* What attention is timed: of vision or text, its backward pass, with which kernels. ANY_ORDER: the
+ * sums of the backward pass may be taken in any order. OWN: our own kernels, which alone take
+ * segments with prefixes, even if none has one. TREES: prefixes with branches. */
+enum { FORWARD = 0, VISION = 1, BACKWARD = 2, ANY_ORDER = 4, OWN = 8, TREES = 16 };
+
 /* Attention over segments of `length` tokens, or prefixes of that length with branches. Its
  * backward pass makes five products and its forward pass two. */
-static void attention_of(bench_case *bench, bool vision, bool backward, bool trees, int64_t length)
+static void attention(bench_case *bench, int what, int64_t length)
 {
+    const bool vision = what & VISION, backward = what & BACKWARD, trees = what & TREES;
     const text_dims *dims = text(bench);
     const vision_dims *tower = eye(bench);
     int64_t n = vision ? S : T, heads = vision ? tower->heads : dims->heads;
@@ -213,8 +219,11 @@ static void attention_of(bench_case *bench, bool vision, bool backward, bool tre
         tree_segments(&made, n, length);
     else
         plain_segments(&made, n, length, !vision);
+    for (int64_t i = 0; i < made.n && !trees; i++)
+        made.prefix[i] = -1;
     const int32_t *cu_dev = bench_ints_of(bench, made.cu, made.n + 1);
-    const int32_t *prefix_dev = trees ? bench_ints_of(bench, made.prefix, made.n) : NULL;
+    const int32_t *prefix_dev =
+        what & (TREES | OWN) ? bench_ints_of(bench, made.prefix, made.n) : NULL;
     free(made.cu);
     free(made.prefix);
     void *q = bench_act(bench, n * heads * d), *k = bench_act(bench, n * kv * d);
@@ -248,6 +257,7 @@ static void attention_of(bench_case *bench, bool vision, bool backward, bool tre
     }
     attention_bwd_args *bwd = &bench->args.attention_bwd;
     *bwd = attention_bwd_of(&fwd);
+    bwd->any_order = what & ANY_ORDER;
     bwd->do_ = bench_act(bench, n * heads * d);
     bwd->dq = bench_act(bench, n * heads * d);
     bwd->dk = bench_act(bench, n * kv * d);
@@ -255,32 +265,24 @@ static void attention_of(bench_case *bench, bool vision, bool backward, bool tre
     bwd->work = bench_acc(bench, n * heads);
 }
 
-static void attention(bench_case *bench, bool vision, bool backward, int64_t length)
-{
-    attention_of(bench, vision, backward, false, length);
-}
-
-static void attention_trees(bench_case *bench)
-{
-    attention_of(bench, false, false, true, bench->sizes->document);
-}
-
-static void attention_trees_bwd(bench_case *bench)
-{
-    attention_of(bench, false, true, true, bench->sizes->document);
-}
-
-#define ATTENTION(name, vision, backward, length)                                                  \
+#define ATTENTION(name, what, length)                                                              \
     static void name(bench_case *bench)                                                            \
     {                                                                                              \
-        attention(bench, (vision), (backward), (length));                                          \
+        attention(bench, (what), (length));                                                        \
     }
-ATTENTION(attention_row, false, false, bench->sizes->row)
-ATTENTION(attention_row_bwd, false, true, bench->sizes->row)
-ATTENTION(attention_packed, false, false, bench->sizes->document)
-ATTENTION(attention_packed_bwd, false, true, bench->sizes->document)
-ATTENTION(attention_frames, true, false, bench->sizes->frame)
-ATTENTION(attention_frames_bwd, true, true, bench->sizes->frame)
+ATTENTION(attention_row, FORWARD, bench->sizes->row)
+ATTENTION(attention_row_bwd, BACKWARD, bench->sizes->row)
+ATTENTION(attention_row_any, BACKWARD | ANY_ORDER, bench->sizes->row)
+ATTENTION(attention_row_own, BACKWARD | OWN, bench->sizes->row)
+ATTENTION(attention_packed, FORWARD, bench->sizes->document)
+ATTENTION(attention_packed_bwd, BACKWARD, bench->sizes->document)
+ATTENTION(attention_packed_any, BACKWARD | ANY_ORDER, bench->sizes->document)
+ATTENTION(attention_trees, TREES, bench->sizes->document)
+ATTENTION(attention_trees_bwd, TREES | BACKWARD, bench->sizes->document)
+ATTENTION(attention_frames, VISION, bench->sizes->frame)
+ATTENTION(attention_frames_bwd, VISION | BACKWARD, bench->sizes->frame)
+ATTENTION(attention_frames_any, VISION | BACKWARD | ANY_ORDER, bench->sizes->frame)
+ATTENTION(attention_frames_own, VISION | BACKWARD | OWN, bench->sizes->frame)
 
 static int32_t first_row(const bench_sizes *sizes, int64_t index)
 {
@@ -348,12 +350,17 @@ const bench_row bench_products[] = {
     ROW(grouped_gemm, "down dw, load 3", grouped_down_dw),
     ROW(attention_fwd, "text, whole rows", attention_row),
     ROW(attention_bwd, "text, whole rows", attention_row_bwd),
+    ROW(attention_bwd, "text, whole rows, any order", attention_row_any),
+    ROW(attention_bwd, "text, whole rows, ours", attention_row_own),
     ROW(attention_fwd, "text, packed", attention_packed),
     ROW(attention_bwd, "text, packed", attention_packed_bwd),
+    ROW(attention_bwd, "text, packed, any order", attention_packed_any),
     ROW(attention_fwd, "text, prefixes", attention_trees),
     ROW(attention_bwd, "text, prefixes", attention_trees_bwd),
     ROW(attention_fwd, "vision", attention_frames),
     ROW(attention_bwd, "vision", attention_frames_bwd),
+    ROW(attention_bwd, "vision, any order", attention_frames_any),
+    ROW(attention_bwd, "vision, ours", attention_frames_own),
     ROW(attention_cached, "text, documents", attention_cached),
     {.op_name = NULL},
 };

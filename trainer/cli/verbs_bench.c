@@ -125,7 +125,8 @@ static status ops(const conf *options, const request *asked)
     device_options how = {.threads = (int)options->training_threads,
                           .attention = options->training_attention,
                           .experts = options->training_experts,
-                          .deterministic = options->training_deterministic};
+                          /* cases that may do without it say so */
+                          .deterministic = true};
     bench_sizes sizes = {.dims = &dims,
                          .tokens = options->training_seq_len * options->training_local_batch_size,
                          .row = options->training_seq_len,

@@ -59,11 +59,12 @@ typedef struct attention_fwd_args {
 /* The gradients of attention_fwd; shapes, strides and errors as there. o and lse are what the
  * forward wrote; do_ is the gradient of o and has o's stride. dq, dk and dv are written, with the
  * strides of q, k and v, and are 0 for padding. work [tokens, heads] acc is scratch for the row
- * sums of do * o. */
+ * sums of do * o. any_order: sums may be taken in any order, so that the bits may differ the next
+ * time, even on a device that was opened deterministic; it changes nothing on one that was not. */
 typedef struct attention_bwd_args {
     int64_t tokens, heads, kv_heads, head_dim, segments;
     int64_t longest; /* the most tokens a segment can have; 0: no bound but T */
-    bool causal;
+    bool causal, any_order;
     double scale;
     const int32_t *cu;
     int64_t keys;

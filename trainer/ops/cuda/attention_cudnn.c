@@ -343,7 +343,8 @@ static attention_shape shape_bwd(const stream *queue, const attention_bwd_args *
 {
     attention_fwd_args fwd = as_fwd(args);
     attention_shape shape = shape_fwd(&fwd);
-    shape.deterministic = ((const cuda_device *)queue->dev)->options.deterministic;
+    shape.deterministic =
+        ((const cuda_device *)queue->dev)->options.deterministic && !args->any_order;
     const attention_parts parts = *out_parts = parts_of(&shape, args->tokens);
     if (parts.groups > 1) {
         int64_t copied = attention_copied_row(shape.heads, parts.groups);

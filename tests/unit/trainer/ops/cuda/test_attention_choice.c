@@ -172,10 +172,20 @@ typedef struct bench {
     cuda_stream own;
 } bench;
 
+static status zero_nothing(stream *queue, void *zeroed_array, size_t bytes)
+{
+    (void)queue;
+    (void)zeroed_array;
+    (void)bytes;
+    return ST_OK;
+}
+
 static void open_bench(bench *setup)
 {
+    static const backend_vtable backend = {.zero = zero_nothing};
     *setup = (bench){.cuda = {.cudnn = true, .facts = {.sm = 90}}};
     setup->cuda.options.deterministic = true;
+    setup->cuda.base.backend = &backend;
     setup->own.base.dev = &setup->cuda.base;
     runs = compiled = misaligned = copied = 0;
     has_engine = true;
@@ -449,6 +459,26 @@ static void test_attention__runs_that_may_not_pay_are_ours(void **state)
     close_bench(&setup);
 }
 
+/* A call may ask for any order on a deterministic device; it takes little memory and is one part.
+ */
+static void test_attention__any_order_is_asked_for_by_the_call(void **state)
+{
+    (void)state;
+    bench setup;
+    bool done;
+    open_bench(&setup);
+    attention_bwd_args args = shape_of(&(grouping){32, 4, 128, 4, 12288, 0, 0});
+    args.tokens = 4 * 12288;
+    assert_ok(attention_cudnn_bwd(&setup.own.base, &args, &done));
+    assert_true(done && asked.deterministic);
+    assert_int_equal(runs, 16);
+    args.any_order = true;
+    assert_ok(attention_cudnn_bwd(&setup.own.base, &args, &done));
+    assert_true(done && !asked.deterministic);
+    assert_int_equal(runs, 17);
+    close_bench(&setup);
+}
+
 /* Log-sums and row sums that are not aligned to 16 bytes are not handed to cuDNN. */
 static void test_attention__unaligned_sums_do_not_go_to_cudnn(void **state)
 {
@@ -476,6 +506,7 @@ int main(void)
         cmocka_unit_test(test_attention__groups_are_aligned_as_declared),
         cmocka_unit_test(test_attention__runs_compute_every_segment_once),
         cmocka_unit_test(test_attention__runs_that_may_not_pay_are_ours),
+        cmocka_unit_test(test_attention__any_order_is_asked_for_by_the_call),
         cmocka_unit_test(test_attention__unaligned_sums_do_not_go_to_cudnn),
     };
     log_init("trainer", LOG_INFO, false);
