@@ -31,6 +31,34 @@ static void gather_case(parity *test, const int64_t *shape)
     parity_expect(test, "y", y, want, 0);
 }
 
+/* Rows of x that are copied to several rows of y, whose places are given. The fifth part of them
+ * goes nowhere, as slots beyond the last token do. shape: rows of x, copies, width */
+static void places_case(parity *test, const int64_t *shape)
+{
+    const int64_t rows = shape[0], copies = shape[1], width = shape[2], n = rows * copies;
+    int32_t *index = parity_zero_ints(test, n), *places = parity_zero_ints(test, n);
+    const rng_key key = rng_key_make((uint64_t)n, "parity/places");
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t to = (int64_t)rng_permute(key, (uint64_t)n, (uint64_t)i);
+        const bool goes = parity_below(test, 5) != 0;
+        places[i] = goes ? (int32_t)to : -1;
+        index[to] = goes ? (int32_t)(i / copies) : -1;
+    }
+    tensor x = parity_tensor(test, rows * width, 1), y = parity_tensor(test, n * width, 1);
+    double *want = parity_zeros(test, y.n);
+    for (int64_t i = 0; i < n * width; i++)
+        want[i] = index[i / width] >= 0 ? x.ref[index[i / width] * width + i % width] : 0;
+    rows_gather_args args = {.n = n,
+                             .width = width,
+                             .index = parity_ints(test, index, n),
+                             .x = x.dev,
+                             .y = y.dev,
+                             .copies = copies,
+                             .places = parity_ints(test, places, n)};
+    PARITY_RUN(test, op_rows_gather(test->queue, &args));
+    parity_expect(test, "y", y, want, 0);
+}
+
 /* shape: n, width, rows of y, distinct, y in act */
 static void scatter_case(parity *test, const int64_t *shape)
 {
@@ -124,6 +152,9 @@ const parity_case parity_rows[] = {
     {"rows_gather", "ragged", gather_case, {13, 7, 5, 0}},
     {"rows_gather", "ragged keep", gather_case, {13, 7, 5, 1}},
     {"rows_gather", "hidden keep", gather_case, {13, 2048, 5, 1}},
+    {"rows_gather", "places empty", places_case, {0, 8, 16}},
+    {"rows_gather", "places ragged", places_case, {13, 3, 7}},
+    {"rows_gather", "places hidden", places_case, {5, 8, 2048}},
     {"rows_gather", "real", gather_case, {4096, 128, 2048, 0}},
     {"rows_scatter", "empty", scatter_case, {0, 3, 4, 0}},
     {"rows_scatter", "one", scatter_case, {1, 1, 1, 0}},

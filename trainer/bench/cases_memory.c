@@ -2,6 +2,8 @@
  * activations, rows, head, optimiser. Letters: T, S the tokens and the
  * patches of the micro-batch; n the elements of a row; d the width of a head; x, y, w an op's
  * input, output and weight. */
+#include <stdlib.h>
+
 #include "trainer/bench/cases.h"
 
 enum { LOGIT_ROWS = 1024 };
@@ -259,6 +261,29 @@ static int32_t own_row(const bench_sizes *sizes, int64_t index)
     return (int32_t)index;
 }
 
+/* Where each token's slots are if slot i is that of slot_token(i): places [T, K]. */
+static int32_t *slot_places(bench_case *bench)
+{
+    const int64_t k = TEXT.top_k, n = T * k;
+    int32_t *places = malloc((size_t)n * sizeof *places), *made = NULL;
+    int64_t *used = calloc((size_t)T, sizeof *used);
+    if (places && used) {
+        for (int64_t i = 0; i < n; i++)
+            places[i] = -1;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t token = slot_token(bench->sizes, i);
+            if (used[token] < k)
+                places[token * k + used[token]++] = (int32_t)i;
+        }
+        made = bench_ints_of(bench, places, n);
+    } else if (bench->st == ST_OK) {
+        bench->st = FAIL(ST_NO_MEMORY, "no memory for the arguments of an op");
+    }
+    free(places);
+    free(used);
+    return made;
+}
+
 static void gather_slots(bench_case *bench)
 {
     int64_t n = T * TEXT.top_k, width = TEXT.hidden;
@@ -266,8 +291,10 @@ static void gather_slots(bench_case *bench)
                                                  .width = width,
                                                  .index = bench_ints(bench, n, slot_token),
                                                  .x = bench_act(bench, T * width),
-                                                 .y = bench_act(bench, n * width)};
-    bench->bytes = count_act_bytes(bench, (double)((n + T) * width)) + 4.0 * (double)n;
+                                                 .y = bench_act(bench, n * width),
+                                                 .copies = TEXT.top_k,
+                                                 .places = slot_places(bench)};
+    bench->bytes = count_act_bytes(bench, (double)((n + T) * width)) + 8.0 * (double)n;
 }
 
 static void scatter_embedding(bench_case *bench)

@@ -148,6 +148,8 @@ static status spread_tokens(const pass_context *ctx, const moe_saved *saved, voi
                           &(rows_gather_args){.n = ctx->sizes.tokens * ctx->dims->text.top_k,
                                               .width = ctx->dims->text.hidden,
                                               .index = saved->row_token,
+                                              .copies = ctx->dims->text.top_k,
+                                              .places = saved->slot_row,
                                               .x = saved->m,
                                               .y = xp});
 }

@@ -83,6 +83,8 @@ static status spread_shared(const pass_context *ctx, const moe *block, const moe
                           &(rows_gather_args){.n = seen_tokens(ctx) * ctx->dims->text.top_k,
                                               .width = ctx->dims->text.hidden,
                                               .index = saved->row_token,
+                                              .copies = ctx->dims->text.top_k,
+                                              .places = saved->slot_row,
                                               .x = m,
                                               .y = scratch->xp});
 }

@@ -23,13 +23,20 @@
 
 #include "trainer/device/backend.h"
 
-/* x [*, width] and y [n, width] act; index [n] int32 on the device, like every index here. */
+/* x [*, width] and y [n, width] act; index [n] int32 on the device, like every index here.
+ *
+ * Where each row of x goes to up to `copies` rows of y, the caller may say where: places [n /
+ * copies, copies] has for row j of x every i with index[i] == j, and -1 for the rest, and x has n /
+ * copies rows. The result is the same. A device can then read each row of x once; without it, once
+ * for each of its copies, which lie too far apart for a cache. NULL: not said. Not with keep. */
 typedef struct rows_gather_args {
     int64_t n, width;
     const int32_t *index;
     const void *x;
     void *y;
     bool keep;
+    int64_t copies;
+    const int32_t *places;
 } rows_gather_args;
 
 /* x [n, width] act; y [y_rows, width] is acc with y_acc (weight gradients), else act. `distinct`:

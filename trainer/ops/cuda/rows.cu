@@ -1,9 +1,10 @@
 /* rows.cu: the ops of rows.h on CUDA in which each row of y has one writer: gather, scatter to
  * distinct rows, and weighted sums. scatter.cuh sums many rows into one.
  *
- * Bytes an element: gather 4 (2 for a row that is zeroed, less for one that stays), scatter 6 (10
- * into float), rows_weighted 4, since the table comes from the L2 cache. A block covers whole rows,
- * a thread moves 16 bytes, and all threads of a row read its index at the same time. */
+ * Bytes an element of y: gather 4 (2 for a row that is zeroed, less for one that stays; 2 + 2 /
+ * copies where places are given), scatter 6 (10 into float), rows_weighted 4, since the table comes
+ * from the L2 cache. A block covers whole rows, a thread moves 16 bytes, and all threads of a row
+ * read its index at the same time. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 #include "trainer/ops/cuda/scatter.cuh"
 
@@ -25,8 +26,43 @@ template <class T> static __global__ void gather_kernel(rows_gather_args args, i
         y[j] = from >= 0 ? x[j] : T{};
 }
 
+/* A row of x is read once and written to all its places; the same threads zero those of the rows
+ * [i copies, (i + 1) copies) of y that have no source. */
+template <class T> static __global__ void spread_kernel(rows_gather_args args, int64_t pieces)
+{
+    const int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (i >= args.n / args.copies)
+        return;
+    const T *x = (const T *)args.x + i * pieces;
+    T *y = (T *)args.y;
+    const int64_t first = i * args.copies;
+    for (int64_t j = threadIdx.x; j < pieces; j += blockDim.x) {
+        const T piece = x[j];
+        for (int64_t k = first; k < first + args.copies; k++) {
+            const int32_t to = args.places[k];
+            DEVICE_CHECK(to < args.n);
+            if (to >= 0)
+                y[to * pieces + j] = piece;
+            if (args.index[k] < 0)
+                y[k * pieces + j] = T{};
+        }
+    }
+}
+
+static status spread(stream *queue, const rows_gather_args *args)
+{
+    const int64_t pieces = args->width / VECTOR, rows = args->n / args->copies;
+    if (args->width % VECTOR == 0 && aligned16(args->x, args->y))
+        return LAUNCH(queue, spread_kernel<uint4>, tile_grid(rows, pieces), tile_block(pieces), 0,
+                      *args, pieces);
+    return LAUNCH(queue, spread_kernel<unsigned short>, tile_grid(rows, args->width),
+                  tile_block(args->width), 0, *args, args->width);
+}
+
 extern "C" status cuda_rows_gather(stream *queue, const rows_gather_args *args)
 {
+    if (args->places)
+        return spread(queue, args);
     const int64_t pieces = args->width / VECTOR;
     if (args->width % VECTOR == 0 && aligned16(args->x, args->y))
         return LAUNCH(queue, gather_kernel<uint4>, tile_grid(args->n, pieces), tile_block(pieces),
