@@ -16,9 +16,7 @@ static const vision_dims *eye(const bench_case *bench)
 }
 
 enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
-enum {
-    LOGIT_ROWS = 1024
-}; /* target rows that pass the head at once, about as many as in the model */
+enum { LOGIT_ROWS = 2048 }; /* target rows that pass the head at once, as in the model (loss.h) */
 
 /* y [m, n] = x [m, k] Wt; DX: dx [m, k] = dy W; DW: dW [n, k] += dyt x. */
 static void size_product(bench_case *bench, int kind, int64_t m, int64_t n, int64_t k)
@@ -81,6 +79,7 @@ PRODUCT(gemm_kv, Y, T, language->kv_heads * language->head_dim, language->hidden
 PRODUCT(gemm_o, Y | RESIDUAL, T, language->hidden, language->heads * language->head_dim)
 PRODUCT(gemm_router, Y, T, language->experts, language->hidden)
 PRODUCT(gemm_head, Y, LOGIT_ROWS, language->vocab, language->hidden)
+PRODUCT(gemm_head_dx, DX, LOGIT_ROWS, language->vocab, language->hidden)
 PRODUCT(gemm_head_dw, DW, LOGIT_ROWS, language->vocab, language->hidden)
 PRODUCT(gemm_patch, Y | BIAS, S, tower->hidden, tower->patch_bytes)
 PRODUCT(gemm_vision_qkv, Y | BIAS, S, 3 * tower->hidden, tower->hidden)
@@ -331,8 +330,9 @@ const bench_row bench_products[] = {
     ROW(gemm, "k", gemm_kv),
     ROW(gemm, "o, residual", gemm_o),
     ROW(gemm, "router", gemm_router),
-    ROW(gemm, "head", gemm_head),
-    ROW(gemm, "head dw", gemm_head_dw),
+    ROW(gemm, "head, 2048 rows", gemm_head),
+    ROW(gemm, "head dx, 2048 rows", gemm_head_dx),
+    ROW(gemm, "head dw, 2048 rows", gemm_head_dw),
     ROW(gemm, "patches", gemm_patch),
     ROW(gemm, "vision qkv", gemm_vision_qkv),
     ROW(gemm, "vision fc1", gemm_vision_fc1),

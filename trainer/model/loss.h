@@ -26,7 +26,11 @@ typedef struct head {
     void *logits;          /* [R, V] act */
 } head;
 
-enum { LOGIT_ROWS_DEFAULT = 512 }; /* R if the options name none */
+/* R if the options name none. The gradient of the weights reads and writes all of its sums for each
+ * R targets, and dz has R / 128 x H / 256 tiles of a product: with 2,048 and H 2,048, 128 of them
+ * for the 132 multiprocessors of an H200, and 622 MB of logits. With 512 the head and loss of a
+ * step took a fifth longer than is predicted for 2,048 (trainer/ops/layer_time.md). */
+enum { LOGIT_ROWS_DEFAULT = 2048 };
 
 /* Takes the head's arrays from sp for at most `targets` targets. act, acc: bytes of an element. */
 void head_layout(head *loss_head, space *sp, int64_t targets, size_t act, size_t acc,
