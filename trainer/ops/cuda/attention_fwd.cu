@@ -20,6 +20,14 @@ typedef struct softmax_rows {
     float max[2], sum[2]; /* max: of all scores so far; sum: over this thread's columns */
 } softmax_rows;
 
+/* The base of the exponents for a largest score. It is rounded, so that it stays the same while the
+ * largest score does: a product that the compiler fuses with a subtraction would leave what
+ * rounding took, and the sums of a long document would shrink by it at every tile. */
+static __device__ __forceinline__ float base_of(float largest, float scale2)
+{
+    return __fmul_rn(largest, scale2);
+}
+
 /* Turns scores into probabilities relative to the largest score so far; `sum` and o are rescaled
  * when that grows. */
 template <int D>
@@ -35,8 +43,8 @@ static __device__ inline void softmax_step(softmax_rows *rows, float (&s)[GROUPS
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
         /* There was no key yet. Any base but -inf makes the masked scores 0. */
-        const float base = largest == -INFINITY ? 0.0f : largest * scale2;
-        const float shrink = exp2_fast(rows->max[half] * scale2 - base);
+        const float base = largest == -INFINITY ? 0.0f : base_of(largest, scale2);
+        const float shrink = exp2_fast(base_of(rows->max[half], scale2) - base);
         rows->max[half] = largest;
         rows->sum[half] *= shrink;
 #pragma unroll
