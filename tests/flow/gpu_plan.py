@@ -304,6 +304,10 @@ def commands_without_a_plan():
         check(name == "tree-" + hashed, name)
         write(os.path.join(m.tree, ".gpu/tree"), f"0123456789 {hashed}\n")
         check(m.gpu("--tree").split()[0] == "0123456789", "the packed commit")
+        for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "older"]):
+            subprocess.run(["git", *words], cwd=m.tree, check=True)
+        check(m.gpu("--tree").split()[0] == "0123456789", "the packed commit, although there is a HEAD")
+        shutil.rmtree(os.path.join(m.tree, ".git"))
         write(os.path.join(m.tree, "trainer/new.c"), "")
         check(m.gpu("--tree").split()[0].startswith("tree-"), "another tree")
         for words in (["status"], ["wait", "1"], ["fetch", "x"]):
