@@ -4,148 +4,8 @@
  * keys averages it: 64 eps of the largest output. Gradients go through two more products: 256 eps.
  * In bf16 the results are compared with the order of the fused kernels that the published model
  * trains with: scores, maxima and sums in float; probabilities, the gradient of the scores and the
- * results rounded. */
-#include "tests/parity/parity.h"
-
-typedef struct attention {
-    int64_t tokens, heads, kv_heads, d, segments;
-    bool causal;
-    double scale;
-    const int32_t *cu;
-    int64_t keys; /* rows of k and v */
-    /* Set only where the queries are some of a segment's tokens, not all; else NULL. */
-    const int32_t *cu_keys, *place;
-    const int32_t *prefix;        /* NULL: no segment has one */
-    double *q, *k, *v, *up, *row; /* row: room for the scores of one query */
-    int64_t q_stride, k_stride, v_stride, o_stride;
-} attention;
-
-/* The borders of the keys. The function below gives the key that belongs to query `token` itself.
- */
-static const int32_t *key_borders(const attention *sizes)
-{
-    return sizes->cu_keys ? sizes->cu_keys : sizes->cu;
-}
-
-static int64_t self_of(const attention *sizes, int64_t token)
-{
-    return sizes->place ? sizes->place[token] : token;
-}
-
-/* The keys that a query sees: those of its segment's prefix and then those of its own. */
-typedef struct visible {
-    int64_t prefix, n_prefix, own, n;
-} visible;
-
-static visible query_sees(const attention *sizes, int64_t segment, int64_t token)
-{
-    const int32_t *borders = key_borders(sizes);
-    visible seen = {.own = borders[segment]};
-    if (sizes->prefix && sizes->prefix[segment] >= 0) {
-        seen.prefix = borders[sizes->prefix[segment]];
-        seen.n_prefix = borders[sizes->prefix[segment] + 1] - seen.prefix;
-    }
-    const int64_t end = sizes->causal ? self_of(sizes, token) + 1 : borders[segment + 1];
-    seen.n = seen.n_prefix + end - seen.own;
-    return seen;
-}
-
-static int64_t visible_key(const visible *seen, int64_t n)
-{
-    return n < seen->n_prefix ? seen->prefix + n : seen->own + n - seen->n_prefix;
-}
-
-/* Writes the scores of query (token, head) over the keys that it sees to row. Returns their
- * log-sum-exp.
- */
-static double score_loop(const attention *sizes, int64_t token, int64_t head, const visible *seen)
-{
-    double max = -HUGE_VAL, sum = 0;
-    const double *q = sizes->q + token * sizes->q_stride + head * sizes->d;
-    for (int64_t j = 0; j < seen->n; j++) {
-        const double *k = sizes->k + visible_key(seen, j) * sizes->k_stride +
-                          head / (sizes->heads / sizes->kv_heads) * sizes->d;
-        double x = 0;
-        for (int64_t i = 0; i < sizes->d; i++)
-            x += q[i] * k[i];
-        sizes->row[j] = x * sizes->scale;
-        max = sizes->row[j] > max ? sizes->row[j] : max;
-    }
-    for (int64_t j = 0; j < seen->n; j++)
-        sum += exp(sizes->row[j] - max);
-    return max + log(sum);
-}
-
-/* One query's output [d] and log-sum-exp. With `rounding`, the probabilities relative to the
- * largest are rounded, and so is the output. */
-static double query_rounded(const attention *sizes, int64_t token, int64_t head,
-                            const visible *seen, double *out, const parity *rounding)
-{
-    double lse = score_loop(sizes, token, head, seen), max = -HUGE_VAL;
-    memset(out, 0, (size_t)sizes->d * sizeof *out);
-    for (int64_t j = 0; j < seen->n && rounding; j++)
-        max = sizes->row[j] > max ? sizes->row[j] : max;
-    for (int64_t j = 0; j < seen->n; j++) {
-        const double *v = sizes->v + visible_key(seen, j) * sizes->v_stride +
-                          head / (sizes->heads / sizes->kv_heads) * sizes->d;
-        double weight = exp(sizes->row[j] - lse);
-        if (rounding)
-            weight = parity_round(rounding, exp(sizes->row[j] - max)) * exp(max - lse);
-        for (int64_t i = 0; i < sizes->d; i++)
-            out[i] += weight * v[i];
-    }
-    for (int64_t i = 0; i < sizes->d && rounding; i++)
-        out[i] = parity_round(rounding, out[i]);
-    return lse;
-}
-
-static double query_loop(const attention *sizes, int64_t token, int64_t head, const visible *seen,
-                         double *out)
-{
-    return query_rounded(sizes, token, head, seen, out, NULL);
-}
-
-typedef struct gradients {
-    double *dq, *dk, *dv; /* what is computed is added; strides of q, k, v */
-} gradients;
-
-/* Adds one query's part of the gradients, by the formulas of trainer/model/equations.md. */
-static void query_gradients(const attention *sizes, int64_t token, int64_t head,
-                            const visible *seen, const gradients *to, const parity *rounding)
-{
-    double out[128], dot = 0;
-    double lse = query_rounded(sizes, token, head, seen, out, rounding);
-    const double *up = sizes->up + token * sizes->o_stride + head * sizes->d;
-    const int64_t at_q = token * sizes->q_stride + head * sizes->d,
-                  kv = head / (sizes->heads / sizes->kv_heads) * sizes->d;
-    for (int64_t i = 0; i < sizes->d; i++)
-        dot += out[i] * up[i];
-    for (int64_t j = 0; j < seen->n; j++) {
-        const int64_t key = visible_key(seen, j);
-        const int64_t at_k = key * sizes->k_stride + kv, at_v = key * sizes->v_stride + kv;
-        double p = exp(sizes->row[j] - lse), dp = 0;
-        for (int64_t i = 0; i < sizes->d; i++)
-            dp += up[i] * sizes->v[at_v + i];
-        double ds = p * (dp - dot);
-        ds = rounding ? parity_round(rounding, ds) : ds;
-        p = rounding ? parity_round(rounding, p) : p;
-        for (int64_t i = 0; i < sizes->d; i++) {
-            to->dv[at_v + i] += p * up[i];
-            to->dq[at_q + i] += sizes->scale * ds * sizes->k[at_k + i];
-            to->dk[at_k + i] += sizes->scale * ds * sizes->q[at_q + i];
-        }
-    }
-}
-
-static void gradients_loop(const attention *sizes, const gradients *to, const parity *rounding)
-{
-    for (int64_t segment = 0; segment < sizes->segments; segment++)
-        for (int64_t token = sizes->cu[segment]; token < sizes->cu[segment + 1]; token++) {
-            const visible seen = query_sees(sizes, segment, token);
-            for (int64_t head = 0; head < sizes->heads; head++)
-                query_gradients(sizes, token, head, &seen, to, rounding);
-        }
-}
+ * results rounded. A library's backward has an order of its own (attention_loops.h). */
+#include "tests/parity/attention_loops.h"
 
 static double attention_loss(const void *of)
 {
@@ -153,9 +13,9 @@ static double attention_loss(const void *of)
     double sum = 0, out[128];
     for (int64_t segment = 0; segment < sizes->segments; segment++)
         for (int64_t token = sizes->cu[segment]; token < sizes->cu[segment + 1]; token++) {
-            const visible seen = query_sees(sizes, segment, token);
+            const visible seen = attention_sees(sizes, segment, token);
             for (int64_t head = 0; head < sizes->heads; head++) {
-                query_loop(sizes, token, head, &seen, out);
+                attention_query(sizes, token, head, &seen, out, NULL);
                 for (int64_t i = 0; i < sizes->d; i++)
                     sum += out[i] * sizes->up[token * sizes->o_stride + head * sizes->d + i];
             }
@@ -302,12 +162,13 @@ static void fwd_case(parity *test, const int64_t *shape)
     double *order = parity_zeros(test, out.n);
     for (int64_t segment = 0; segment < sizes->segments && parity_compares(test); segment++)
         for (int64_t token = sizes->cu[segment]; token < sizes->cu[segment + 1]; token++) {
-            const visible seen = query_sees(sizes, segment, token);
+            const visible seen = attention_sees(sizes, segment, token);
             for (int64_t head = 0; head < sizes->heads; head++) {
                 int64_t at = token * sizes->o_stride + head * sizes->d;
-                query_rounded(sizes, token, head, &seen, order + at, test);
+                attention_query(sizes, token, head, &seen, order + at,
+                                &(attention_order){.test = test});
                 wlse[token * sizes->heads + head] =
-                    query_loop(sizes, token, head, &seen, want + at);
+                    attention_query(sizes, token, head, &seen, want + at, NULL);
             }
         }
     run_fwd(test, &made, out, lse);
@@ -318,7 +179,8 @@ static void fwd_case(parity *test, const int64_t *shape)
 
 /* In float, compares with differences of the forward pass. In bf16 differences are too coarse, so
  * it compares with the loop of the backward pass, which the float runs check. */
-static void expect_gradients(parity *test, built *made, tensor dq, tensor dk, tensor dv)
+static void expect_gradients(parity *test, built *made, const attention_order *rounded, tensor dq,
+                             tensor dk, tensor dv)
 {
     attention *sizes = &made->sizes;
     const bool packed = dk.dev == dq.dev;
@@ -328,8 +190,8 @@ static void expect_gradients(parity *test, built *made, tensor dq, tensor dk, te
     order.dk = packed ? order.dq + (sizes->k - sizes->q) : parity_zeros(test, dk.n);
     order.dv = packed ? order.dq + (sizes->v - sizes->q) : parity_zeros(test, dv.n);
     if (parity_compares(test)) {
-        gradients_loop(sizes, &exact, NULL);
-        gradients_loop(sizes, &order, test);
+        attention_gradients(sizes, &exact, NULL);
+        attention_gradients(sizes, &order, rounded);
     }
     for (int64_t i = 0; i < dq.n; i++)
         order.dq[i] = parity_round(test, order.dq[i]);
@@ -367,6 +229,7 @@ static void bwd_case(parity *test, const int64_t *shape)
     tensor dk = packed ? dq : parity_tensor(test, made.k.n, 1),
            dv = packed ? dq : parity_tensor(test, made.v.n, 1);
     sizes->up = up.ref;
+    const int64_t before = test->queue->dev->counts.library_attention;
     PARITY_RUN(test,
                op_attention_bwd(test->queue,
                                 &(attention_bwd_args){.tokens = sizes->tokens,
@@ -395,7 +258,9 @@ static void bwd_case(parity *test, const int64_t *shape)
                                                       .dk = parity_at(dk, sizes->k - made.k.ref),
                                                       .dv = parity_at(dv, sizes->v - made.v.ref),
                                                       .work = work.dev}));
-    expect_gradients(test, &made, dq, dk, dv);
+    const bool library = test->queue->dev->counts.library_attention > before;
+    const attention_order rounded = {.test = test, .scaled = library, .by_head = library};
+    expect_gradients(test, &made, &rounded, dq, dk, dv);
 }
 
 /* A call over four tokens of two heads, with these borders of segments. */
@@ -492,7 +357,8 @@ static void cached_case(parity *test, const int64_t *shape)
         const int64_t end = first[i] + length[i], at = (end - 1) * sizes.q_stride;
         sizes.q = q.ref + i * sizes.q_stride - at;
         for (int64_t head = 0; head < sizes.heads && seen.n && parity_compares(test); head++)
-            query_loop(&sizes, end - 1, head, &seen, want + i * sizes.o_stride + head * sizes.d);
+            attention_query(&sizes, end - 1, head, &seen,
+                            want + i * sizes.o_stride + head * sizes.d, NULL);
     }
     const attention_cached_args args = {.queries = n,
                                         .heads = sizes.heads,

@@ -118,6 +118,10 @@ void parity_expect(parity *test, const char *what, tensor array, const double *w
  * published model has there. */
 void parity_expect_order(parity *test, const char *what, tensor array, const double *want,
                          const double *order, double tolerance);
+/* The same, where an implementation has the one order or the other: the whole array must hold to
+ * one of them. second NULL: to `order`. */
+void parity_expect_either(parity *test, const char *what, tensor array, const double *want,
+                          const double *order, const double *second, double tolerance);
 void parity_expect_ints(parity *test, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
 

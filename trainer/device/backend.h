@@ -80,10 +80,11 @@ typedef struct device_options {
 typedef struct device_counts {
     /* Allocations of device or pinned memory, growth of scratch, library plans made. */
     int64_t allocations;
-    int64_t waits;       /* times that the host waited for all of a stream */
-    int64_t event_waits; /* times that the host waited for an event */
-    int64_t captures;    /* graphs captured */
-    int64_t scratch;     /* bytes of device memory in all scratch blocks of ops */
+    int64_t waits;             /* times that the host waited for all of a stream */
+    int64_t event_waits;       /* times that the host waited for an event */
+    int64_t captures;          /* graphs captured */
+    int64_t library_attention; /* calls of attention that a library has done, and not our kernels */
+    int64_t scratch;           /* bytes of device memory in all scratch blocks of ops */
 } device_counts;
 
 typedef struct backend_vtable {

@@ -14,6 +14,7 @@ status cuda_attention_fwd(stream *queue, const attention_fwd_args *args)
     bool done = false;
     if (!args->cu_keys && !args->prefix)
         TRY(attention_cudnn_fwd(queue, args, &done));
+    queue->dev->counts.library_attention += done;
     return done ? ST_OK : cuda_attention_portable_fwd(queue, args);
 }
 
@@ -22,5 +23,6 @@ status cuda_attention_bwd(stream *queue, const attention_bwd_args *args)
     bool done = false;
     if (!args->cu_keys && !args->prefix)
         TRY(attention_cudnn_bwd(queue, args, &done));
+    queue->dev->counts.library_attention += done;
     return done ? ST_OK : cuda_attention_portable_bwd(queue, args);
 }
