@@ -3,7 +3,6 @@
  * nanoseconds and a layer of 30B-A3B has some 600 million, so one processor alone would take
  * minutes for a few layers. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "common/base/proc.h"
 #include "common/base/rng.h"
@@ -13,10 +12,26 @@
 
 enum {
     PIECE = 1 << 12,  /* values that a task draws */
-    BLOCK = 1 << 22,  /* values that are copied to the device at once */
+    BLOCK = 1 << 21,  /* most values that are copied to the device at once */
+    UPLOADS = 2,      /* while one block is copied, the next one is drawn */
     FEW = 1 << 22,    /* up to this many values, threads cost more than they save */
     THREADS_MAX = 64, /* with more, memory would be the limit */
 };
+
+/* Pinned host memory of a block on its way to the device. */
+typedef struct upload {
+    void *as_acc, *as_act; /* [block] in both dtypes; as_act is NULL if they are the same */
+    event *sent;
+} upload;
+
+/* Everything that the first values of all rows are made with. */
+typedef struct initialiser {
+    stream *queue;
+    pool *threads;
+    int64_t block, period; /* values of an upload; values of a row until it repeats */
+    upload uploads[UPLOADS];
+    int64_t begun; /* uploads so far; number i uses uploads[i % UPLOADS] */
+} initialiser;
 
 /* Values [at, at + count) of one row, while they are drawn and copied. */
 typedef struct drawing {
@@ -68,7 +83,7 @@ static status send_values(const drawing *draw, stream *queue)
     if (draw->as_act)
         TRY(backend->to_device(queue, (char *)row->own_act + (size_t)place * act, draw->as_act,
                                (size_t)draw->count * act));
-    return backend->wait(queue); /* before the host buffers are written again */
+    return ST_OK;
 }
 
 /* Fills what this rank stores of a row with copies of its first `drawn` values. */
@@ -88,50 +103,78 @@ static status repeat_values(const drawing *draw, int64_t drawn, stream *queue)
     return ST_OK;
 }
 
-static status init_row(drawing *draw, int64_t period, stream *queue, pool *threads)
+static status init_row(initialiser *all, drawing *draw)
 {
+    const backend_vtable *backend = all->queue->dev->backend;
     const param *row = draw->row;
-    const int64_t drawn = row->own_n < period ? row->own_n : period;
+    const int64_t drawn = row->own_n < all->period ? row->own_n : all->period;
     const int64_t end = row->own_first + drawn;
-    for (draw->at = row->own_first; draw->at < end; draw->at += BLOCK) {
-        draw->count = end - draw->at < BLOCK ? end - draw->at : BLOCK;
-        pool_run(threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
-        TRY(send_values(draw, queue));
+    for (draw->at = row->own_first; draw->at < end; draw->at += all->block) {
+        const upload *next = &all->uploads[all->begun % UPLOADS];
+        if (all->begun++ >= UPLOADS)
+            TRY(backend->event_wait(all->queue->dev, next->sent));
+        draw->count = end - draw->at < all->block ? end - draw->at : all->block;
+        draw->as_acc = next->as_acc;
+        draw->as_act = row->own_act == row->value ? NULL : next->as_act;
+        pool_run(all->threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
+        TRY(send_values(draw, all->queue));
+        TRY(backend->event_record(all->queue, next->sent));
     }
-    return drawn < row->own_n ? repeat_values(draw, drawn, queue) : ST_OK;
+    return drawn < row->own_n ? repeat_values(draw, drawn, all->queue) : ST_OK;
+}
+
+static status open_initialiser(const params *registry, initialiser *all)
+{
+    device *dev = all->queue->dev;
+    const backend_vtable *backend = dev->backend;
+    const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
+    int64_t most = 1;
+    for (int64_t i = 0; i < registry->count; i++)
+        most = registry->list[i].own_n > most ? registry->list[i].own_n : most;
+    most = most < all->period ? most : all->period;
+    all->block = most < BLOCK ? most : BLOCK;
+    const size_t block = (size_t)all->block;
+    for (int i = 0; i < UPLOADS; i++) {
+        upload *one = &all->uploads[i];
+        TRY(backend->event_new(dev, &one->sent));
+        TRY(backend->alloc_host(dev, block * st_dtype_size(backend->acc), &one->as_acc));
+        if (backend->act != backend->acc)
+            TRY(backend->alloc_host(dev, block * st_dtype_size(backend->act), &one->as_act));
+    }
+    return pool_new(registry->total > FEW ? cpus : 1, &all->threads);
+}
+
+static void close_initialiser(initialiser *all)
+{
+    device *dev = all->queue->dev;
+    pool_free(&all->threads);
+    for (int i = 0; i < UPLOADS; i++) {
+        dev->backend->release_host(dev, all->uploads[i].as_acc);
+        dev->backend->release_host(dev, all->uploads[i].as_act);
+        dev->backend->event_free(&all->uploads[i].sent);
+    }
 }
 
 static status init_rows(params *registry, stream *queue, uint64_t seed, bool adapters_only,
                         int64_t period)
 {
-    if (!device_has_storage(queue->dev))
+    if (!device_has_storage(queue->dev) || (adapters_only && registry->lora_rank == 0))
         return ST_OK;
     const backend_vtable *backend = queue->dev->backend;
-    const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
-    char *as_acc = malloc(BLOCK * st_dtype_size(backend->acc)), *as_act = NULL;
-    pool *threads = NULL;
-    status st = pool_new(registry->total > FEW ? cpus : 1, &threads);
-    if (backend->act != backend->acc)
-        as_act = malloc(BLOCK * st_dtype_size(backend->act));
-    if (st == ST_OK && (!as_acc || (backend->act != backend->acc && !as_act)))
-        st = FAIL(ST_NO_MEMORY, "no memory to initialise parameters");
+    initialiser all = {.queue = queue, .period = period};
+    status st = open_initialiser(registry, &all);
     for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
-        drawing draw = {
-            .row = &registry->list[i], .acc = backend->acc, .act = backend->act, .as_acc = as_acc};
+        drawing draw = {.row = &registry->list[i], .acc = backend->acc, .act = backend->act};
         char purpose[160];
         if (adapters_only && !draw.row->adapter)
             continue;
         snprintf(purpose, sizeof purpose, "weights/%s", draw.row->name);
         draw.key = rng_key_make(seed, purpose);
-        draw.as_act = draw.row->own_act == draw.row->value ? NULL : as_act;
-        st = init_row(&draw, period, queue, threads);
+        st = init_row(&all, &draw);
     }
-    if (st == ST_OK)
-        st = backend->wait(queue); /* for the copies */
-    pool_free(&threads);
-    free(as_acc);
-    free(as_act);
-    return st;
+    const status waited = backend->wait(queue); /* also after a failure, before memory is freed */
+    close_initialiser(&all);
+    return st == ST_OK ? waited : st;
 }
 
 status params_init(params *registry, stream *queue, uint64_t seed)

@@ -5,27 +5,35 @@
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "tests/emulated/emulated.h"
 #include "tests/harness.h"
 #include "trainer/model/params.h"
 #include "trainer/ops/open.h"
 
 enum { SEED = 3, PERIOD = 1009 };
 
-/* The preset `debug` on the CPU. */
+/* The preset `debug` on a device that the caller has opened. */
 typedef struct bench {
     device *dev;
     stream *queue;
     params *registry;
 } bench;
 
-static void open_bench(bench *setup)
+static void open_on(device *dev, bench *setup)
 {
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
-    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &setup->dev));
-    assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->queue));
+    setup->dev = dev;
+    assert_ok(dev->backend->stream_new(dev, &setup->queue));
     assert_ok(params_new(&dims, &setup->registry));
     assert_ok(params_alloc(setup->registry, setup->queue, false));
+}
+
+static void open_bench(bench *setup)
+{
+    device *dev;
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &dev));
+    open_on(dev, setup);
 }
 
 static void close_bench(bench *setup)
@@ -36,7 +44,7 @@ static void close_bench(bench *setup)
     device_close(&setup->dev);
 }
 
-/* A hash over all values in the order of the registry. */
+/* A hash over all values in the order of the registry. Device memory is host memory here. */
 static void hash_values(const params *registry, char hex[33])
 {
     hash128 all = {{0}};
@@ -107,6 +115,31 @@ static void test_params_init__values_of_benches_repeat(void **state)
     close_bench(&whole);
 }
 
+/* A block is drawn while the one before it is copied. A device that copies as late as it may gets
+ * the same values, so no buffer is written before its copy is done. */
+static void test_params_init__a_late_device_gets_the_same_values(void **state)
+{
+    (void)state;
+    device *late;
+    bench setup, other;
+    char early[33], found[33];
+    assert_ok(emulated_open(0, false, &late));
+    open_bench(&setup);
+    open_on(late, &other);
+    assert_ok(params_init(setup.registry, setup.queue, SEED));
+    assert_ok(params_init(other.registry, other.queue, SEED));
+    hash_values(setup.registry, early);
+    hash_values(other.registry, found);
+    assert_string_equal(early, found);
+    assert_ok(params_init_repeating(setup.registry, setup.queue, SEED, PERIOD));
+    assert_ok(params_init_repeating(other.registry, other.queue, SEED, PERIOD));
+    hash_values(setup.registry, early);
+    hash_values(other.registry, found);
+    assert_string_equal(early, found);
+    close_bench(&other);
+    close_bench(&setup);
+}
+
 /* With a period that nothing reaches, the values are those of training. */
 static void test_params_init__a_long_period_changes_nothing(void **state)
 {
@@ -127,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params_init__a_seed_keeps_its_values),
         cmocka_unit_test(test_params_init__values_of_benches_repeat),
+        cmocka_unit_test(test_params_init__a_late_device_gets_the_same_values),
         cmocka_unit_test(test_params_init__a_long_period_changes_nothing),
     };
     return cmocka_run_group_tests_name("params_init", tests, NULL, NULL);
