@@ -2,21 +2,22 @@
 #
 # Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
 # take on one Hopper GPU, and its limit. The seconds are estimates but for the first stages, which an H200 has run: steps by
-# what trainer plan predicts, first values of parameters (40 ns each, over 16 processors), contexts of processes.
+# what trainer plan predicts, settling of the experts' load (a depth of three layers and 37 steps took 24 s), first values of
+# parameters (a second in benches; 40 ns each, over 16 processors, in training), contexts of processes.
 stage_rows() {
     cat <<'ROWS'
-versions 1 4 40
-build 2 15 300
-smoke 3 40 200
-parity 4 60 240
+versions 1 2 40
+build 2 6 300
+smoke 3 30 200
+parity 4 40 240
 steps 5 40 150
-bench-ops 7 120 240
-bench-text 6 170 400
-bench-images-8192 8 150 330
-memory 10 60 150
-torch 9 120 260
+bench-ops 7 60 240
+bench-text 6 150 400
+bench-images-8192 8 125 330
+memory 10 50 150
+torch 9 110 260
 replay 12 90 220
-feed 13 70 180
+feed 13 60 180
 loss 14 40 150
 memcheck 15 90 200
 racecheck 17 90 200
@@ -29,10 +30,10 @@ ranks-3 23 40 200
 ranks-4 24 40 200
 ranks-5 25 40 200
 ranks-6 26 40 200
-bench-images-12288 21 180 400
-bench-c4 20 100 300
+bench-images-12288 21 155 400
+bench-c4 20 95 300
 train 27 90 200
-bench-loads 28 120 300
+bench-loads 28 95 300
 torch-layers 29 60 200
 ROWS
 }
