@@ -386,7 +386,9 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
 
     def send(kind, message):
         text = json.dumps(message).encode()
-        check(len(text) <= HELLO_LIMIT, "the cursor makes a message of", len(text), "bytes, but prepd accepts", HELLO_LIMIT)
+        if len(text) > HELLO_LIMIT:
+            size, longest = max((len(json.dumps(value)), name) for name, value in message.items())
+            check(False, "a message has", len(text), "bytes,", size, "of them", longest + ", but prepd accepts", HELLO_LIMIT)
         head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([head, text])
 

@@ -54,7 +54,9 @@ static status read_entry(const json_value *item, int64_t row, const char *source
     TRY(json_want_int(item, "id", source, &out->sample));
     TRY(json_want_text(item, "cause", source, &cause));
     out->cause = (char *)cause; /* the caller copies it */
-    out->row = json_int(json_find(item, "row"), row);
+    out->row = row;
+    if (json_given(item, "row"))
+        TRY(json_want_int(item, "row", source, &out->row));
     if (out->sample >= 0 && out->row >= 0)
         return ST_OK;
     return FAIL_IN(ST_BAD_INPUT, source,
@@ -133,7 +135,10 @@ status decisions_read_cursor(decisions *inout, const char *cursor, const char *s
         return ST_OK;
     TRY(json_parse(cursor, strlen(cursor), source, &value));
     const json_value *items = json_given(value, "quarantine");
-    const status st = items ? add_items(inout, items, DECISION_ROW_UNKNOWN, source) : ST_OK;
+    status st = items ? add_items(inout, items, DECISION_ROW_UNKNOWN, source) : ST_OK;
+    if (json_typeof(value) != JSON_OBJECT)
+        st = FAIL_IN(ST_BAD_INPUT, source, "the cursor is %s, not an object",
+                     json_type_name(json_typeof(value)));
     json_free(&value);
     return st;
 }

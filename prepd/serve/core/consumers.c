@@ -22,7 +22,6 @@ enum {
     TAG_BYTES = 64,   /* for each document: its numbers in the tag */
     PATCH_WIRE_BYTES = 772,
     ROW_BYTES = 16384,
-    DECISION_BYTES = 256,   /* for each quarantined sample, in the cursor */
     REFERENCE_BYTES = 1024, /* for each document: ten answers of a few words, with their types */
 };
 
@@ -191,17 +190,20 @@ int64_t consumer_row_bytes(const conf *options)
            ROW_BYTES;
 }
 
-/* The bytes that a row reserves. */
-static int64_t planned_bytes(const consumer_seat *consumer, const planned_row *placed)
+/* The bytes that a row reserves. What is found bad only after it was leased is not among them. */
+static status planned_bytes(dispatch *state, consumer_seat *consumer, const planned_row *placed,
+                            int64_t *out)
 {
     bool prefixes = false;
+    int64_t lists;
+    TRY(tag_lists_bytes(consumer, placed, &state->scratch, &lists));
     for (int64_t i = 0; i < placed->n_docs; i++)
         prefixes |= placed->docs[i].prefix > 0;
-    return placed->tokens * TOKEN_BYTES + placed->n_docs * TAG_BYTES +
-           (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES +
-           consumer->bad.n_entries * DECISION_BYTES +
+    *out = placed->tokens * TOKEN_BYTES + placed->n_docs * TAG_BYTES +
+           (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES + lists +
            (prefixes ? placed->n_docs * PREFIX_BYTES : 0) +
            (consumer->src->options.data_references ? placed->n_docs * REFERENCE_BYTES : 0);
+    return ST_OK;
 }
 
 /* Makes the lease of a row. Its items are its documents in order; a prefix is one too. *out_samples
@@ -254,7 +256,7 @@ status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out, p
     }
     if (st != ST_OK)
         return st;
-    consumer->need = planned_bytes(consumer, &placed);
+    TRY(planned_bytes(state, consumer, &placed, &consumer->need));
     if (!may_reserve(state, consumer))
         return ST_OK;
     int64_t samples;

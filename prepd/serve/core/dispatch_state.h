@@ -211,6 +211,7 @@ typedef struct local_pool {
     status_note why;       /* what the last one that could not begin said; ST_OK: nothing */
     int64_t not_before_ns; /* no worker is started before this */
     int64_t unstarted_ns;  /* since when the system starts none that is to be; 0: it does */
+    int64_t killed_ns;     /* since when all are killed before they begin; 0: they are not */
     int64_t respawned;     /* workers that were replaced, for status */
     int64_t leave_by_ns;   /* when children that were told to leave are killed */
 } local_pool;
@@ -536,6 +537,9 @@ WARN_UNUSED status payload_references(const source *source, const planned_row *r
  * documents. */
 WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const planned_row *row,
                             const worker_seat *worker);
+/* How many bytes of a tag the lists of bad samples are: the cursor's, and that of the row. */
+WARN_UNUSED status tag_lists_bytes(consumer_seat *consumer, const planned_row *row, arena *memory,
+                                   int64_t *out);
 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);
@@ -561,8 +565,8 @@ local_child *local_child_of(const dispatch *dispatch, pid_t pid); /* NULL: not o
 void local_end(dispatch *dispatch, const local_child *child, bool at_once); /* if it runs */
 /* A child ended before it began any work. The pool waits before it starts another, or gives up. */
 void local_failed_at_start(dispatch *dispatch, const char *what);
-/* Whether a worker that is to be can be expected: the system has not refused to start one for a
- * minute. */
+/* Whether a worker that is to be can be expected: for a minute the system has not refused to start
+ * one, nor has every one been killed before it began. */
 bool local_is_expected(const dispatch *dispatch);
 
 /* reaping.c */

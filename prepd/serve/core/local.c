@@ -81,6 +81,7 @@ void local_begun(dispatch *state, pid_t pid)
         one->begun = true;
     state->local.any_begun = true;
     state->local.deaths_at_start = state->local.killed_at_start = 0;
+    state->local.killed_ns = 0;
     state->local.why.code = ST_OK;
 }
 
@@ -124,8 +125,10 @@ void local_failed_at_start(dispatch *state, const char *what)
 
 bool local_is_expected(const dispatch *state)
 {
-    const int64_t patience_ns = INT64_C(60) * 1000 * MS, since = state->local.unstarted_ns;
-    return since == 0 || state->now_ns - since < patience_ns;
+    const int64_t patience_ns = INT64_C(60) * 1000 * MS, unstarted = state->local.unstarted_ns,
+                  killed = state->local.killed_ns;
+    return (unstarted == 0 || state->now_ns - unstarted < patience_ns) &&
+           (killed == 0 || state->now_ns - killed < patience_ns);
 }
 
 /* The system has no process or descriptor left for one more worker. Those that are there continue.

@@ -91,8 +91,19 @@ status quarantine_json(quarantine *refused, const char **out)
         json_writer_done(&writer);
         if (st != ST_OK)
             return st;
+        refused->quoted_bytes = (int64_t)size;
+        for (size_t i = 0; i < size; i++) /* JSON has no other bytes that a text must escape */
+            refused->quoted_bytes += refused->json[i] == '"' || refused->json[i] == '\\';
     }
     *out = refused->json;
+    return ST_OK;
+}
+
+status quarantine_quoted_bytes(quarantine *refused, int64_t *out)
+{
+    const char *json;
+    TRY(quarantine_json(refused, &json));
+    *out = refused->quoted_bytes;
     return ST_OK;
 }
 

@@ -22,7 +22,8 @@ typedef struct quarantined {
 typedef struct quarantine {
     quarantined *entry; /* [n_entries] by rising sample */
     int64_t n_entries, capacity;
-    char *json; /* the whole list, made when it is asked for; NULL after a change */
+    char *json;           /* the whole list, made when it is asked for; NULL after a change */
+    int64_t quoted_bytes; /* that json takes as a text inside other JSON */
 } quarantine;
 
 void quarantine_init(quarantine *list);
@@ -39,6 +40,8 @@ WARN_UNUSED status quarantine_copy(quarantine *to, const quarantine *from);
 const char *quarantine_find(const quarantine *list, int64_t sample);
 /* The list as JSON; borrowed until the next change. */
 WARN_UNUSED status quarantine_json(quarantine *list, const char **out);
+/* How many bytes it takes where it is part of a text inside other JSON, as in a tag's cursor. */
+WARN_UNUSED status quarantine_quoted_bytes(quarantine *list, int64_t *out);
 /* Adds the entries of a cursor's list, all of them or none. PROTOCOL for a list that is not an
  * array of {id, cause}, has a sample outside [0, n_samples), more entries than samples, or a cause
  * longer than QUARANTINE_CAUSE_BYTES. `source` names the list in errors. */

@@ -54,8 +54,11 @@ static void bury_child(dispatch *state, local_child *child)
     if (was.begun || how == LOSS_OUTSIDE) {
         outside_info(&state->outside, "worker replaced pid=%d cause=\"%s\"", (int)was.pid,
                      was.end.what);
-        if (!was.begun && ++pool->killed_at_start > KILLED_AT_START)
+        if (!was.begun && ++pool->killed_at_start > KILLED_AT_START) {
             pool->not_before_ns = state->now_ns + KILLED_PAUSE_MS * MS;
+            if (pool->killed_ns == 0)
+                pool->killed_ns = state->now_ns;
+        }
         return;
     }
     outside_warn(&state->outside, "worker died at start pid=%d cause=\"%s\"", (int)was.pid,

@@ -113,6 +113,29 @@ static status put_texts(consumer_seat *consumer, const planned_row *placed, uint
     return payload_references(consumer->src, placed, writer);
 }
 
+status tag_lists_bytes(consumer_seat *consumer, const planned_row *placed, arena *memory,
+                       int64_t *out)
+{
+    json_writer writer;
+    char *text = NULL;
+    size_t size = 0;
+    int64_t cursor = 0;
+    *out = 0;
+    if (consumer->bad.n_entries == 0)
+        return ST_OK;
+    TRY(quarantine_quoted_bytes(&consumer->bad, &cursor));
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    status st = payload_quarantine(consumer, placed, memory, &writer);
+    json_end_object(&writer);
+    if (st == ST_OK)
+        st = json_writer_take(&writer, &text, &size);
+    json_writer_done(&writer);
+    free(text);
+    *out = cursor + (int64_t)size;
+    return st;
+}
+
 status tag_make(dispatch *state, lease *leased, const planned_row *placed,
                 const worker_seat *worker)
 {

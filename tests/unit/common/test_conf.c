@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/conf/conf.h"
+#include "common/conf/conf_table.h"
 #include "common/json/json.h"
 
 typedef struct room {
@@ -704,9 +705,29 @@ static void test_eval__options_replace_those_of_data(void **state)
     conf_done(&evaluated);
 }
 
+/* The one option whose value may grow long says in its help how long it may be. */
+static void test_texts__the_longest_value_is_documented(void **state)
+{
+    const room *space = *state;
+    char text[CONF_TEXT_MAX + 1], longest[32];
+    conf options;
+    assert_ok(load_text(space, &options, ""));
+    memset(text, ' ', sizeof text);
+    text[CONF_TEXT_MAX - 1] = 0;
+    assert_ok(conf_set(&options, "prepd.rank_endpoints", text));
+    text[CONF_TEXT_MAX - 1] = ' ';
+    text[CONF_TEXT_MAX] = 0;
+    assert_fails(ST_USAGE, conf_set(&options, "prepd.rank_endpoints", text),
+                 "prepd.rank_endpoints: the value is longer than 4095 bytes");
+    snprintf(longest, sizeof longest, "at most %d bytes", CONF_TEXT_MAX - 1);
+    assert_non_null(strstr(conf_row_find("prepd.rank_endpoints")->help, longest));
+    conf_done(&options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts__the_longest_value_is_documented),
         cmocka_unit_test(test_precedence__default_file_command_line),
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
         cmocka_unit_test(test_arguments__wrong_ones_are_refused),

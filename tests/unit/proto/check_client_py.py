@@ -60,4 +60,13 @@ union = [{"id": 2, "cause": "crash"}, {"id": 7, "cause": "short", "row": 12}, {"
 for order in itertools.permutations(ranks):
     assert client.merge_quarantine(order) == union, client.merge_quarantine(order)
     assert client.merge_quarantine([*order, {"decisions": union}]) == union
+# A HELLO that no daemon accepts is not sent, and the member that is too long is named.
+for name, given in (("cursor", {"cursor": {"row": 0, "quarantine": ["x" * client.HELLO_LIMIT]}}),
+                    ("quarantine", {"quarantine": [{"id": 1, "cause": "x" * client.HELLO_LIMIT}]})):
+    try:
+        next(client.connect(f"ipc:///tmp/none-{os.getpid()}", **given))
+    except ValueError as e:
+        assert f"of them {name}, but prepd accepts" in str(e), e
+    else:
+        raise AssertionError("a long HELLO was sent")
 print(len(rows), "rows agree")

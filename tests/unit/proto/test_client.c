@@ -317,6 +317,37 @@ static void test_client__refusals(void **state)
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 
+/* A HELLO that no daemon accepts is not sent, and the part of it that is too long is named. */
+static void test_client__names_what_makes_hello_too_long(void **state)
+{
+    (void)state;
+    enum { LONG = HELLO_BYTES + 1 };
+    static const char head[] = "[{\"id\":1,\"cause\":\"", tail[] = "\"}]";
+    static const char *const what[] = {"of them the options of the stream",
+                                       "of them the list of bad samples",
+                                       "of them the cursor with its list"};
+    char *list = malloc(LONG + 64), *cursor = malloc(LONG + 128);
+    assert_non_null(list);
+    assert_non_null(cursor);
+    memcpy(list, head, sizeof head - 1);
+    memset(list + sizeof head - 1, 'x', LONG);
+    memcpy(list + sizeof head - 1 + LONG, tail, sizeof tail);
+    snprintf(cursor, LONG + 128, "{\"row\":0,\"quarantine\":%s}", list);
+    for (int part = 0; part < 3; part++) {
+        daemon_side side;
+        client *consumer = NULL;
+        set_up(&side, SILENT, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+        client_options options = options_for(&side);
+        options.stream_options = part == 0 ? list : options.stream_options;
+        options.quarantine = part == 1 ? list : NULL;
+        options.cursor = part == 2 ? cursor : options.cursor;
+        assert_fails(ST_BAD_INPUT, client_open(&options, &consumer), what[part]);
+        tear_down(&side);
+    }
+    free(list);
+    free(cursor);
+}
+
 /* Sends row `first` and those after it with their tags; that of row `wrong` says something else. */
 static void send_tagged(daemon_side *side, int first, int wrong)
 {
@@ -560,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_client__small_credit),
         cmocka_unit_test(test_client__a_daemon_that_is_restarted),
         cmocka_unit_test(test_client__refusals),
+        cmocka_unit_test(test_client__names_what_makes_hello_too_long),
         cmocka_unit_test(test_client__asks_again_for_a_row_that_is_not_what_was_ordered),
         cmocka_unit_test(test_client__a_daemon_that_goes_after_a_refusal),
         cmocka_unit_test(test_client_open__no_daemon),

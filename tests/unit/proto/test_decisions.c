@@ -121,6 +121,7 @@ static void test_decisions__what_is_no_list_changes_nothing(void **state)
                                       "[{\"id\":\"1\",\"cause\":\"c\"}]",
                                       "[{\"id\":-1,\"cause\":\"c\"}]",
                                       "[{\"id\":1,\"cause\":\"c\",\"row\":-2}]",
+                                      "[{\"id\":1,\"cause\":\"c\",\"row\":\"2\"}]",
                                       "[{\"id\":1,\"cause\":\"c\"},{\"id\":2,\"cause\":3}]",
                                       "["};
     decisions list = {0};
@@ -129,6 +130,7 @@ static void test_decisions__what_is_no_list_changes_nothing(void **state)
         assert_fails(ST_BAD_INPUT, decisions_read(&list, bad[i], 0, "a list"), "a list");
     assert_fails(ST_BAD_INPUT, decisions_read_cursor(&list, "{\"quarantine\":{}}", "it"),
                  "an array");
+    assert_fails(ST_BAD_INPUT, decisions_read_cursor(&list, "[{\"id\":1}]", "it"), "an object");
     expect_text(&list, UNION);
     decisions_done(&list);
 }

@@ -474,6 +474,31 @@ static void test_audit__a_local_worker_that_cannot_be_started(void **state)
     tear_down(&all);
 }
 
+/* The same where someone kills every worker before it begins, until one begins. */
+static void test_audit__local_workers_that_are_killed_at_every_start(void **state)
+{
+    (void)state;
+    scene all;
+    const child_end killed = {.how = PROC_END_OUTSIDE, .code = -1, .what = "signal 9"};
+    set_up(&all, 1);
+    all.state.local.target = 1;
+    for (pid_t pid = 1000; pid < 1080; pid++) { /* a second each, once there is a pause */
+        all.state.local.child[0] = (local_child){.pid = pid};
+        all.state.local.n_places = 1;
+        all.state.now_ns += INT64_C(1000000000);
+        child_ended(&all.state, pid, &killed);
+    }
+    assert_false(local_is_expected(&all.state));
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    local_begun(&all.state, 1);
+    assert_true(local_is_expected(&all.state));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
 /* The local worker that said so leaves, or has ended. The one that comes in its place is asked. */
 static void test_audit__who_replaces_the_only_one_is_waited_for(void **state)
 {
@@ -690,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_audit__what_is_blank_for_its_consumer_dismisses_nobody),
         cmocka_unit_test(test_audit__a_local_worker_to_come_is_waited_for),
         cmocka_unit_test(test_audit__a_local_worker_that_cannot_be_started),
+        cmocka_unit_test(test_audit__local_workers_that_are_killed_at_every_start),
         cmocka_unit_test(test_audit__what_was_said_by_one_that_went_is_tried),
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__who_replaces_the_only_one_is_waited_for),

@@ -285,6 +285,54 @@ static void test_payload_lease__quarantined_branches(void **state)
     tear_down(&all);
 }
 
+/* Leases the row for its consumer; returns the bytes that are reserved for it. *out_tag is the size
+ * of its tag. */
+static int64_t reserved_for(scene *all, size_t *out_tag)
+{
+    consumer_seat *consumer = all->consumer;
+    planned_row placed;
+    lease *leased = NULL;
+    consumer->next_row = 0;
+    planning_turn(&all->state);
+    assert_ok(consumer_produce(&all->state, consumer, &leased, &placed));
+    assert_non_null(leased);
+    const int64_t bytes = consumer->slots[consumer->first_slot].reserved;
+    lease_free(&leased);
+    consumer->credit += bytes;
+    consumer->reserved = consumer->n_slots = 0;
+    json_value *tag = tag_of(all);
+    json_free(&tag);
+    *out_tag = strlen(all->lease->tag);
+    return bytes;
+}
+
+/* Causes may be long, and grow where they are escaped. The tag has each twice: in the cursor, and
+ * where its sample is in the row. */
+static void test_payload_tag__its_lists_are_reserved(void **state)
+{
+    (void)state;
+    scene all;
+    bool fresh;
+    char cause[QUARANTINE_CAUSE_BYTES + 1];
+    size_t before, after;
+    set_up(&all);
+    memset(cause, '"', QUARANTINE_CAUSE_BYTES);
+    cause[QUARANTINE_CAUSE_BYTES] = 0;
+    all.options.prepd_buffer_bytes = INT64_C(1) << 40;
+    all.state.n_consumers = 1;
+    all.consumer->welcomed = true;
+    all.consumer->credit = INT64_C(1) << 40;
+    const int64_t reserved = reserved_for(&all, &before);
+    for (int64_t bad = 0; bad < SAMPLES; bad++) {
+        assert_ok(quarantine_add(&all.consumer->bad, bad, cause, &fresh));
+        const int64_t more = reserved_for(&all, &after) - reserved;
+        assert_true(after > before);
+        assert_true(more >= (int64_t)(after - before));
+        assert_true(more < (int64_t)(after - before) + 64);
+    }
+    tear_down(&all);
+}
+
 /* Loses the lease while `item` is in work until that item is tried alone. */
 static void suspect(scene *all, int64_t item)
 {
@@ -476,6 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_payload_lease__a_prefix_and_its_branches),
         cmocka_unit_test(test_payload_lease__quarantined_branches),
+        cmocka_unit_test(test_payload_tag__its_lists_are_reserved),
         cmocka_unit_test(test_payload_lease__tried_alone),
         cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
         cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),
