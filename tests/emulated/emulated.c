@@ -35,7 +35,8 @@ typedef struct emulated_device {
     graph *capture; /* in progress; NULL: none */
     event *events;  /* all events that exist */
     struct meeting *meetings;
-    int64_t captured; /* number of nodes in the last graph */
+    int64_t captured;             /* number of nodes in the last graph */
+    uint8_t broken_ways[CHOICES]; /* emulated_break */
 } emulated_device;
 
 static emulated_device *device_of(const stream *queue)
@@ -100,6 +101,31 @@ static status queue_meeting(stream *queue, const peers_meet_args *args)
     return queue_node(queue, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = meet});
 }
 
+void emulated_break(device *dev, int choice, int ways)
+{
+    ((emulated_device *)dev)->broken_ways[choice] = (uint8_t)ways;
+}
+
+/* Fails if the way in use is one of those that emulated_break has named. */
+static status use_way(const emulated_device *dev, int choice)
+{
+    const device_choices *made = &dev->base.choices;
+    if (made->way[choice] >= dev->broken_ways[choice])
+        return ST_OK;
+    return FAIL(ST_BAD_DEVICE, "emulated: %s by %s is broken", choice_name(choice),
+                choice_way(choice, made->way[choice]));
+}
+
+static status use_op(const stream *queue, const char *name, const void *args)
+{
+    const emulated_device *dev = device_of(queue);
+    if (strcmp(name, "attention_fwd") == 0)
+        return use_way(dev, choice_attention(((const attention_fwd_args *)args)->causal, false));
+    if (strcmp(name, "attention_bwd") == 0)
+        return use_way(dev, choice_attention(((const attention_bwd_args *)args)->causal, true));
+    return strcmp(name, "grouped_gemm") == 0 ? use_way(dev, CHOICE_EXPERTS) : ST_OK;
+}
+
 /* ---- the op table ---- */
 
 #define OP(name)                                                                                   \
@@ -112,6 +138,7 @@ static status queue_meeting(stream *queue, const peers_meet_args *args)
         node n = {.kind = NODE_RUN, .run = run_##name};                                            \
         if (strcmp(#name, "peers_meet") == 0)                                                      \
             return queue_meeting(s, (const void *)a);                                              \
+        TRY(use_op(s, #name, a));                                                                  \
         _Static_assert(sizeof *a <= QUEUE_ARGS_MAX, "QUEUE_ARGS_MAX");                             \
         memcpy(n.args, a, sizeof *a);                                                              \
         return queue_node(s, &n);                                                                  \
@@ -364,6 +391,11 @@ static status emulated_capture_end(stream *base, graph **out)
     for (int i = 0; i < dev->streams.count; i++)
         if (dev->stream[i])
             dev->stream[i]->into = NULL;
+    const status st = use_way(dev, CHOICE_GRAPHS);
+    if (st != ST_OK) {
+        queue_graph_free(recorded);
+        return st;
+    }
     if (!queue_is_joined(recorded)) {
         queue_graph_free(recorded);
         return FAIL(ST_BAD_DEVICE, "emulated: a stream of the capture was not joined again");

@@ -1,7 +1,12 @@
 /* instead_of_cuda.c: a program that links this file with --wrap=device_open gets the emulated
  * device when it asks for CUDA. The device has the name of an H200, queues one step besides the one
- * that is reported, and captures steps. */
+ * that is reported, captures steps, and chooses like a Hopper GPU with cuDNN.
+ *
+ * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS .." breaks ways of a rank's device (emulated_break);
+ * "RANK:none" takes cuDNN and Hopper's kernel away from it. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/conf/conf.h"
 #include "tests/emulated/emulated.h"
@@ -10,6 +15,21 @@
 status __real_device_open(int kind, const device_options *options, device **out);
 status __wrap_device_open(int kind, const device_options *options, device **out);
 
+static void break_ways(const device_options *options, device *dev)
+{
+    const char *list = getenv("TESSERA_EMULATED_BROKEN");
+    choice_facts facts = {.cudnn = true, .hopper = true};
+    for (const char *word = list; word && *word; word += strcspn(word, " "), word += *word == ' ') {
+        int rank, choice, ways, used = 0;
+        if (sscanf(word, "%d:none%n", &rank, &used) == 1 && used > 0 && rank == options->index)
+            facts = (choice_facts){0};
+        else if (sscanf(word, "%d:%d:%d", &rank, &choice, &ways) == 3 && rank == options->index)
+            emulated_break(dev, choice, ways);
+    }
+    choices_make(options->attention, options->experts, facts, &dev->choices);
+    dev->choices.strict = options->strict;
+}
+
 status __wrap_device_open(int kind, const device_options *options, device **out)
 {
     device *dev;
@@ -17,6 +37,7 @@ status __wrap_device_open(int kind, const device_options *options, device **out)
     if (kind != BACKEND_CUDA)
         return __real_device_open(kind, options, out);
     TRY(emulated_open(1, true, &dev));
+    break_ways(options, dev);
     snprintf(dev->description, sizeof dev->description, "NVIDIA H200, emulated");
     *out = dev;
     return dev->backend->memory(dev, &dev->used_at_open, &total);

@@ -26,6 +26,7 @@
 
 #include "common/model_folder/safetensors.h"
 #include "common/base/status.h"
+#include "trainer/device/choices.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,6 +73,7 @@ typedef struct device_options {
     int attention;      /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
     int experts;        /* EXPERTS_* of conf.h: which kernel of the experts' products; CUDA only */
     bool deterministic; /* use only library paths that give the same bits every time */
+    bool strict;        /* no way that was chosen is replaced by another one (choices.h) */
     device_claims claims; /* of a device of shapes */
 } device_options;
 
@@ -169,6 +171,7 @@ struct device {
     device_counts counts;
     device_watch watch;
     const call_watch *calls; /* for all of its streams; NULL: no calls */
+    device_choices choices;
     /* What memory() said when the device was opened, which includes the context and other
      * processes. */
     size_t used_at_open;

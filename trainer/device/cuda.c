@@ -124,6 +124,10 @@ static status choose_attention(cuda_device *cuda, char *out, size_t size)
     }
     if (wanted == ATTENTION_CUDNN)
         return status_context(ST_UNAVAILABLE, "training.attention cudnn");
+    if (cuda->options.strict)
+        return status_context(ST_UNAVAILABLE,
+                              "training.strict: attention would fall back to our own kernels, "
+                              "which training.attention portable asks for by name");
     log_warn("attention uses our own kernels reason=\"%s\"", status_text());
     snprintf(out, size, "our own kernels (%s)", status_text());
     status_clear();
@@ -152,6 +156,7 @@ static status make_context(cuda_device *cuda)
 static status cuda_open(const device_options *options, device **out)
 {
     char attention[256];
+    bool hopper = false;
     int index;
     TRY(find_gpu(options, &index));
     TRY(cublas_open());
@@ -166,17 +171,20 @@ static status cuda_open(const device_options *options, device **out)
     if (st == ST_OK)
         st = choose_attention(cuda, attention, sizeof attention);
     if (st == ST_OK)
-        st = experts_choose(cuda->options.experts, cuda->facts.sm, &cuda->facts.hopper_experts);
+        st = experts_choose(cuda->options.experts, cuda->facts.sm, &hopper);
     if (st == ST_OK)
         st = make_context(cuda);
     if (st != ST_OK) {
         cuda_close(&cuda->base);
         return st;
     }
+    choices_make(options->attention, options->experts,
+                 (choice_facts){.cudnn = cuda->cudnn, .hopper = hopper}, &cuda->base.choices);
+    cuda->base.choices.strict = options->strict;
     snprintf(cuda->base.description, sizeof cuda->base.description,
              "%.100s, sm_%d, %d multiprocessors, attention by %s, experts by %s kernel",
              properties.name, cuda->facts.sm, cuda->facts.multiprocessors, attention,
-             cuda->facts.hopper_experts ? "Hopper's" : "the portable");
+             hopper ? "Hopper's" : "the portable");
     *out = &cuda->base;
     return ST_OK;
 }

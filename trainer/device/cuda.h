@@ -42,7 +42,6 @@ typedef struct cuda_facts {
     int multiprocessors; /* streaming multiprocessors; 132 on an H200 */
     int shared_bytes;    /* the most dynamic shared memory that a block may ask for */
     int64_t l2_bytes;
-    bool hopper_experts; /* the experts' products run Hopper's kernel (training.experts) */
     kernel_stuck *stuck; /* pinned, so that it can be read after the kernel has trapped */
 } cuda_facts;
 

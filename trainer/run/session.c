@@ -4,6 +4,7 @@
  *   model, memory plan  session_model.c, session_memory.c; a plan over memory.limit is refused here
  *   values, stream      from a checkpoint, files or the initialiser; rows from prepd or a recording
  *   shapes              the stream's WELCOME tells row length and capacities; planned once more
+ *   trial               trial.c: which kernels the ranks use, by trying them in these shapes
  *   step                activations, upload ring, optimiser, capture
  *
  * Whatever fails on the way closes what is open. */
@@ -29,6 +30,7 @@
 #include "trainer/run/session_model.h"
 #include "trainer/run/step.h"
 #include "trainer/run/stop.h"
+#include "trainer/run/trial.h"
 
 /* Above this share of ln(vocabulary), the loss of a model that guesses, a first loss is suspect. */
 static const double NEAR_BLIND = 0.9;
@@ -464,6 +466,8 @@ static status open_rest(const resume_point *from, session *out)
         TRY_OR(failed, check_entry(out));
     }
     TRY_OR(failed, open_shape(out));
+    if (use == SESSION_TRAIN) /* while the memory of activations is still free */
+        TRY_OR(failed, trial_run(out));
     TRY_OR(failed, open_step(out, use));
     return ST_OK;
 failed:

@@ -47,6 +47,7 @@ typedef struct session {
     char *endpoint; /* of the daemon that serves this rank; heap */
     mesh mesh;      /* for a single rank every group has one member */
     device *device;
+    char choices[CHOICES_TEXT]; /* what it chose before step 1 (device/choices.h); "": nothing */
     stream *stream;
     model_dims dims;
     params *params;

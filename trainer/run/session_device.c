@@ -18,6 +18,7 @@ status session_device(session *run)
                           .attention = options->training_attention,
                           .experts = options->training_experts,
                           .deterministic = options->training_deterministic,
+                          .strict = options->training_strict,
                           .claims = run->world ? run->world->claims : (device_claims){0}};
     const int other = run->world ? run->world->backend : 0;
     TRY(device_open(other ? other : (int)options->training_backend, &how, &run->device));
@@ -32,6 +33,8 @@ status session_device(session *run)
  * where a micro-batch's activations are kept. */
 static const char *scope(const session *run)
 {
+    if (run->device->choices.way[CHOICE_GRAPHS] == GRAPHS_NONE && run->device->choices.open)
+        return "off"; /* the option says so, or the trial */
     const bool shared = moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0 &&
                         !model_exchange(run->model);
     const bool staged = run->mesh.layout.pipeline > 1;
@@ -59,7 +62,11 @@ void session_capture_pause(session *run, bool paused)
 
 status session_capture(session *run)
 {
-    TRY(graph_replay_new(run->stream, scope(run)));
+    const char *captured = scope(run);
+    TRY(graph_replay_new(run->stream, captured));
+    choices_text(&run->device->choices, captured, run->conf->training_deterministic, run->choices);
+    if (run->choices[0])
+        log_info("chosen for this run: %s", run->choices);
     run->same_shapes = run->world && run->world->rank_link && graph_replay_any(run->stream);
     if (run->world)
         graph_replay_watched(run->stream,

@@ -16,7 +16,7 @@
  * The parity cases have empty segments at every fifth place.
  *
  * Where the library is not asked, or has no engine for a shape, the log says so once with the
- * reason. */
+ * reason; if choices are strict, a shape without an engine is an error. */
 #include "trainer/ops/cuda/attention_cudnn.h"
 
 #ifdef TESSERA_CUDNN
@@ -42,6 +42,7 @@ enum {
 typedef struct made_plan {
     attention_shape shape;
     bool backward, refused; /* refused: the library has no engine for this shape */
+    int passed_over;        /* cudnn_target.passed_over */
     cudnn_plan plan;
 } made_plan;
 
@@ -83,6 +84,13 @@ static status plans_of(stream *queue, plans **out)
     return ST_OK;
 }
 
+/* How many engines are passed over in this way of attention. */
+static int passed_over(const stream *queue, const attention_shape *shape, bool backward)
+{
+    const int choice = choice_attention(shape->causal, backward);
+    return queue->dev->choices.way[choice] == ATTENTION_BY_NEXT_ENGINE;
+}
+
 static status plan_new(stream *queue, plans *all, const attention_shape *shape, bool backward,
                        made_plan *out)
 {
@@ -91,8 +99,11 @@ static status plan_new(stream *queue, plans *all, const attention_shape *shape, 
             ST_INTERNAL,
             "attention: a step is captured with a shape that did not run before the capture");
     queue->dev->counts.allocations++;
-    *out = (made_plan){.shape = *shape, .backward = backward};
-    cudnn_target target = {.handle = all->handle, .deterministic = shape->deterministic};
+    *out = (made_plan){
+        .shape = *shape, .backward = backward, .passed_over = passed_over(queue, shape, backward)};
+    cudnn_target target = {.handle = all->handle,
+                           .deterministic = shape->deterministic,
+                           .passed_over = out->passed_over};
     status st = backward ? attention_graph_backward(shape, &target, &out->plan)
                          : attention_graph_forward(shape, &target, &out->plan);
     if (st == ST_OK)
@@ -112,7 +123,9 @@ static status plan_for(stream *queue, plans *all, const attention_shape *shape, 
 {
     for (int64_t i = 0; i < all->n; i++) {
         const made_plan *known = &all->list[i];
-        if (known->backward == backward && memcmp(&known->shape, shape, sizeof *shape) == 0) {
+        if (known->backward == backward &&
+            known->passed_over == passed_over(queue, shape, backward) &&
+            memcmp(&known->shape, shape, sizeof *shape) == 0) {
             *out = known->refused ? NULL : &known->plan;
             return ST_OK;
         }
@@ -127,7 +140,7 @@ static status plan_for(stream *queue, plans *all, const attention_shape *shape, 
     }
     made_plan *made = &all->list[all->n];
     status st = plan_new(queue, all, shape, backward, made);
-    if (st == ST_UNAVAILABLE) {
+    if (st == ST_UNAVAILABLE && !queue->dev->choices.strict) {
         log_warn("attention uses our own kernels direction=%s reason=\"cuDNN: %s\"",
                  backward ? "backward" : "forward", status_text());
         status_clear();

@@ -265,9 +265,14 @@ static descriptor from_list(cudnn_graph *whole, descriptor graph, cudnnBackendHe
                cudnn_api()->BackendGetAttribute(list, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, ENGINES_MAX, &n,
                                                 config));
-    for (int64_t i = 0; i < n && !plan && whole->st == ST_OK; i++)
+    for (int64_t i = 0; i < n && !plan && whole->st == ST_OK; i++) {
         if (!target->deterministic || !wanders(whole, config[i]))
             plan = try_plan(whole, config[i], target);
+        if (plan && whole->passed_over < target->passed_over) {
+            whole->passed_over++;
+            plan = NULL;
+        }
+    }
     return plan;
 }
 
@@ -284,8 +289,9 @@ static descriptor find_plan(cudnn_graph *whole, const cudnn_target *target)
     for (size_t i = 0; i < sizeof modes / sizeof modes[0] && !plan && whole->st == ST_OK; i++)
         plan = from_list(whole, graph, modes[i], target);
     if (!plan && whole->st == ST_OK)
-        whole->st = FAIL(ST_UNAVAILABLE, "cuDNN %zu has no%s engine for this graph",
-                         cudnn_api()->GetVersion(), target->deterministic ? " deterministic" : "");
+        whole->st = FAIL(ST_UNAVAILABLE, "cuDNN %zu has no%s%s engine for this graph",
+                         cudnn_api()->GetVersion(), target->passed_over ? " other" : "",
+                         target->deterministic ? " deterministic" : "");
     return plan;
 }
 

@@ -30,6 +30,7 @@ typedef struct cudnn_tensor {
 typedef struct cudnn_graph {
     status st;
     int n_made, n_ops;
+    int passed_over;  /* engines that would have taken the graph, as cudnn_target asks */
     int64_t next_uid; /* for tensors to which the caller gave no uid */
     cudnnBackendDescriptor_t made[CUDNN_MADE], op[CUDNN_OPS];
 } cudnn_graph;
@@ -76,6 +77,7 @@ typedef struct cudnn_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;
     bool deterministic; /* refuse engines that may give other bits the next time */
+    int passed_over;    /* how many of the engines that take the graph are not used */
 } cudnn_target;
 
 typedef struct cudnn_plan {
@@ -84,7 +86,8 @@ typedef struct cudnn_plan {
     int64_t workspace_bytes;
 } cudnn_plan;
 
-/* Compiles the graph with the first engine of the library's list that takes it. g is on the heap
+/* Compiles the graph with the first engine of the library's list that takes it, or a later one if
+ * the target passes some over. g is on the heap
  * and is taken over in every case. */
 WARN_UNUSED status cudnn_graph_plan(cudnn_graph *graph, const cudnn_target *target,
                                     cudnn_plan *out);

@@ -74,7 +74,7 @@ extern "C" status cuda_grouped_gemm(stream *queue, const grouped_gemm_args *args
     if (!grouped_aligned(args))
         return portable_mode<false>(queue, args);
 #ifdef __CUDACC__ /* a host cannot run this kind of tensor core */
-    if (cuda_facts_of(queue)->hopper_experts)
+    if (queue->dev->choices.way[CHOICE_EXPERTS] == EXPERTS_BY_HOPPER)
         return grouped_gemm_hopper(queue, args);
 #endif
     return portable_mode<true>(queue, args);

@@ -12,9 +12,14 @@
 #include "trainer/ops/cuda/attention_cudnn.h"
 #include "trainer/ops/cuda/attention_graphs.h"
 #include "trainer/ops/cuda/attention_pack.h"
+#include "trainer/ops/cuda/attention_portable.h"
+
+status cuda_attention_fwd(stream *queue, const attention_fwd_args *args);
+status cuda_attention_bwd(stream *queue, const attention_bwd_args *args);
 
 static bool has_engine;
-static int runs, compiled;
+static int runs, compiled, ours;
+static int passed_over;                  /* cudnn_target.passed_over of the last graph */
 static attention_shape asked;            /* shape of the last graph */
 static int misaligned, copied;           /* misaligned pointers so far; copies of log-sums */
 static attention_columns_args last_copy; /* the last one before the latest run */
@@ -100,9 +105,10 @@ status cudnn_plan_run(const cudnn_plan *ready, cudnnHandle_t handle, int64_t cou
     return ST_OK;
 }
 
-static status compile_plan(cudnn_plan *out)
+static status compile_plan(const cudnn_target *target, cudnn_plan *out)
 {
     compiled++;
+    passed_over = target->passed_over;
     *out = (cudnn_plan){.workspace_bytes = 0};
     return has_engine ? ST_OK : FAIL(ST_UNAVAILABLE, "no engine for this graph");
 }
@@ -110,20 +116,34 @@ static status compile_plan(cudnn_plan *out)
 status attention_graph_forward(const attention_shape *wanted, const cudnn_target *target,
                                cudnn_plan *out)
 {
-    (void)target;
     asked = *wanted;
-    return compile_plan(out);
+    return compile_plan(target, out);
 }
 
 status attention_graph_backward(const attention_shape *wanted, const cudnn_target *target,
                                 cudnn_plan *out)
 {
-    (void)target;
     asked = *wanted;
-    return compile_plan(out);
+    return compile_plan(target, out);
 }
 
 /* What the kernels write, on the host. */
+status cuda_attention_portable_fwd(stream *queue, const attention_fwd_args *args)
+{
+    (void)queue;
+    (void)args;
+    ours++;
+    return ST_OK;
+}
+
+status cuda_attention_portable_bwd(stream *queue, const attention_bwd_args *args)
+{
+    (void)queue;
+    (void)args;
+    ours++;
+    return ST_OK;
+}
+
 status cuda_attention_pack(stream *queue, const attention_pack_args *pack)
 {
     (void)queue;
@@ -187,7 +207,7 @@ static void open_bench(bench *setup)
     setup->cuda.options.deterministic = true;
     setup->cuda.base.backend = &backend;
     setup->own.base.dev = &setup->cuda.base;
-    runs = compiled = misaligned = copied = 0;
+    runs = compiled = misaligned = copied = ours = passed_over = 0;
     has_engine = true;
 }
 
@@ -496,6 +516,58 @@ static void test_attention__unaligned_sums_do_not_go_to_cudnn(void **state)
     close_bench(&setup);
 }
 
+/* Where choices are strict, a shape without an engine is the caller's to know. */
+static void test_attention__no_engine_fails_where_choices_are_strict(void **state)
+{
+    (void)state;
+    bench setup;
+    bool done;
+    open_bench(&setup);
+    has_engine = false;
+    setup.cuda.base.choices.strict = true;
+    attention_bwd_args args = shape(256, 4, 64);
+    assert_fails(ST_UNAVAILABLE, attention_cudnn_bwd(&setup.own.base, &args, &done),
+                 "no engine for this graph");
+    setup.cuda.base.choices.strict = false;
+    has_engine = true; /* the failure was not kept as the shape's plan */
+    assert_ok(attention_cudnn_bwd(&setup.own.base, &args, &done));
+    assert_true(done);
+    close_bench(&setup);
+}
+
+/* Each way of attention, by direction: cuDNN's first engine, another plan with the next one, and
+ * our own kernels. */
+static void test_attention__follows_the_choice(void **state)
+{
+    (void)state;
+    bench setup;
+    open_bench(&setup);
+    attention_bwd_args args = shape(256, 4, 64);
+    attention_fwd_args forward = forward_of(&args);
+    uint8_t *way = setup.cuda.base.choices.way;
+    assert_ok(cuda_attention_bwd(&setup.own.base, &args));
+    assert_int_equal(passed_over, 0);
+    way[CHOICE_TEXT_BACKWARD] = ATTENTION_BY_NEXT_ENGINE;
+    assert_ok(cuda_attention_bwd(&setup.own.base, &args));
+    assert_int_equal(compiled, 2);
+    assert_int_equal(passed_over, 1);
+    assert_ok(cuda_attention_fwd(&setup.own.base, &forward));
+    assert_int_equal(passed_over, 0);
+    assert_int_equal(runs, 3);
+    assert_int_equal(ours, 0);
+    way[CHOICE_TEXT_BACKWARD] = ATTENTION_BY_OURS;
+    assert_ok(cuda_attention_bwd(&setup.own.base, &args));
+    assert_int_equal(runs, 3);
+    assert_int_equal(ours, 1);
+    args.causal = forward.causal = false; /* vision has choices of its own */
+    way[CHOICE_VISION_FORWARD] = ATTENTION_BY_OURS;
+    assert_ok(cuda_attention_bwd(&setup.own.base, &args));
+    assert_ok(cuda_attention_fwd(&setup.own.base, &forward));
+    assert_int_equal(runs, 4);
+    assert_int_equal(ours, 2);
+    close_bench(&setup);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -508,6 +580,8 @@ int main(void)
         cmocka_unit_test(test_attention__runs_that_may_not_pay_are_ours),
         cmocka_unit_test(test_attention__any_order_is_asked_for_by_the_call),
         cmocka_unit_test(test_attention__unaligned_sums_do_not_go_to_cudnn),
+        cmocka_unit_test(test_attention__no_engine_fails_where_choices_are_strict),
+        cmocka_unit_test(test_attention__follows_the_choice),
     };
     log_init("trainer", LOG_INFO, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,30 @@
+/* trial_work.h: the work that a device may do in several ways (device/choices.h), in the shapes
+ * that a run will give it: attention of a batch that fills a shape bucket, with its longest
+ * document, a document of one token and empty ones behind them; the experts' products; and both as
+ * a captured graph. All values are 0, and no result is looked at. Internal to trial.c. */
+#ifndef TESSERA_TRAINER_RUN_TRIAL_WORK_H
+#define TESSERA_TRAINER_RUN_TRIAL_WORK_H
+
+#include "trainer/ops/table.h"
+#include "trainer/run/session.h"
+
+enum { TRIAL_ARRAYS = 40 };
+
+typedef struct trial_work {
+    device *dev;
+    stream *queue; /* its own, so that scratch goes with it */
+    void *array[TRIAL_ARRAYS];
+    int arrays;
+    attention_fwd_args fwd[2]; /* of text and of vision; without segments: there is no such work */
+    attention_bwd_args bwd[2];
+    grouped_gemm_args product[3]; /* by mode; without experts: none */
+} trial_work;
+
+/* Takes device memory for the work of this rank in a micro-batch of these capacities. *out is to be
+ * freed also after a failure. */
+WARN_UNUSED status trial_work_new(const session *run, const batch_caps *bucket, trial_work *out);
+void trial_work_free(trial_work *work);
+/* Does the work of a choice and waits for it. Returns what the device answers. */
+WARN_UNUSED status trial_work_run(trial_work *work, int choice);
+
+#endif
