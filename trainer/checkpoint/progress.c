@@ -22,6 +22,7 @@ void progress_done(progress *state)
     free(state->stream_options);
     free(state->recording);
     free(state->config);
+    free(state->choices);
     *state = (progress){0};
 }
 
@@ -38,7 +39,8 @@ status progress_set_text(char **field, const char *text)
 status progress_copy(const progress *from, progress *out)
 {
     progress done = *from;
-    done.cursor = done.quarantine = done.stream_options = done.recording = done.config = NULL;
+    done.cursor = done.quarantine = done.stream_options = done.recording = done.config =
+        done.choices = NULL;
     const struct {
         const char *from;
         char **to;
@@ -46,7 +48,8 @@ status progress_copy(const progress *from, progress *out)
                  {from->quarantine, &done.quarantine},
                  {from->stream_options, &done.stream_options},
                  {from->recording, &done.recording},
-                 {from->config, &done.config}};
+                 {from->config, &done.config},
+                 {from->choices, &done.choices}};
     status st = ST_OK;
     for (size_t i = 0; i < sizeof texts / sizeof *texts && st == ST_OK; i++)
         st = progress_set_text(texts[i].to, texts[i].from ? texts[i].from : "");
@@ -82,6 +85,7 @@ status progress_write(const progress *state, const char *folder)
     put_text(&writer, "stream_options", state->stream_options);
     put_text(&writer, "recording", state->recording);
     put_text(&writer, "config", state->config);
+    put_text(&writer, "choices", state->choices);
     json_end_object(&writer);
     status st = json_writer_take(&writer, &text, &size);
     if (st == ST_OK)
@@ -106,6 +110,7 @@ static status read_texts(const json_value *value, const char *path, progress *do
     }
     /* These may be missing: older trainers did not write them. */
     TRY(progress_set_text(&done->quarantine, json_text(json_find(value, "quarantine"), "")));
+    TRY(progress_set_text(&done->choices, json_text(json_find(value, "choices"), "")));
     return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
 }
 

@@ -23,6 +23,8 @@ typedef struct progress {
     char *stream_options; /* options of the stream (conf_stream_json); of a daemon */
     char *recording;      /* what it holds (run/session.h); of a recording */
     char *config;         /* every option, as YAML */
+    char *choices;        /* what the device did the steps with (device/choices.h); "" on a device
+                             with nothing to choose, and in an early trainer's checkpoints */
 } progress;
 
 void progress_done(progress *state); /* frees the texts */

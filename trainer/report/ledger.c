@@ -76,7 +76,7 @@ static void put_digest(json_writer *writer, const char *key, hash128 digest)
     json_put_key_cstr(writer, key, text);
 }
 
-status ledger_add(ledger *entries, const step_report *report, bool leaps)
+status ledger_add(ledger *entries, const step_report *report, bool leaps, const char *choices)
 {
     json_writer writer;
     char *text = NULL;
@@ -91,6 +91,8 @@ status ledger_add(ledger *entries, const step_report *report, bool leaps)
     json_put_key_bool(&writer, "skipped", report->skipped);
     if (leaps)
         json_put_key_bool(&writer, "leaps", true);
+    if (choices[0])
+        json_put_key_cstr(&writer, "choices", choices);
     if (entries->with_ids || report->skipped || leaps) {
         json_begin_key_array(&writer, "ids");
         for (int64_t i = 0; i < report->n_samples; i++)

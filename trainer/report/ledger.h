@@ -7,7 +7,8 @@
  * "samples" is XXH3-128 of the sample ids in stream order, 8 bytes little-endian each. "ids" lists
  * them if the step was skipped, if its loss leaps (spike.h), in which case the line also has
  * "leaps":true, or if metrics.ledger_ids asks for it. Real numbers read back exactly; one that is
- * not finite is written as null.
+ * not finite is written as null. The first line that a process writes also has "choices", the ways
+ * that its device does a step in (device/choices.h), if it has several.
  *
  * A step has one line. When a run goes on from a checkpoint and will do steps again, it first moves
  * their lines to set-aside-ledger.jsonl (rewind.h). The reader also accepts a file in which this
@@ -23,9 +24,11 @@ typedef struct ledger ledger;
 
 WARN_UNUSED status ledger_open(const char *folder, bool with_ids, ledger **out);
 void ledger_close(ledger **ledger);
-/* Appends the line of a step. leaps: its loss leaps. ST_IO means that this line is lost; the next
+/* Appends the line of a step. leaps: its loss leaps. choices: session.choices if it is the first
+ * line of this process, else "". ST_IO means that this line is lost; the next
  * one may be written. */
-WARN_UNUSED status ledger_add(ledger *ledger, const step_report *report, bool leaps);
+WARN_UNUSED status ledger_add(ledger *ledger, const step_report *report, bool leaps,
+                              const char *choices);
 /* Syncs the file to disk, before a checkpoint that relies on it. */
 WARN_UNUSED status ledger_sync(ledger *ledger);
 

@@ -211,8 +211,11 @@ static status open_run(training *run)
     TRY(session_meet(options, run->world, &run->session));
     TRY(find_start(run));
     TRY(session_go_on(run->resumes ? &run->from : NULL, &run->session));
-    if (run->resumes)
+    if (run->resumes) {
+        tell_choices(run);
         tell_finished(run);
+    }
+    TRY(progress_set_text(&run->now.choices, run->session.choices));
     if (options->metrics_profile) {
         graph_replay_free(run->session.stream); /* no graphs: calls are measured one by one */
         TRY(profile_new(run->session.stream, &run->profile));

@@ -87,7 +87,8 @@ static status note_step(training *run, const step_report *report)
     TRY(progress_set_text(&run->now.cursor, report->cursor));
     const bool leaps = check_leap(run, report);
     if (run->ledger)
-        TRY(spare_ledger(run, ledger_add(run->ledger, report, leaps)));
+        TRY(spare_ledger(run, ledger_add(run->ledger, report, leaps,
+                                         run->told == 1 ? run->session.choices : "")));
     TRY(reporter_step(run->reporter, report));
     /* The update of a bad step was not applied, so a checkpoint written after it has the values
      * from before it. */

@@ -89,6 +89,20 @@ void tell_changes(const char *was, const char *now)
     config_changes(was, now, tell_change, NULL);
 }
 
+static void tell_choice(void *user, const char *key, const char *was, const char *now)
+{
+    const training *run = user;
+    log_event(training_is_first(run) ? LOG_WARN : LOG_INFO,
+              "this run does not compute as the one that it goes on from: %s was %s and is %s, so "
+              "its losses may differ in their last digits (%s)",
+              key, was, now, run->from.path);
+}
+
+void tell_choices(const training *run)
+{
+    choices_changes(run->from.progress.choices, run->session.choices, tell_choice, (void *)run);
+}
+
 void tell_finished(const training *run)
 {
     const int64_t steps = run->session.schedule.steps;

@@ -58,6 +58,9 @@ void tell_end(const training *run);
 /* Says which options differ between two texts of config_text: those of the checkpoint and those of
  * this run. */
 void tell_changes(const char *was, const char *now);
+/* Of a run that goes on: warns of each piece of a step that is now done in another way than when
+ * its checkpoint was written. */
+void tell_choices(const training *run);
 /* Of a run that goes on: says so if its checkpoint has all its steps already. */
 void tell_finished(const training *run);
 /* Evaluates between two steps, prints the result and writes it to the reporter's files. */

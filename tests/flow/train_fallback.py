@@ -1,0 +1,107 @@
+"""A kernel or a capture that fails on one rank before step 1 is replaced on all ranks, with one warning; ledger and
+checkpoint say by what, a run that goes on elsewhere says what differs, and training.strict ends the run instead. On the
+emulated device with NCCL's shim (tests/nccl), whose ways are broken by TESSERA_EMULATED_BROKEN."""
+
+import json
+import os
+import re
+import subprocess
+
+from prepd_flow import LIMIT_S, Folder, check, main
+from resume_flow import KEPT, recorded
+from train_flow import SHORT, TRAINER, options
+
+TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
+EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
+RANKS, STEPS = 2, 4
+ALL_FIRST = {"text_forward": "cudnn", "text_backward": "cudnn", "vision_forward": "cudnn",
+             "vision_backward": "cudnn", "experts": "hopper", "graphs": "step", "deterministic": "true"}
+TEXT_BACKWARD, VISION_FORWARD, EXPERTS, GRAPHS = 1, 2, 4, 5  # trainer/device/choices.h
+
+
+def train(f, name, broken="", code=0, **changed):
+    """Runs all ranks; returns what was printed."""
+    values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.backend": "cuda",
+                                    "feed.replay": f.file("rows.rec"), "training.steps": STEPS, "eval.enable": "false"})
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_EMULATED_BROKEN=broken)
+    p = subprocess.run([EMULATED, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
+                       capture_output=True, text=True, timeout=LIMIT_S, env=env)
+    check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
+def words(text):
+    return dict(word.split("=") for word in text.split())
+
+
+def ledger(f, name):
+    with open(f.file(name + "/ledger.jsonl")) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def kept(f, name, step):
+    with open(f.file(f"{name}/checkpoint/step-{step}/training/state.json")) as file:
+        return words(json.load(file)["choices"])
+
+
+def of_rank(f, name, rank):
+    """What the log file of a rank says was chosen."""
+    with open(f.file(f"{name}/log/rank-{rank}.log")) as log:
+        return words(re.findall("chosen for this run: (.*)", log.read())[-1])
+
+
+def fell(said):
+    return re.findall(r"warn .*?: (.*): (\S+) instead of (\S+) on all ranks of this run, since \S+ failed on rank (\d)", said)
+
+
+def one_rank_moves_all():
+    with Folder(images=32) as f:
+        recorded(f, 2 * STEPS)
+        said = train(f, "whole")
+        check(not fell(said) and kept(f, "whole", STEPS) == ALL_FIRST, said)
+        said = train(f, "broken", f"1:{TEXT_BACKWARD}:2 0:{VISION_FORWARD}:1 1:{EXPERTS}:1 1:{GRAPHS}:1")
+        want = dict(ALL_FIRST, text_backward="portable", vision_forward="cudnn_next", experts="portable", graphs="off")
+        check(fell(said) == [("attention of text, backward", "portable", "cudnn", "1"),
+                             ("attention of vision, forward", "cudnn_next", "cudnn", "0"),
+                             ("the experts' products", "portable", "hopper", "1"),
+                             ("steps as graphs", "off", "captured", "1")], said)
+        for rank in range(RANKS):
+            check(of_rank(f, "broken", rank) == want, f"rank {rank}: {of_rank(f, 'broken', rank)}")
+        lines = ledger(f, "broken")
+        check(words(lines[0]["choices"]) == want and not any("choices" in line for line in lines[1:]), f"{lines}")
+        check(kept(f, "broken", STEPS) == want, f"{kept(f, 'broken', STEPS)}")
+        # the emulated kernels are the same ones, so a fallback must change no bit of a loss
+        check([line["loss"] for line in lines] == [line["loss"] for line in ledger(f, "whole")], "the losses differ")
+
+        said = train(f, "broken", training__steps=STEPS + 2)  # resumed where nothing is broken
+        for key in want:
+            told = f"{key} was {want[key]} and is {ALL_FIRST[key]}" in said
+            check(told == (want[key] != ALL_FIRST[key]), f"{key}: {said}")
+        check([line["step"] for line in ledger(f, "broken") if "choices" in line] == [1, STEPS + 1], "ledger")
+        check(kept(f, "broken", STEPS + 2) == ALL_FIRST, "the checkpoint of the resumed run")
+
+
+def a_rank_without_the_libraries_moves_all():
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        train(f, "lacking", "1:none", training__steps=1)
+        want = dict(ALL_FIRST, experts="portable", **{key: "portable" for key in ALL_FIRST if key.endswith("ward")})
+        for rank in range(RANKS):
+            check(of_rank(f, "lacking", rank) == want, f"rank {rank}: {of_rank(f, 'lacking', rank)}")
+
+
+def strict_and_named_ways_end_the_run():
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        said = train(f, "strict", f"1:{GRAPHS}:1", code=69, training__strict="true")
+        check("training.strict: steps as graphs" in said and "cuda_graph.scope off" in said, said)
+        check(not os.path.exists(f.file("strict/ledger.jsonl")) or not ledger(f, "strict"), "a step was done")
+        said = train(f, "named", f"1:{EXPERTS}:1", code=69, training__experts="hopper")
+        check("the experts' products by hopper, after which there is nothing else to try" in said, said)
+
+
+if os.path.exists(EMULATED) and os.path.exists(SHIM):
+    main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, strict_and_named_ways_end_the_run)
+else:
+    print("skipped: nccl.h was not found when this was built")
