@@ -2,6 +2,7 @@
  * answer, a late answer changes nothing, and who misses too many files is sent away. */
 #include "tests/sim/prepd/arrivals.h"
 
+#include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 
@@ -68,7 +69,10 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     const bool is_wanted = number && seat->work->owner; /* its consumer is still there */
     const bool late = !number || (head.kind != KIND_ROW && head.row != number);
     const uint64_t before = late ? hash_work(to->state) : 0;
+    const trial alone = late ? (trial){0} : trial_of(seat);
+    to->saw_trouble = false;
     daemon_message(to, link, message);
+    check_trial(sim, to, &alone);
     seat = seat_on(to->state, link);
     if (late && hash_work(to->state) != before)
         sim_break(sim, INV_ANSWERS, "worker %d has no such lease, and its answer counts",
@@ -76,6 +80,10 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     if (!late && seat && seat->work && seat->work->number == number)
         sim_break(sim, INV_ANSWERS, "worker %d has answered lease %llu, and still has it",
                   link->who, (unsigned long long)number);
+    if (head.kind == KIND_FAILED && to->saw_trouble && seat)
+        sim_break(sim, INV_HEALTHY,
+                  "worker %d could not read a file, nor could the daemon, and its word counts",
+                  link->who);
     if (!is_wanted)
         sim->worker[link->who]->misses_told = 0;
     if (!late && sim->worker[link->who]->misses_told > 0)

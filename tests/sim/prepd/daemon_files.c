@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/sim/prepd/daemon_world.h"
+#include "tests/sim/prepd/sim_faults.h"
 
 /* What the daemon finds now. As long as the index is being built, a file is as it was. */
 static picture_fate fate_now(const sim_daemon *daemon, const source *section,
@@ -40,8 +41,9 @@ sight daemon_look_at(void *user, const source *section, const char *file, int64_
 {
     sim_daemon *daemon = user;
     const sim_data *data = data_of(daemon, section);
-    const bool blind = daemon->no_sight;
+    const bool blind = daemon->no_sight || (section->ready && fault_comes_before_look(daemon));
     daemon->no_sight = false;
+    daemon->saw_trouble |= blind;
     if (blind)
         return SIGHT_TROUBLE;
     for (int64_t i = 0; i < data->n_pictures; i++) {

@@ -7,6 +7,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/wanted.h"
 
 static const int64_t TICK_NS = 100000000;
 
@@ -53,6 +54,8 @@ void daemon_start(simulation *sim, int number)
     daemon->options = sim->options;
     daemon->options.prepd_ranks = daemon->ranks;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
+    daemon->third_asked = daemon->saw_trouble = false;
+    wanted_by_options(daemon, &daemon->options);
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = 0;
     daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = daemon->no_ship =
@@ -172,6 +175,7 @@ void daemon_turn(sim_daemon *daemon)
         wind_down(daemon);
     if (!daemon->state)
         return;
+    scale_beside_third(daemon);
     put_turn(daemon, daemon->sim->now_ns + (daemon->state->plans_wait ? 100 * US : TICK_NS));
 }
 

@@ -22,6 +22,19 @@ void rank_hear(simulation *sim, int number, uint64_t row, const char *list)
                   (unsigned long long)row, status_text());
 }
 
+/* Any sample; more often than others one of those that show a bad picture, of which others may show
+ * the same. */
+static int64_t choose_sample(simulation *sim, const sim_data *data)
+{
+    int64_t drawn = 0;
+    for (int i = 0; i < 4; i++) {
+        drawn = (int64_t)sim_random_below(&sim->people, (uint64_t)data->n_samples);
+        if (sim_data_is_bad(data, drawn, INT64_MAX))
+            break;
+    }
+    return drawn;
+}
+
 /* Adds a sample that most likely has nothing wrong with it, or another cause for one that is known,
  * which then stands. */
 static void make_up(simulation *sim, sim_stream_job *job)
@@ -30,8 +43,9 @@ static void make_up(simulation *sim, sim_stream_job *job)
     if (!sim_random_chance(&sim->people, 1, 3))
         return;
     const bool known = job->told.n_entries > 0 && sim_random_chance(&sim->people, 1, 2);
-    const int64_t most = known ? job->told.n_entries : job->rows->data->n_samples,
-                  drawn = (int64_t)sim_random_below(&sim->people, (uint64_t)most);
+    const int64_t drawn =
+        known ? (int64_t)sim_random_below(&sim->people, (uint64_t)job->told.n_entries)
+              : choose_sample(sim, job->rows->data);
     snprintf(list, sizeof list, "[{\"id\":%lld,\"cause\":\"%s\",\"row\":0}]",
              (long long)(known ? job->told.entry[drawn].sample : drawn), BY_HAND);
     must(decisions_read(&job->told, list, DECISION_ROW_UNKNOWN, "list"));

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "tests/sim/prepd/arrivals.h"
+#include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
+#include "tests/sim/prepd/wanted.h"
 
 enum {
     PEER_BYTES = 5,  /* of a routing id: a zero and a number */
@@ -164,6 +166,10 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
     const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link);
     if (link->kind == END_WORKER)
         worker_message_arrives(to, link, event->data);
+    else if (link->kind == END_RANK)
+        consumer_message_arrives(to, link, event->data);
+    else if (link->kind == END_OPERATOR)
+        operator_message_arrives(to, link, event->data);
     else
         daemon_message(to, link, event->data);
     if (must_go)

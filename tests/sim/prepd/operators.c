@@ -5,6 +5,7 @@
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
+#include "tests/sim/prepd/wanted.h"
 
 enum { MOST_PRINTS_DEATHS = 2 }; /* in a row; at the third, the core gives up */
 
@@ -49,6 +50,8 @@ void daemon_reload(sim_daemon *daemon)
     if (sim_random_chance(&sim->faults, 1, 3))
         now.prepd_worker_bytes += 1 << 20; /* workers start anew */
     daemon_tell_time(daemon);
+    if (now.prepd_workers != daemon->options.prepd_workers)
+        wanted_by_options(daemon, &now);
     options_again(daemon->state, &now);
     daemon_wake(daemon);
 }

@@ -155,6 +155,7 @@ static void draw_hopeless(sim_random *luck, sim_rules *out)
 void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
 {
     sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
+    sim_random rare = sim_random_split(luck, 10);
     *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, 100)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
@@ -172,6 +173,8 @@ void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
     if (out_options->prepd_workers > 0 && sim_random_chance(luck, 1, 40))
         draw_hopeless(luck, out);
     out->split &= out->n_daemons > 1 && !out->for_command; /* a command's daemon serves all */
+    if (!out->hopeless)
+        rules_draw_rare(&rare, out, out_options);
 }
 
 enum { DAEMONS = 128, RANKS_EACH = 8, RANKS = DAEMONS * RANKS_EACH };

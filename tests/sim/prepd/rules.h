@@ -117,4 +117,8 @@ void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options);
 /* Draws the rules and the daemon's options. The options borrow constant texts. */
 void rules_draw(sim_random *luck, sim_rules *out, conf *out_options);
 
+/* rules_rare.c: in some schedules makes one thing common that is rare in all others: bad data, slow
+ * rows, workers that lie or lack files. Changes nothing else of the rules. */
+void rules_draw_rare(sim_random *luck, sim_rules *inout, conf *inout_options);
+
 #endif

@@ -78,6 +78,8 @@ typedef struct sim_daemon {
     bool listens;           /* its sockets are bound */
     bool stopping;
     bool touched;     /* something has happened to it since its state was looked at last */
+    int wanted;       /* local workers that its operators want */
+    bool third_asked; /* one more was there to decide between two, when it was looked at last */
     int64_t third_ns; /* from when on its third worker has had nothing to decide; 0 */
     bool any_worked;  /* a local worker has answered a lease in this life */
     int64_t bad_until_ns;
@@ -94,6 +96,7 @@ typedef struct sim_daemon {
     int reloads;
     int64_t files_sent[MOST_LEASES_KNOWN];        /* bytes that came with a lease, by its number */
     bool no_process, no_files, no_sight, no_ship; /* the next of these fails */
+    bool saw_trouble; /* it could not look at a file, since this was cleared last */
 } sim_daemon;
 
 typedef enum worker_state {
@@ -135,6 +138,7 @@ typedef struct sim_worker {
     bool videos;    /* they say that the data has some */
     int64_t leases;
     sim_job job;
+    uint64_t job_before;    /* the number of the lease before it */
     wire_msg *inbox[INBOX]; /* [n_inbox] */
     int n_inbox;
     int64_t heard_ns;
@@ -217,6 +221,14 @@ typedef struct sim_deaths {
     int alone, whole;
 } sim_deaths;
 
+/* How many workers have ended by their own doing at a lease (blame.h). */
+enum { MOST_BLAMES = 512 };
+typedef struct sim_blame {
+    int daemon, life;
+    uint64_t lease;
+    int ends;
+} sim_blame;
+
 typedef struct simulation {
     uint64_t seed;
     bool thousand; /* a schedule of 128 daemons and 1,024 ranks */
@@ -243,11 +255,14 @@ typedef struct simulation {
     int n_jobs;
     int *accidents; /* [samples + pictures of both] deaths that were no item's doing, while alone */
     int64_t lied[MOST_LIED]; /* [n_lied] rows that some worker said other samples of */
+    int liar[MOST_LIED];     /* [n_lied] the number of that worker */
     int n_lied;
     int64_t doubted[MOST_LIED]; /* [n_doubted] samples that some worker has lied about */
     int n_doubted;
     sim_deaths deaths[MOST_DEATHS]; /* [n_deaths] */
     int n_deaths;
+    sim_blame blame[MOST_BLAMES]; /* [n_blames] */
+    int n_blames;
     int64_t most_buffer; /* the largest prepd.buffer_bytes so far */
     heard_book heard;
     struct codec *coder; /* with real rows, else NULL; owned */

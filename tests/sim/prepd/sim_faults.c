@@ -3,6 +3,7 @@
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/wanted.h"
 
 static void plan_next(simulation *sim)
 {
@@ -74,6 +75,16 @@ static bool can_happen(const simulation *sim, sim_fault fault, const sim_daemon 
     }
 }
 
+bool fault_comes_before_look(sim_daemon *daemon)
+{
+    simulation *sim = daemon->sim;
+    if (sim->rules.weight[FAULT_NO_SIGHT] == 0 || sim->now_ns >= sim->calm_ns ||
+        !can_happen(sim, FAULT_NO_SIGHT, daemon) || !sim_random_chance(&sim->faults, 1, 3))
+        return false;
+    fault_note(sim, FAULT_NO_SIGHT, daemon);
+    return daemon->was_blind = true;
+}
+
 static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
 {
     switch (fault) {
@@ -89,8 +100,7 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         daemon_reload(daemon);
         break;
     case FAULT_SCALE:
-        daemon_command(daemon, "{\"command\":\"scale\",\"workers\":%d}",
-                       (int)sim_random_between(&sim->faults, 1, 6));
+        scale_at_random(daemon);
         break;
     case FAULT_STATUS:
         if (sim->rules.for_command && sim_random_chance(&sim->faults, 1, 2)) {

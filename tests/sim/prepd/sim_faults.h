@@ -20,6 +20,9 @@ void daemon_phases(const sim_daemon *daemon, bool *out);
  * any other time seldom meets it, for it is soon done. */
 bool fault_comes_before_prints(sim_daemon *daemon);
 
+/* The daemon is about to look at a file. True: it cannot. Few daemons ever look at one. */
+bool fault_comes_before_look(sim_daemon *daemon);
+
 /* fault_targets.c: chooses the worker, or the link, of a fault (-1: there is none), and does it. */
 int fault_worker(simulation *sim, sim_fault fault);
 void fault_do_worker(simulation *sim, sim_fault fault, int worker);

@@ -1,9 +1,11 @@
 /* state_checks.c: what must hold of the dispatcher's state after every event. */
 
+#include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/trespassers.h"
+#include "tests/sim/prepd/wanted.h"
 
 /* All leases of a daemon, wherever they are. */
 enum { MOST_LEASES = 4096 };
@@ -174,4 +176,6 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     check_leases(sim, state);
     check_memory(sim, daemon);
     check_gone(sim, daemon);
+    check_blame(sim, daemon);
+    check_wanted(sim, daemon);
 }

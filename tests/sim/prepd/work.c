@@ -22,7 +22,7 @@ void work_forget(sim_job *job)
 }
 
 /* Reads which items a lease has. */
-static void read_items(sim_job *job)
+static void read_items(simulation *sim, sim_job *job)
 {
     const bool images = job->kind == LEASE_IMAGES;
     const json_value *list = json_find(job->said, images                     ? "images"
@@ -33,6 +33,10 @@ static void read_items(sim_job *job)
         const json_value *value = json_item(list, (size_t)i);
         const int64_t id = images ? json_int(value, -1) : json_int(json_find(value, "id"), -1);
         job->item[i] = json_int(json_find(value, "prefix"), 0) ? ~id : id;
+        if (json_count(json_find(value, "grids")) > 0 &&
+            json_bool(json_find(value, "same"), false)) /* workers refuse that */
+            sim_break(sim, INV_WIRE, "sample %lld has pictures and the text of the one before it",
+                      (long long)id);
     }
 }
 
@@ -41,6 +45,7 @@ void work_begin(simulation *sim, int number, const frame *head, heard *text, wir
     sim_worker *worker = sim->worker[number];
     const char *kind = json_text(json_find(text->said, "kind"), "");
     work_forget(&worker->job);
+    worker->job_before = worker->job.number;
     worker->job = (sim_job){.number = head->row,
                             .kind = strcmp(kind, "row") == 0      ? LEASE_ROW
                                     : strcmp(kind, "images") == 0 ? LEASE_IMAGES
@@ -52,7 +57,7 @@ void work_begin(simulation *sim, int number, const frame *head, heard *text, wir
         wire_msg_move(worker->job.files, message) != ST_OK)
         abort();
     worker->job.began_ns = work_files_read_ns(worker->job.files, sim->now_ns);
-    read_items(&worker->job);
+    read_items(sim, &worker->job);
     if (worker->job.n_items > MOST_ITEMS)
         sim_break(sim, INV_MEMORY, "a lease has %lld items", (long long)worker->job.n_items);
     work_go_on(sim, number);

@@ -4,12 +4,22 @@
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/work.h"
 
+/* As many records as the lease has items, and nothing in them. */
+static void write_empty_records(const sim_job *job, char *out)
+{
+    out += sprintf(out, "{\"records\":[");
+    for (int64_t i = 0; i < job->n_items; i++)
+        out += sprintf(out, "%s{}", i ? "," : "");
+    sprintf(out, "]}");
+}
+
 void work_breach(simulation *sim, int number)
 {
     const sim_worker *worker = sim->worker[number];
     const sim_job *job = &worker->job;
     const bool is_row = job->kind == LEASE_ROW;
-    char json[160];
+    char json[160], records[32 + 4 * MOST_ITEMS];
+    write_empty_records(job, records);
     sim_log_tell(&sim->log, sim->now_ns, "worker %d breaks the protocol", number);
     switch (sim_random_below(&sim->lies, 6)) {
     case 0:
@@ -21,8 +31,7 @@ void work_breach(simulation *sim, int number)
         break;
     case 2:
         link_breach(sim, worker->link, is_row ? KIND_FAILED : KIND_RECORDS, job->number,
-                    is_row ? "{\"samples\":[{\"id\":987654321,\"cause\":\"x\"}]}"
-                           : "{\"records\":[{}]}");
+                    is_row ? "{\"samples\":[{\"id\":987654321,\"cause\":\"x\"}]}" : records);
         break;
     case 3:
         link_breach(sim, worker->link, KIND_HELLO, 0, "{}");

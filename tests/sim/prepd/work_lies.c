@@ -1,5 +1,6 @@
 /* work_lies.c: what simulated workers say that is not true. Of any three that say something about
  * one thing, one lies at most: else nobody could tell who. */
+#include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/sim_row.h"
 #include "tests/sim/prepd/work.h"
 
@@ -25,6 +26,7 @@ row_lie lie_row(simulation *sim, const sim_worker *worker)
     for (int i = 0; i < sim->n_lied; i++)
         if (sim->lied[i] == row)
             return ROW_TRUE;
+    sim->liar[sim->n_lied] = worker_find(sim, worker->pid);
     sim->lied[sim->n_lied++] = row;
     return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
 }

@@ -2,6 +2,7 @@
  * JOIN, TERMS, JOIN again, then lease after lease. */
 #include <stdlib.h>
 
+#include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
@@ -75,6 +76,7 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
     worker->gone_ns = sim->now_ns;
     worker->end = (child_end){.how = how, .code = code};
     snprintf(worker->end.what, sizeof worker->end.what, "%s", what);
+    blame_note_end(sim, worker);
     sim_log_tell(&sim->log, sim->now_ns, "worker %d (pid %d) ends: %s", number, (int)worker->pid,
                  what);
     if (worker->link >= 0)

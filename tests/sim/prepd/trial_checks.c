@@ -1,0 +1,113 @@
+/* trial_checks.c: what a trial shows, and who has to go for what was refused. */
+#include <string.h>
+
+#include "tests/sim/prepd/blame.h"
+#include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/people.h"
+
+trial trial_of(const worker_seat *seat)
+{
+    const lease *leased = seat ? seat->work : NULL;
+    if (!leased || !leased->owner || leased->asking || leased->kind == LEASE_TEXTS ||
+        lease_solo_item(leased) == LEASE_NO_ITEM)
+        return (trial){0};
+    return (trial){leased->number, lease_solo_item(leased)};
+}
+
+static const lease *find_lease(const dispatch *state, uint64_t number)
+{
+    for (const lease *lost = state->book.lost; lost; lost = lost->next)
+        if (lost->number == number)
+            return lost;
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next)
+        if (seat->work && seat->work->number == number)
+            return seat->work;
+    return NULL;
+}
+
+/* Whether all that the item stands for is blank in the row, so that nothing of it is decoded. */
+static bool is_blank(const lease *leased, int64_t item)
+{
+    const consumer_seat *consumer = leased->owner;
+    int64_t id;
+    for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
+        if (!quarantine_find(&consumer->bad, id))
+            return false;
+    return true;
+}
+
+/* Whether the item ends every worker that has its files. */
+static bool ends_workers(const simulation *sim, const lease *leased, int64_t item)
+{
+    const source *section = lease_source(leased);
+    const sim_data *data = &sim->data[section == &section->of->eval];
+    if (leased->kind == LEASE_IMAGES)
+        return data->picture[item].fate == PICTURE_KILLS_HEADER;
+    const sim_sample *own = &data->sample[lease_sample(item)];
+    picture_fate first = PICTURE_FINE; /* the first that is not fine decides */
+    for (int32_t i = 0; first < PICTURE_FAILS && i < own->n_shown; i++)
+        first = sim_data_fate_at(&data->picture[own->shows[i]], sim->now_ns);
+    return (first == PICTURE_KILLS || first == PICTURE_HANGS) && !is_blank(leased, item);
+}
+
+static bool is_doubted(const lease *leased, int64_t item)
+{
+    for (const failure *told = leased->failures; told; told = told->next)
+        if (told->item == item)
+            return true;
+    return false;
+}
+
+void check_trial(simulation *sim, const sim_daemon *daemon, const trial *was)
+{
+    const lease *leased = was->lease ? find_lease(daemon->state, was->lease) : NULL;
+    if (!leased || !leased->owner || lease_solo_item(leased) == was->item ||
+        !lease_has(leased, was->item) || is_doubted(leased, was->item))
+        return;
+    if (ends_workers(sim, leased, was->item))
+        sim_break(sim, INV_POISON,
+                  "item %lld of lease %llu ends whoever looks at it, and counts as tried without "
+                  "harm",
+                  (long long)was->item, (unsigned long long)leased->number);
+}
+
+static bool is_consumer(const dispatch *state, const sim_link *link)
+{
+    const consumer_seat *seat = state->consumer_seats;
+    while (seat && seat->peer.connection != link->peer.connection)
+        seat = seat->next;
+    return seat != NULL;
+}
+
+/* Whether the worker that lied in this row works for this daemon. */
+static bool has_liar(const simulation *sim, const sim_daemon *daemon, int64_t row)
+{
+    const worker_seat *seat = daemon->state->seats;
+    int link = -1;
+    for (int i = 0; i < sim->n_lied; i++)
+        if (sim->lied[i] == row)
+            link = sim->worker[sim->liar[i]]->link;
+    while (seat && (link < 0 || seat->peer.connection != sim->link[link].peer.connection))
+        seat = seat->next;
+    return seat != NULL;
+}
+
+void consumer_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *message)
+{
+    frame head;
+    json_value *said = NULL;
+    const bool refuses = !to->stopping && is_consumer(to->state, link) &&
+                         !peer_limits_ignores(&to->state->peer_limits, &link->peer) &&
+                         frame_decode(wire_msg_part(message, 0), "rank", &head) == ST_OK &&
+                         head.kind == KIND_REFUSE;
+    const span text = wire_msg_part(message, 1);
+    if (refuses && json_parse((const char *)text.data, text.size, "rank", &said) != ST_OK)
+        said = NULL;
+    const int64_t row = json_int(json_find(said, "row"), -1);
+    json_free(&said);
+    daemon_message(to, link, message);
+    if (refuses && has_liar(to->sim, to, row))
+        sim_break(to->sim, INV_DEVIANT,
+                  "row %lld is refused, and the worker that lied in it is still there",
+                  (long long)row);
+}
