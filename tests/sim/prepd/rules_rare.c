@@ -51,14 +51,25 @@ static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options
     inout->ships[number] &= bent != BENT_POOR_COPY;
 }
 
+/* A mixture that takes the samples of its first source again and again, also within a row. */
+static void repeat_samples(sim_data_rules *inout)
+{
+    inout->n_sources = 2;
+    inout->weight[0] = 9;
+    inout->weight[1] = 1;
+}
+
 void rules_draw_rare(sim_random *luck, sim_rules *inout, conf *inout_options)
 {
-    const bool spoilt = sim_random_chance(luck, 1, 6), bent = sim_random_chance(luck, 1, 5);
+    const bool spoilt = sim_random_chance(luck, 1, 6),
+               bent = sim_random_chance(luck, spoilt ? 3 : 1, 6);
     if (sim_random_chance(luck, 1, 24))
         slow_down(inout, inout_options);
     if (spoilt) {
         spoil_data(luck, &inout->data[0]);
         spoil_data(luck, &inout->data[1]);
+        if (sim_random_chance(luck, 1, 3))
+            repeat_samples(&inout->data[0]);
     }
     if (bent)
         bend_workers(luck, inout, inout_options);

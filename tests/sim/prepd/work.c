@@ -117,8 +117,8 @@ static void tell_on(simulation *sim, sim_worker *worker)
         return;
     if (worker->bent == BENT_STALLS)
         item = job->item[sim_random_below(&sim->lies, (uint64_t)job->at + 1)];
-    if (worker->bent == BENT_LIES_ON && sim_random_chance(&sim->lies, 1, 2))
-        item = job->item[sim_random_below(&sim->lies, (uint64_t)job->n_items)];
+    if (worker->bent == BENT_LIES_ON)
+        item = lie_item(sim, job);
     job->told_ns = sim->now_ns;
     snprintf(json, sizeof json, "{\"item\":%lld}", (long long)item);
     link_say(sim, worker->link, KIND_ON, job->number, json);

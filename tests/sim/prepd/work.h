@@ -29,6 +29,8 @@ void work_forget(sim_job *job); /* what its lease says; nothing is looked up in 
 /* --- work_lies.c: what one says that lies; others say what is true --- */
 /* A number of a record: of an item of the index. */
 int64_t lie_record(simulation *sim, const sim_worker *worker, int64_t item, int64_t value);
+/* The item of its lease at which it says to be: any, the next, or the true one. */
+int64_t lie_item(simulation *sim, const sim_job *job);
 /* How the worker changes this row. */
 row_lie lie_row(simulation *sim, const sim_worker *worker);
 /* The place of a good document that it calls bad; -1: of none. */

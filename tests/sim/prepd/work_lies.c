@@ -15,6 +15,18 @@ int64_t lie_record(simulation *sim, const sim_worker *worker, int64_t item, int6
     return value + 1 + worker->supervisor;
 }
 
+int64_t lie_item(simulation *sim, const sim_job *job)
+{
+    switch (sim_random_below(&sim->lies, 4)) {
+    case 0:
+        return job->item[sim_random_below(&sim->lies, (uint64_t)job->n_items)];
+    case 1:
+        return job->item[job->at + 1 < job->n_items ? job->at + 1 : job->at];
+    default:
+        return job->item[job->at];
+    }
+}
+
 /* How the worker changes this row. Nobody lies twice about one row: what is refused from two
  * workers is taken for the consumer's fault, and what two workers make alike for true. */
 row_lie lie_row(simulation *sim, const sim_worker *worker)
