@@ -108,4 +108,41 @@ def without_a_gpu():
 if shutil.which("nvidia-smi"):
     print("skipped: there is a driver here")
     sys.exit(77)
-main(libraries_travel, what_travels_stays_packed, without_a_gpu)
+def reports_are_kept():
+    """`keep` puts the reports of a run beside the others, without the machine's path, and the pages get their newest figures."""
+    source = os.environ["TESSERA_SOURCE"]
+    with tempfile.TemporaryDirectory() as work:
+        tree = os.path.join(work, "tree")
+        for part in "tests/bench/results", "trainer/ops":
+            shutil.copytree(os.path.join(source, part), os.path.join(tree, part))
+        results, page = os.path.join(tree, "tests/bench/results"), os.path.join(tree, "trainer/ops/kernels.md")
+
+        def call(name, *args, code=0):
+            p = subprocess.run([os.path.join(results, name), *args], capture_output=True, text=True, timeout=60)
+            check(p.returncode == code, f"{name} {args}: {p.returncode}\n{p.stdout}{p.stderr}")
+            return p.stdout + p.stderr
+
+        def row():
+            with open(page) as f:
+                return re.search(r"^\| add \| residual \|.*$", f.read(), re.M).group(0).split(" | ")
+
+        least = float(row()[5])
+        report = "2999-01-01_NVIDIA-H200_1_0123456789_bench-ops.txt"
+        for name, date, us in (report, "2999-01-01", 2000 * least), (report.replace("H200", "H100"), "2999-01-02", 1.0):
+            with open(os.path.join(work, name), "w") as f:
+                f.write(f"date: {date}T00:00:00Z  gpu: x\nmpirun: /srv/tree/build-gpu/prefix/bin/mpirun\n"
+                        f"add               residual {us:12.1f} us    4216.3 GB/s      0.00 TFLOP/s   98.9 % of copy\n")
+        check("2 reports kept" in call("keep", work), "keep")
+        check(row()[6] == f"{2 * least:.3f}" and row()[7] == "2.00 |", row())
+        with open(os.path.join(results, "gpu", report)) as f:
+            check("\nmpirun: build-gpu/prefix/bin/mpirun\n" in f.read(), "the path of a machine")
+        call("measured", "--check")
+        with open(page) as f:
+            text = f.read()
+        with open(page, "w") as f:
+            f.write(text.replace(f"| {2 * least:.3f} | 2.00 |", "| 0.001 | 2.00 |"))
+        check("kernels.md is not what the reports say" in call("measured", "--check", code=1), "a page that was edited")
+        call("keep", tree, code=66)
+
+
+main(libraries_travel, what_travels_stays_packed, without_a_gpu, reports_are_kept)
