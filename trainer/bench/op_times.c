@@ -42,18 +42,27 @@ typedef struct bench_sums {
  * short documents it is about a hundredth of a step. */
 static rate_key rate_of(const bench_row *row)
 {
+    static const struct {
+        bench_op op;
+        const char *shape;
+        rate_key key;
+    } attention[] = {
+        {BENCH_attention_fwd, "text, whole rows", RATE_ATTENTION},
+        {BENCH_attention_bwd, "text, whole rows", RATE_ATTENTION_BACKWARD},
+        {BENCH_attention_bwd, "text, whole rows, any order", RATE_ATTENTION_ANY_ORDER},
+        {BENCH_attention_bwd, "text, whole rows, ours", RATE_OWN_ATTENTION},
+        {BENCH_attention_fwd, "vision", RATE_VISION_ATTENTION},
+        {BENCH_attention_bwd, "vision", RATE_VISION_ATTENTION_BACKWARD},
+        {BENCH_attention_bwd, "vision, any order", RATE_VISION_ATTENTION_ANY_ORDER},
+    };
+    for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
+        if (row->op == attention[i].op && strcmp(row->shape, attention[i].shape) == 0)
+            return attention[i].key;
     switch (row->op) {
     case BENCH_gemm:
         return RATE_DENSE;
     case BENCH_grouped_gemm:
         return strstr(row->shape, "load 3") ? RATE_EXPERTS : RATE_KEYS;
-    case BENCH_attention_fwd:
-    case BENCH_attention_bwd:
-        if (strstr(row->shape, "any order") || strstr(row->shape, "ours"))
-            return RATE_KEYS;
-        return strstr(row->shape, "vision")  ? RATE_VISION_ATTENTION
-               : strstr(row->shape, "whole") ? RATE_ATTENTION
-                                             : RATE_KEYS;
     default:
         return RATE_KEYS;
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trainer/model/params_sketch.h"
+#include "trainer/plan/attention_kernels.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/received.h"
 #include "trainer/plan/row_work.h"
@@ -209,11 +210,23 @@ static status step_traffic(const conf *options, const layout *degrees, const mod
     return st;
 }
 
+/* Seconds of a pass of attention, and of what is recomputed of it. */
+static double attention_seconds(int64_t forward, double backward, int64_t again,
+                                const attention_kernels *by, const rates *speeds)
+{
+    return (double)(forward + again) / speeds->of[by->forward] +
+           (double)forward * COST_ATTENTION_BACKWARD * backward / speeds->of[by->backward];
+}
+
 /* Seconds that a rank computes in a step, and the part of them that is spent on recomputing. */
 static void step_compute(const conf *options, const layout *degrees, const model_dims *dims,
                          const params *registry, const rates *speeds, const recomputes *recomputed,
-                         double patches, cost *price)
+                         double patches, bool deterministic, cost *price)
 {
+    const attention_kernels text_by =
+        attention_kernels_text(options, degrees, dims, &price->row, deterministic);
+    const attention_kernels eye_by =
+        attention_kernels_vision(options, dims, &price->row, deterministic);
     training_share share;
     recompute_flops more;
     groups_share(registry, dims, &share);
@@ -236,13 +249,13 @@ static void step_compute(const conf *options, const layout *degrees, const model
     price->experts = ((double)sum->text_experts * expert + (double)more.experts) / ranks /
                      speeds->of[RATE_EXPERTS];
     price->attention =
-        ((double)sum->text_attention * (1.0 + COST_ATTENTION_BACKWARD * share.text_dgrad) +
-         (double)more.attention) /
-        ranks / speeds->of[RATE_ATTENTION];
-    price->vision_attention =
-        ((double)sum->vision_attention * (1.0 + COST_ATTENTION_BACKWARD * share.vision_dgrad) +
-         (double)more.vision_attention) /
-        ranks / speeds->of[RATE_VISION_ATTENTION];
+        attention_seconds(sum->text_attention, share.text_dgrad, more.attention, &text_by, speeds) /
+        ranks;
+    price->vision_attention = attention_seconds(sum->vision_attention, share.vision_dgrad,
+                                                more.vision_attention, &eye_by, speeds) /
+                              ranks;
+    price->text_backward = text_by.backward;
+    price->vision_backward = eye_by.backward;
     /* The forward pass moves a third of the bytes of both passes. */
     double text_bytes = (double)tokens * (double)dims->text.layers * cost_layer_bytes(&dims->text);
     double eye_bytes = patches * (double)dims->vision.depth * cost_block_bytes(&dims->vision);
@@ -255,8 +268,8 @@ static void step_compute(const conf *options, const layout *degrees, const model
     price->memory = (text_bytes + eye_bytes + bytes_recomputed) / ranks / speeds->of[RATE_COPY];
     price->recompute = ((double)more.dense / speeds->of[RATE_DENSE] +
                         (double)more.experts / speeds->of[RATE_EXPERTS] +
-                        (double)more.attention / speeds->of[RATE_ATTENTION] +
-                        (double)more.vision_attention / speeds->of[RATE_VISION_ATTENTION] +
+                        (double)more.attention / speeds->of[text_by.forward] +
+                        (double)more.vision_attention / speeds->of[eye_by.forward] +
                         bytes_recomputed / speeds->of[RATE_COPY]) /
                        ranks;
     price->update =
@@ -274,10 +287,27 @@ static status slowest_stage(const conf *options, const layout *degrees, const mo
                                   : stage_plan_uneven(options, dims, registry, degrees, out);
 }
 
+/* Puts the parts of a step together. uneven: the slowest stage's time over the mean. */
+static void compose_step(const layout *degrees, double uneven, cost *price)
+{
+    double compute =
+        price->dense + price->experts + price->attention + price->vision_attention + price->memory;
+    double gather = price->traffic[TRAFFIC_GATHER].seconds / 2.0;
+    double reduce = price->traffic[TRAFFIC_REDUCE].seconds;
+    double forward = (compute - price->recompute) / 3.0; /* the backward pass is the rest */
+    price->exposed = more(0.0, gather - forward) + more(0.0, gather + reduce - (compute - forward));
+    for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
+        price->exposed += price->traffic[i].seconds;
+    double stages = (double)degrees->pipeline, micros = (double)degrees->accumulation;
+    price->bubble = (compute + price->exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
+    price->step = compute + price->exposed + price->bubble + price->update;
+}
+
 status cost_of(const conf *options, const layout *degrees, const model_dims *dims,
                const params *registry, const rates *speeds, const recomputes *recomputed, cost *out)
 {
-    cost price = {.row = row_kind_of(options, dims)};
+    cost price = {.row = row_kind_of(options, dims),
+                  .deterministic = options->training_deterministic};
     TRY(step_flops(options, dims, &price));
     double rows = (double)options->training_local_batch_size;
     double images = row_kind_images(&price.row);
@@ -286,22 +316,17 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     TRY(stage_plan(options, dims, registry, &cut));
     TRY(step_traffic(options, &cut, dims, registry, speeds, rows * (double)price.row.seq_len,
                      rows * patches, recomputed, &price));
-    step_compute(options, degrees, dims, registry, speeds, recomputed,
-                 patches * (double)options->training_global_batch_size, &price);
-
-    double compute =
-        price.dense + price.experts + price.attention + price.vision_attention + price.memory;
-    double gather = price.traffic[TRAFFIC_GATHER].seconds / 2.0;
-    double reduce = price.traffic[TRAFFIC_REDUCE].seconds;
-    double forward = (compute - price.recompute) / 3.0; /* the backward pass is the rest */
-    price.exposed = more(0.0, gather - forward) + more(0.0, gather + reduce - (compute - forward));
-    for (int i = TRAFFIC_REPLICATE; i < TRAFFIC_KEYS; i++)
-        price.exposed += price.traffic[i].seconds;
+    patches *= (double)options->training_global_batch_size;
     double uneven;
     TRY(slowest_stage(options, &cut, dims, registry, &uneven));
-    double stages = (double)degrees->pipeline, micros = (double)degrees->accumulation;
-    price.bubble = (compute + price.exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
-    price.step = compute + price.exposed + price.bubble + price.update;
+    cost other = price;
+    step_compute(options, degrees, dims, registry, speeds, recomputed, patches,
+                 !price.deterministic, &other);
+    compose_step(degrees, uneven, &other);
+    step_compute(options, degrees, dims, registry, speeds, recomputed, patches, price.deterministic,
+                 &price);
+    compose_step(degrees, uneven, &price);
+    price.other_step = other.step;
     double tokens = (double)(options->training_global_batch_size * price.row.seq_len);
     price.tokens_per_s = tokens / (double)degrees->world / price.step;
     const double pairs = row_kind_pairs(&price.row) * (double)options->training_global_batch_size;

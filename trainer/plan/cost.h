@@ -43,6 +43,9 @@ typedef struct cost {
     traffic traffic[TRAFFIC_KEYS];
     /* seconds that one rank spends in a step; memory: element-wise work, update: the optimiser */
     double dense, experts, attention, vision_attention, memory, update;
+    rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
+    bool deterministic;
+    double other_step;   /* seconds of the step at the other setting of training.deterministic */
     int64_t recomputed;  /* FLOPs that the backward pass recomputes; they are not useful */
     double recompute;    /* the seconds of these, which are part of those above */
     double exposed;      /* seconds between ranks that no compute hides */

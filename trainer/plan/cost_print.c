@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "trainer/plan/attention_kernels.h"
 #include "trainer/plan/cost.h"
 
 /* Prints the line of a part. A time too short for one decimal is "<0.1", not 0. */
@@ -74,6 +75,26 @@ static void print_traffic(FILE *to, const traffic *sent)
                 sent->between_nodes ? ", between nodes" : "");
 }
 
+/* Prints who does attention's backward pass and, if it matters, what the other setting of
+ * training.deterministic would give. */
+static void print_determinism(FILE *to, const cost *price)
+{
+    static const double TOLD = 1.03;
+    fprintf(to, "  attention goes backward by %s kernels",
+            attention_kernels_name(price->text_backward));
+    if (price->vision_attention > 0)
+        fprintf(to, ", in vision by %s", attention_kernels_name(price->vision_backward));
+    if (price->deterministic && price->step > TOLD * price->other_step)
+        fprintf(to,
+                "; that every run gives the same bits costs %.1f %% of the step, and with "
+                "training.deterministic false it takes %.1f ms",
+                100.0 * (1.0 - price->other_step / price->step), price->other_step * 1e3);
+    if (!price->deterministic && price->other_step > TOLD * price->step)
+        fprintf(to, "; with training.deterministic true the step takes %.1f ms, %.1f %% more",
+                price->other_step * 1e3, 100.0 * (price->other_step / price->step - 1.0));
+    fputs("\n", to);
+}
+
 void cost_print(const cost *price, const layout *degrees, FILE *to)
 {
     print_row(to, &price->row);
@@ -94,5 +115,6 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     print_part(to, "pipeline bubble", price->bubble, price->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step",
             price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);
+    print_determinism(to, price);
     print_pairs(to, price);
 }

@@ -9,14 +9,22 @@
 #include "common/base/status.h"
 
 typedef enum rate_key {
-    RATE_DENSE,            /* FLOP/s of dense products */
-    RATE_EXPERTS,          /* FLOP/s of grouped products */
-    RATE_ATTENTION,        /* FLOP/s of text attention, counting the recomputed scores */
-    RATE_VISION_ATTENTION, /* the same for vision */
-    RATE_COPY,             /* bytes/s of device memory, read and written both counted */
-    RATE_LINK,             /* bytes/s that a rank receives from ranks of its node */
-    RATE_NETWORK,          /* bytes/s that a rank's adapter receives from other nodes */
-    RATE_PEAK,             /* FLOP/s that MFU is a share of */
+    RATE_DENSE,   /* FLOP/s of dense products */
+    RATE_EXPERTS, /* FLOP/s of grouped products */
+    /* FLOP/s of attention, counting the recomputed scores: the forward pass, the backward pass that
+     * gives the same bits every time, and the one that sums in any order; of whole rows of text and
+     * of frames. */
+    RATE_ATTENTION,
+    RATE_ATTENTION_BACKWARD,
+    RATE_ATTENTION_ANY_ORDER,
+    RATE_VISION_ATTENTION,
+    RATE_VISION_ATTENTION_BACKWARD,
+    RATE_VISION_ATTENTION_ANY_ORDER,
+    RATE_OWN_ATTENTION, /* of our own kernels on a GPU, which take every shape */
+    RATE_COPY,          /* bytes/s of device memory, read and written both counted */
+    RATE_LINK,          /* bytes/s that a rank receives from ranks of its node */
+    RATE_NETWORK,       /* bytes/s that a rank's adapter receives from other nodes */
+    RATE_PEAK,          /* FLOP/s that MFU is a share of */
     RATE_KEYS
 } rate_key;
 
@@ -40,14 +48,17 @@ typedef struct rates {
 const char *rate_name(rate_key key); /* "dense_tflops" */
 double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 or 1e9 */
 
-/* The rates of an H200: copy was measured on one, the others are published by others. */
+/* The rates of an H200: copy and attention mostly measured on one, most others published by others.
+ */
 rates rates_h200(void);
 /* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the
  * same chip as the H200 with slower memory; any other GPU gets the H200's rates, and `source` says
  * so. */
 rates rates_of(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
- * source. Keys that it lacks stay as in rates_h200. ST_CONFIG names the line that is wrong. */
+ * source. Files from before the passes of attention had rates of their own say attention_tflops and
+ * vision_attention_tflops, which stand for all passes. Keys that it lacks stay as in rates_h200.
+ * ST_CONFIG names the line that is wrong. */
 WARN_UNUSED status rates_read(const char *path, rates *out);
 /* Writes the rates of kind RATE_MEASURED as such a file. */
 void rates_write(const rates *rates, FILE *to);

@@ -36,6 +36,17 @@ static int64_t lowest_layer(const training_share *share, int64_t layers)
     return (int64_t)((1.0 - share->text_dgrad) * (double)layers + 0.5);
 }
 
+/* Seconds of a FLOP of attention's forward pass with what goes back; recomputed: the share that the
+ * forward pass is made again of. At both settings of
+ * training.deterministic stages are balanced alike, so that it does not move layers between ranks.
+ */
+static double attention_pass(const rates *speeds, rate_key forward, rate_key backward, double back,
+                             double recomputed)
+{
+    return (1 + recomputed) / speeds->of[forward] +
+           COST_ATTENTION_BACKWARD * back / speeds->of[backward];
+}
+
 static void time_layers(const conf *options, const model_dims *dims, const training_share *share,
                         const rates *speeds, row_time *out)
 {
@@ -51,8 +62,8 @@ static void time_layers(const conf *options, const model_dims *dims, const train
                 speeds->of[RATE_DENSE] +
             (upto[1] - before[1]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_EXPERTS]) /
                 speeds->of[RATE_EXPERTS] +
-            (upto[2] - before[2]) * (1 + back * (COST_ATTENTION_BACKWARD + recomputed)) /
-                speeds->of[RATE_ATTENTION] +
+            (upto[2] - before[2]) * attention_pass(speeds, RATE_ATTENTION, RATE_ATTENTION_ANY_ORDER,
+                                                   back, back * recomputed) +
             bytes * (1 + back * (2 + recomputed)) / speeds->of[RATE_COPY];
         for (int i = 0; i < 3; i++)
             before[i] = upto[i];
@@ -77,8 +88,9 @@ static void time_ends(const conf *options, const model_dims *dims, const trainin
          (double)work.vision_blocks * (1 + back + recomputed + share->wgrad[GROUP_VISION]) +
          (double)work.mergers * (1 + share->merger_dgrad + share->wgrad[GROUP_MERGER])) /
             speeds->of[RATE_DENSE] +
-        (double)work.vision_attention * (1 + COST_ATTENTION_BACKWARD * back + recomputed) /
-            speeds->of[RATE_VISION_ATTENTION] +
+        (double)work.vision_attention * attention_pass(speeds, RATE_VISION_ATTENTION,
+                                                       RATE_VISION_ATTENTION_ANY_ORDER, back,
+                                                       recomputed) +
         patches * (double)dims->vision.depth * cost_block_bytes(&dims->vision) / 3 *
             (1 + 2 * back + recomputed) / speeds->of[RATE_COPY];
 }

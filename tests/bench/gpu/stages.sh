@@ -126,13 +126,13 @@ merge_rates() { # FOLDER
 }
 
 # What `plan` says at 48 layers on 8 ranks of cards like this one, with the rates that bench-ops has measured on it.
-planned() { # ROWS SEQ_LEN
+planned() { # ROWS SEQ_LEN OPTIONS..
     local measured=
     [ ! -s "$build/rates.yaml" ] || measured="--measured $build/rates.yaml"
     echo "-- planned: 48 layers, 8 ranks${measured:+, with the rates of this card}"
     card_plan $measured --memory.limit 0.85 --parallelism.world_size 8 --training.seq_len "$2" \
-        --training.local_batch_size "$1" --training.global_batch_size $((8 * $1)) |
-        grep -E '^(fits|does not fit):|^  step |^rates'
+        --training.local_batch_size "$1" --training.global_batch_size $((8 * $1)) "${@:3}" |
+        grep -E '^(fits|does not fit):|^  step |^  attention goes|^rates'
 }
 
 # Runs steps at several depths, projects them to 48 layers and compares that with the goals. A goal that is missed does
@@ -161,7 +161,7 @@ depths="3,4,6 3,4,5 3,4 3"
 stage_bench_text() {
     need "$trainer" || return
     local bench_these="bench 20 20.7,35,45 --load 3 $text_only --training.deterministic"
-    planned 4 12288
+    planned 4 12288 $text_only
     with_sizes "$depths" "12288 8192 4096" $text_only -- $bench_these true || return
     with_sizes "3,4 3" "12288 8192 4096" $text_only -- $bench_these false
 }
@@ -198,7 +198,7 @@ stage_bench_images_12288() { images 12288; }
 # FSDP at the depths of bench-text, then experts shared by eight ranks at one depth.
 stage_replay() {
     need "$trainer" || return
-    planned 4 12288
+    planned 4 12288 $text_only
     with_sizes "3,4,6 3,4 3" "12288 4096" -- replayed 15 || return
     echo "-- half the bandwidth"
     with_sizes "4 3" "12288 4096" -- replayed 10 --comm.replay_bandwidth 180 || return

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/optim/groups.h"
 #include "trainer/plan/cost.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
@@ -184,15 +185,19 @@ static void test_cost__work_is_divided_by_rates(void **state)
     cost price = predict(&setup, AC_NONE);
     expect_share(price.experts,
                  3.0 * (double)price.flops.text_experts / setup.speeds.of[RATE_EXPERTS], 1e-9);
+    const double forward = (double)price.flops.text_attention;
     expect_share(price.attention,
-                 3.5 * (double)price.flops.text_attention / setup.speeds.of[RATE_ATTENTION], 1e-9);
+                 forward / setup.speeds.of[RATE_ATTENTION] +
+                     2.5 * forward / setup.speeds.of[RATE_ATTENTION_BACKWARD],
+                 1e-9);
     expect_share(price.step,
                  price.dense + price.experts + price.attention + price.memory + price.update, 1e-9);
     expect_share(price.mfu, (double)price.flops.training / price.step / setup.speeds.of[RATE_PEAK],
                  1e-9);
     cost again = predict(&setup, AC_FULL);
     expect_share(again.experts, price.experts * 4 / 3, 1e-9);
-    expect_share(again.attention, price.attention * 4.5 / 3.5, 1e-9);
+    expect_share(again.attention, price.attention + forward / setup.speeds.of[RATE_ATTENTION],
+                 1e-9);
     expect_share(again.memory, price.memory * 4 / 3, 1e-9);
     assert_int_equal(again.recomputed, price.flops.text_linear + price.flops.text_attention);
     expect_share(again.step, price.step + again.recompute, 1e-9);
@@ -217,6 +222,83 @@ static bool prints(const setting *setup, const cost *price, const char *words)
     const bool found = strstr(text, words) != NULL;
     free(text);
     return found;
+}
+
+/* Whose kernels do attention's backward pass depends on the shape and on training.deterministic. */
+static void test_cost__attention_goes_at_the_rate_of_its_kernels(void **state)
+{
+    (void)state;
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    cost price = predict(&setup, AC_NONE);
+    assert_int_equal(price.text_backward, RATE_ATTENTION_BACKWARD);
+    assert_int_equal(price.vision_backward, RATE_VISION_ATTENTION_BACKWARD);
+    setup.options.training_deterministic = false;
+    cost other = predict(&setup, AC_NONE);
+    assert_int_equal(other.text_backward, RATE_ATTENTION_ANY_ORDER);
+    assert_int_equal(other.vision_backward, RATE_VISION_ATTENTION_ANY_ORDER);
+    expect_share(other.step, price.other_step, 1e-12);
+    expect_share(price.step, other.other_step, 1e-12);
+    expect_share(price.vision_attention - other.vision_attention,
+                 2.5 * (double)price.flops.vision_attention *
+                     (1 / setup.speeds.of[RATE_VISION_ATTENTION_BACKWARD] -
+                      1 / setup.speeds.of[RATE_VISION_ATTENTION_ANY_ORDER]),
+                 1e-9);
+    /* Prefixes, sequences that ranks share, and what the options say are ours. */
+    setup.options.data_group = GROUP_SHARED_PREFIX;
+    price = predict(&setup, AC_NONE);
+    assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);
+    assert_int_equal(price.vision_backward, RATE_VISION_ATTENTION_ANY_ORDER);
+    setup.options.data_group = GROUP_NONE;
+    setup.options.parallelism_context_parallel_degree = 2;
+    assert_int_equal(predict(&setup, AC_NONE).text_backward, RATE_OWN_ATTENTION);
+    setup.options.parallelism_context_parallel_degree = 1;
+    setup.options.training_attention = ATTENTION_PORTABLE;
+    price = predict(&setup, AC_NONE);
+    assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);
+    assert_int_equal(price.vision_backward, RATE_OWN_ATTENTION);
+    expect_share(price.step, price.other_step, 0);
+    close_setting(&setup);
+}
+
+/* Rates that bench ops has measured on an H200, and what bench step has projected there for 48
+ * layers: rows of one document, everything recomputed, optimiser over 8 ranks. At that time the
+ * backward pass was our own kernels'. */
+static void test_cost__is_what_steps_on_a_card_took(void **state)
+{
+    (void)state;
+    static const struct {
+        rate_key key;
+        double tera;
+    } measured[] = {{RATE_DENSE, 640.868},
+                    {RATE_EXPERTS, 584.641},
+                    {RATE_ATTENTION, 560.34},
+                    {RATE_ATTENTION_BACKWARD, 174.51},
+                    {RATE_COPY, 4.2645}};
+    const double projected = 6.6842, within = 0.05;
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
+        setup.speeds.of[measured[i].key] = measured[i].tera * 1e12;
+    setup.options.data_format = DATA_TEXT;
+    setup.options.freeze_vision = setup.options.freeze_merger = true;
+    setup.options.training_seq_len = 12288;
+    setup.options.training_local_batch_size = 4;
+    setup.options.parallelism_data_parallel_shard_degree = 8;
+    assert_ok(groups_apply(&setup.options, setup.registry));
+    const cost price = predict(&setup, AC_FULL);
+    expect_share(price.step, projected, within);
+    assert_true(prints(&setup, &price,
+                       "that every run gives the same bits costs 34.5 % of the step, "
+                       "and with training.deterministic false it takes "));
+    setup.options.training_deterministic = false;
+    const cost fast = predict(&setup, AC_FULL);
+    assert_true(prints(&setup, &fast, "; with training.deterministic true the step takes "));
+    /* Nothing is said where it does not matter. */
+    setup.speeds.of[RATE_ATTENTION_BACKWARD] = 540e12;
+    const cost even = predict(&setup, AC_FULL);
+    assert_false(prints(&setup, &even, "deterministic"));
+    close_setting(&setup);
 }
 
 /* VQAv2's questions share a picture, and with shared_prefix all that comes before the question. */
@@ -449,10 +531,13 @@ static void test_rates__built_in_rates_name_their_source(void **state)
         char *line = strstr(text, rate_name((rate_key)k));
         assert_non_null(line);
         assert_non_null(speeds.from[k]);
-        assert_int_not_equal(speeds.kind[k], RATE_ASSUMED);
-        const char *kind = k == RATE_PEAK   ? "nominal, "
-                           : k == RATE_COPY ? "measured, "
-                                            : "published, ";
+        static const char *const kinds[] = {[RATE_ASSUMED] = "assumed, ",
+                                            [RATE_PUBLISHED] = "published, ",
+                                            [RATE_NOMINAL] = "nominal, ",
+                                            [RATE_MEASURED] = "measured, "};
+        assert_int_equal(speeds.kind[k] == RATE_ASSUMED, k == RATE_ATTENTION_BACKWARD);
+        assert_int_equal(speeds.kind[k] == RATE_NOMINAL, k == RATE_PEAK);
+        const char *kind = kinds[speeds.kind[k]];
         line = strstr(line, kind);
         assert_non_null(line);
         assert_memory_equal(line + strlen(kind), speeds.from[k], strlen(speeds.from[k]));
@@ -482,6 +567,15 @@ static void test_rates__file_and_back(void **state)
     expect_share(back.memory, 80.0 * 1073741824, 0);
     assert_int_equal(back.per_node, 4);
     assert_string_equal(back.source, "a card, its driver");
+    file = fopen(path, "w"); /* from before the passes of attention had rates of their own */
+    fprintf(file, "attention_tflops: 217\nvision_attention_tflops: 224\n");
+    fclose(file);
+    assert_ok(rates_read(path, &back));
+    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER; k++) {
+        expect_share(back.of[k], k < RATE_VISION_ATTENTION ? 217e12 : 224e12, 1e-12);
+        assert_true(back.kind[k] == RATE_MEASURED && !back.from[k]);
+    }
+    expect_share(back.of[RATE_OWN_ATTENTION], rates_h200().of[RATE_OWN_ATTENTION], 0);
     file = fopen(path, "w");
     fprintf(file, "dense_tflops: 700\ncopy_gbs: fast\n");
     fclose(file);
@@ -573,6 +667,8 @@ int main(void)
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
+        cmocka_unit_test(test_cost__is_what_steps_on_a_card_took),
         cmocka_unit_test(test_cost__questions_that_share_a_picture),
         cmocka_unit_test(test_cost__rows_without_packing),
         cmocka_unit_test(test_cost__a_short_part_is_not_called_nothing),
