@@ -54,7 +54,7 @@ static void draw_world(world *all, uint64_t seed)
     }
     all->save_every = (int)sim_random_below(&shape, 4);
     faults_draw(all, &faults);
-    saves_prepare(all);
+    disk_prepare(all);
 }
 
 static void tell_world(const world *all)
