@@ -35,20 +35,39 @@ static int64_t choose_sample(simulation *sim, const sim_data *data)
     return drawn;
 }
 
-/* Adds a sample that most likely has nothing wrong with it, or another cause for one that is known,
- * which then stands. */
-static void make_up(simulation *sim, sim_stream_job *job)
+static void add_by_hand(sim_stream_job *job, int64_t id)
 {
     char list[80];
+    snprintf(list, sizeof list, "[{\"id\":%lld,\"cause\":\"%s\",\"row\":0}]", (long long)id,
+             BY_HAND);
+    must(decisions_read(&job->told, list, DECISION_ROW_UNKNOWN, "list"));
+}
+
+/* Adds all other samples that show the same picture as this one. */
+static void add_companions(sim_stream_job *job, const sim_data *data, int64_t id)
+{
+    const sim_sample *own = &data->sample[id];
+    for (int64_t i = 0; own->n_shown > 0 && i < data->n_samples; i++)
+        if (i != id && data->sample[i].n_shown > 0 && data->sample[i].shows[0] == own->shows[0])
+            add_by_hand(job, i);
+}
+
+/* Adds a sample that most likely has nothing wrong with it, or another cause for one that is known,
+ * which then stands; or all questions on a picture but one. */
+static void make_up(simulation *sim, sim_stream_job *job)
+{
     if (!sim_random_chance(&sim->people, 1, 3))
         return;
-    const bool known = job->told.n_entries > 0 && sim_random_chance(&sim->people, 1, 2);
-    const int64_t drawn =
-        known ? (int64_t)sim_random_below(&sim->people, (uint64_t)job->told.n_entries)
-              : choose_sample(sim, job->rows->data);
-    snprintf(list, sizeof list, "[{\"id\":%lld,\"cause\":\"%s\",\"row\":0}]",
-             (long long)(known ? job->told.entry[drawn].sample : drawn), BY_HAND);
-    must(decisions_read(&job->told, list, DECISION_ROW_UNKNOWN, "list"));
+    if (job->told.n_entries > 0 && sim_random_chance(&sim->people, 1, 2)) {
+        const uint64_t most = (uint64_t)job->told.n_entries;
+        add_by_hand(job, job->told.entry[sim_random_below(&sim->people, most)].sample);
+        return;
+    }
+    const int64_t drawn = choose_sample(sim, job->rows->data);
+    if (sim_random_chance(&sim->people, 1, 3))
+        add_companions(job, job->rows->data, drawn);
+    else
+        add_by_hand(job, drawn);
 }
 
 void job_unite(simulation *sim, sim_stream_job *job)

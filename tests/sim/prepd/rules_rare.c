@@ -33,9 +33,10 @@ static bool is_not_alone(const sim_rules *rules, const conf *options, int superv
 /* The workers of a supervisor differ from honest ones, each time in another way. */
 static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options)
 {
-    static const worker_bent bents[] = {BENT_LIES_FAILED, BENT_LIES_FAILED, BENT_LIES_ON,
-                                        BENT_LIES_ON,     BENT_POOR_COPY,   BENT_POOR_COPY,
-                                        BENT_LIES_ROWS,   BENT_LIES_IDS,    BENT_BREACHER};
+    static const worker_bent bents[] = {BENT_LIES_FAILED,  BENT_LIES_FAILED, BENT_LIES_ON,
+                                        BENT_LIES_ON,      BENT_POOR_COPY,   BENT_POOR_COPY,
+                                        BENT_LIES_ROWS,    BENT_LIES_IDS,    BENT_BREACHER,
+                                        BENT_LIES_RECORDS, BENT_LIES_RECORDS};
     int number = inout->n_supervisors - 1;
     if ((number < 0 || !is_not_alone(inout, options, number)) &&
         inout->n_supervisors < MOST_SUPERVISORS) {
@@ -45,9 +46,11 @@ static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options
     }
     const worker_bent bent = bents[sim_random_below(luck, sizeof bents / sizeof *bents)];
     if (number < 0 || !is_not_alone(inout, options, number) ||
-        (bent == BENT_LIES_FAILED && options->prepd_workers <= 0))
+        ((bent == BENT_LIES_FAILED || bent == BENT_LIES_RECORDS) && options->prepd_workers <= 0))
         return;
     inout->bent[number] = bent;
+    if (sim_random_chance(luck, 1, 2)) /* before the first local worker */
+        inout->arrive_ns[number] = 0;
     inout->ships[number] &= bent != BENT_POOR_COPY;
 }
 
