@@ -61,6 +61,7 @@ typedef struct step_slot {
 struct step_slots {
     int64_t count;        /* 1 + ahead */
     int64_t queued, told; /* how many steps since the session was opened */
+    bool half_queued;     /* a step failed while it was queued, and its first part is under way */
     step_totals *totals;  /* device memory; NULL for one rank */
     step_slot slot[SLOTS_MAX];
     device_batch *batch[LAYOUT_STAGES]; /* the micro-batches under way, by the model's flights */
@@ -99,13 +100,23 @@ status step_open(session *run)
     return ST_OK;
 }
 
+/* Waits for what steps have queued, since the device may still use the buffers that are released
+ * next; of a step that failed while it was queued, also for the collectives on the side. */
+static status finish_work(session *run)
+{
+    if (run->steps->half_queued)
+        TRY(fsdp_units_end(run->params->fsdp_units, run->stream));
+    if (!run->steps->half_queued && step_under_way(run) == 0)
+        return ST_OK;
+    return run->device->backend->wait(run->stream);
+}
+
 void step_close(session *run)
 {
     if (!run->steps)
         return;
     const backend_vtable *backend = run->device->backend;
-    /* The device may still use the buffers that are released below. */
-    if (step_under_way(run) > 0 && backend->wait(run->stream) != ST_OK)
+    if (finish_work(run) != ST_OK)
         log_error("the steps under way failed: %s", status_text());
     for (int64_t i = 0; i < run->steps->count; i++) {
         step_slot *slot = &run->steps->slot[i];
@@ -460,6 +471,7 @@ status step_queue(session *run, int64_t step)
     report->step = step;
     slot->samples.count = 0;
     slot->first_wait_ns = 0;
+    all->half_queued = true;
     TRY(clear(run));
     TRY(run->device->backend->event_record(run->stream, slot->wanted));
     TRY(take_passes(run, slot));
@@ -481,6 +493,7 @@ status step_queue(session *run, int64_t step)
     TRY(update_params(run));
     TRY(fetch_facts(run, slot));
     comm_ledger_close_step(run->mesh.group[MESH_WORLD].ledger);
+    all->half_queued = false;
     all->queued++;
     return ST_OK;
 }
