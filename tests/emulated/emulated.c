@@ -35,8 +35,11 @@ typedef struct emulated_device {
     graph *capture; /* in progress; NULL: none */
     event *events;  /* all events that exist */
     struct meeting *meetings;
-    int64_t captured;             /* number of nodes in the last graph */
-    uint8_t broken_ways[CHOICES]; /* emulated_break */
+    int64_t captured; /* number of nodes in the last graph */
+    struct {
+        unsigned ways;
+        int64_t after, uses;
+    } breaks[CHOICES]; /* emulated_break */
 } emulated_device;
 
 static emulated_device *device_of(const stream *queue)
@@ -101,24 +104,26 @@ static status queue_meeting(stream *queue, const peers_meet_args *args)
     return queue_node(queue, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = meet});
 }
 
-void emulated_break(device *dev, int choice, int ways)
+void emulated_break(device *dev, int choice, unsigned ways, int64_t after)
 {
-    ((emulated_device *)dev)->broken_ways[choice] = (uint8_t)ways;
+    ((emulated_device *)dev)->breaks[choice].ways = ways;
+    ((emulated_device *)dev)->breaks[choice].after = after;
 }
 
 /* Fails if the way in use is one of those that emulated_break has named. */
-static status use_way(const emulated_device *dev, int choice)
+static status use_way(emulated_device *dev, int choice)
 {
-    const device_choices *made = &dev->base.choices;
-    if (made->way[choice] >= dev->broken_ways[choice])
+    const int way = dev->base.choices.way[choice];
+    if (dev->breaks[choice].uses++ < dev->breaks[choice].after ||
+        !(dev->breaks[choice].ways >> way & 1))
         return ST_OK;
     return FAIL(ST_BAD_DEVICE, "emulated: %s by %s is broken", choice_name(choice),
-                choice_way(choice, made->way[choice]));
+                choice_way(choice, way));
 }
 
 static status use_op(const stream *queue, const char *name, const void *args)
 {
-    const emulated_device *dev = device_of(queue);
+    emulated_device *dev = device_of(queue);
     if (strcmp(name, "attention_fwd") == 0)
         return use_way(dev, choice_attention(((const attention_fwd_args *)args)->causal, false));
     if (strcmp(name, "attention_bwd") == 0)

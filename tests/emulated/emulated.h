@@ -25,9 +25,10 @@ enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
  * that is reported. graphs: whether it can capture. */
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);
 
-/* From now on the first `ways` ways of a choice (device/choices.h) fail: the ops when they are
- * called, a capture when it ends. The device does not choose unless its `choices` are filled. */
-void emulated_break(device *dev, int choice, int ways);
+/* Breaks ways of a choice (device/choices.h), bit W of `ways` being way W: from use number `after`
+ * on ops fail when they are called, and captures when they end. The device does not choose unless
+ * its `choices` are filled. */
+void emulated_break(device *dev, int choice, unsigned ways, int64_t after);
 
 /* How many nodes the graph captured last has: calls of ops, copies, zeroings. */
 int64_t emulated_captured(const device *dev);

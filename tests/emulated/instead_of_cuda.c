@@ -2,8 +2,8 @@
  * device when it asks for CUDA. The device has the name of an H200, queues one step besides the one
  * that is reported, captures steps, and chooses like a Hopper GPU with cuDNN.
  *
- * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS .." breaks ways of a rank's device (emulated_break);
- * "RANK:none" takes cuDNN and Hopper's kernel away from it. */
+ * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS:AFTER .." breaks ways of a rank's device
+ * (emulated_break); "RANK:none" takes cuDNN and Hopper's kernel away from it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +20,12 @@ static void break_ways(const device_options *options, device *dev)
     const char *list = getenv("TESSERA_EMULATED_BROKEN");
     choice_facts facts = {.cudnn = true, .hopper = true};
     for (const char *word = list; word && *word; word += strcspn(word, " "), word += *word == ' ') {
-        int rank, choice, ways, used = 0;
+        int rank, choice, ways, after, used = 0;
         if (sscanf(word, "%d:none%n", &rank, &used) == 1 && used > 0 && rank == options->index)
             facts = (choice_facts){0};
-        else if (sscanf(word, "%d:%d:%d", &rank, &choice, &ways) == 3 && rank == options->index)
-            emulated_break(dev, choice, ways);
+        else if (sscanf(word, "%d:%d:%d:%d", &rank, &choice, &ways, &after) == 4 &&
+                 rank == options->index)
+            emulated_break(dev, choice, (unsigned)ways, after);
     }
     choices_make(options->attention, options->experts, facts, &dev->choices);
     dev->choices.strict = options->strict;

@@ -38,9 +38,9 @@ def ranks_replay_the_same_graphs():
         captured, graphs = run_ranks(f, "captured", cuda_graph__scope="step")
         check(not any(map(any, none)), "calls were captured with cuda_graph.scope off")
         check(all(each == graphs[0] for each in graphs), "the ranks ran different graphs")
-        print(len(set(graphs[0])) - 1, "graphs;", sum(map(bool, graphs[0])), "of", len(graphs[0]), "calls captured")
-        # a step graph for each of two buffers, and the update: more means more than one shape
-        check(max(graphs[0]) > 3, f"only {max(graphs[0])} graphs: all rows had the same shape")
+        print(len(set(graphs[0])) - 2, "graphs;", sum(map(bool, graphs[0])), "of", len(graphs[0]), "calls captured")
+        # the trial's, a step graph for each of two buffers, and the update: more means more than one shape
+        check(max(graphs[0]) > 4, f"only {max(graphs[0])} graphs: all rows had the same shape")
         check(captured == eager, f"losses {captured} with captured steps, {eager} without")
 
 

@@ -14,9 +14,10 @@ from train_flow import SHORT, TRAINER, options
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 RANKS, STEPS = 2, 4
+BUCKETS = 1  # of these rows
 ALL_FIRST = {"text_forward": "cudnn", "text_backward": "cudnn", "vision_forward": "cudnn",
              "vision_backward": "cudnn", "experts": "hopper", "graphs": "step", "deterministic": "true"}
-TEXT_BACKWARD, VISION_FORWARD, EXPERTS, GRAPHS = 1, 2, 4, 5  # trainer/device/choices.h
+TEXT_FORWARD, TEXT_BACKWARD, VISION_FORWARD, EXPERTS, GRAPHS = 0, 1, 2, 4, 5  # trainer/device/choices.h
 
 
 def train(f, name, broken="", code=0, **changed):
@@ -60,7 +61,7 @@ def one_rank_moves_all():
         recorded(f, 2 * STEPS)
         said = train(f, "whole")
         check(not fell(said) and kept(f, "whole", STEPS) == ALL_FIRST, said)
-        said = train(f, "broken", f"1:{TEXT_BACKWARD}:2 0:{VISION_FORWARD}:1 1:{EXPERTS}:1 1:{GRAPHS}:1")
+        said = train(f, "broken", f"1:{TEXT_BACKWARD}:3:0 0:{VISION_FORWARD}:1:0 1:{EXPERTS}:1:0 1:{GRAPHS}:1:0")
         want = dict(ALL_FIRST, text_backward="portable", vision_forward="cudnn_next", experts="portable", graphs="off")
         check(fell(said) == [("attention of text, backward", "portable", "cudnn", "1"),
                              ("attention of vision, forward", "cudnn_next", "cudnn", "0"),
@@ -91,17 +92,40 @@ def a_rank_without_the_libraries_moves_all():
             check(of_rank(f, "lacking", rank) == want, f"rank {rank}: {of_rank(f, 'lacking', rank)}")
 
 
+def what_fails_where_others_moved_it_moves_all_again():
+    """Rank 0 takes the next engine, which fails on rank 1; and a collective can only be captured by both."""
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        # three rounds capture once for each shape bucket; the next capture is that of the sum over ranks
+        said = train(f, "chain", f"0:{TEXT_FORWARD}:1:0 1:{TEXT_FORWARD}:2:0 1:{GRAPHS}:1:{3 * BUCKETS}", training__steps=1)
+        check(fell(said) == [("attention of text, forward", "cudnn_next", "cudnn", "0"),
+                             ("attention of text, forward", "portable", "cudnn_next", "1"),
+                             ("steps as graphs", "off", "captured", "1")], said)
+        want = dict(ALL_FIRST, text_forward="portable", graphs="off")
+        for rank in range(RANKS):
+            check(of_rank(f, "chain", rank) == want, f"rank {rank}: {of_rank(f, 'chain', rank)}")
+
+
+def later_an_error_ends_the_run():
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        said = train(f, "later", f"1:{EXPERTS}:1:60", code=69, cuda_graph__scope="off")
+        check("emulated: the experts' products by hopper is broken" in said and not fell(said), said)
+        check(0 < len(ledger(f, "later")) < STEPS, f"{ledger(f, 'later')}")
+
+
 def strict_and_named_ways_end_the_run():
     with Folder(images=16) as f:
         recorded(f, STEPS)
-        said = train(f, "strict", f"1:{GRAPHS}:1", code=69, training__strict="true")
+        said = train(f, "strict", f"1:{GRAPHS}:1:0", code=69, training__strict="true")
         check("training.strict: steps as graphs" in said and "cuda_graph.scope off" in said, said)
         check(not os.path.exists(f.file("strict/ledger.jsonl")) or not ledger(f, "strict"), "a step was done")
-        said = train(f, "named", f"1:{EXPERTS}:1", code=69, training__experts="hopper")
+        said = train(f, "named", f"1:{EXPERTS}:1:0", code=69, training__experts="hopper")
         check("the experts' products by hopper, after which there is nothing else to try" in said, said)
 
 
 if os.path.exists(EMULATED) and os.path.exists(SHIM):
-    main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, strict_and_named_ways_end_the_run)
+    main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, what_fails_where_others_moved_it_moves_all_again,
+         later_an_error_ends_the_run, strict_and_named_ways_end_the_run)
 else:
     print("skipped: nccl.h was not found when this was built")

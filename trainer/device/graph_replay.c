@@ -154,7 +154,9 @@ status graph_replay_end(stream *queue, status st)
         status_set(&cause);
         return st;
     }
-    TRY(queue->dev->backend->capture_end(queue, &made));
+    st = queue->dev->backend->capture_end(queue, &made);
+    if (st != ST_OK)
+        return status_context(st, "capturing a piece of a step, which cuda_graph.scope off avoids");
     tensor->graph = made;
     if (watch->watch.captured)
         TRY(watch->watch.captured(watch->watch.context, tensor - watch->list, false));

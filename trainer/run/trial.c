@@ -1,6 +1,7 @@
 /* trial.c: rounds of trying and agreeing (trial.h). In a round each rank moves its choices on until
  * everything works; then all ranks take the last way that any of them took, and if that is news to
- * one of them, there is another round. Ways only move on, so the rounds end. */
+ * one of them, there is another round. Ways only move on, so the rounds end. Last comes what only
+ * all ranks together can try: a captured collective. */
 #include "trainer/run/trial.h"
 
 #include <stdio.h>
@@ -117,11 +118,12 @@ static status agree_choice(trial *state, const word *said, int choice, bool *ino
     return ST_OK;
 }
 
-/* One round; *out_again: a rank has taken a way that it has not tried. */
-static status try_round(trial *state, bool *out_again)
+/* Agrees with all ranks on the ways, after a rank has tried its own; `tried` is how that went.
+ * *out_again: a rank is to take a way that it has not tried. */
+static status agree_all(trial *state, status tried, bool *out_again)
 {
     bool again = false;
-    TRY(comm_agree(state->group, AT, try_all(state), 0));
+    TRY(comm_agree(state->group, AT, tried, 0));
     word *said = calloc((size_t)state->group->size, sizeof *said);
     if (!said)
         return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", state->group->size);
@@ -132,6 +134,33 @@ static status try_round(trial *state, bool *out_again)
     free(said);
     state->begun = true;
     *out_again = again;
+    return st;
+}
+
+/* Captures a sum over the ranks, as the steps of several ranks have it, and runs it only where all
+ * have captured it: a rank that runs a graph waits in it for the others. */
+static status try_shared_graph(trial *state)
+{
+    trial_work work;
+    graph *captured = NULL;
+    bool again;
+    if (state->group->size == 1 || state->made->way[CHOICE_GRAPHS] == GRAPHS_NONE)
+        return ST_OK;
+    status st = trial_work_empty(state->run, &work);
+    if (st == ST_OK) {
+        st = trial_work_capture_sum(&work, state->group, AT, &captured);
+        if (st != ST_OK)
+            st = move_on(state, CHOICE_GRAPHS, st);
+    }
+    st = agree_all(state, st, &again);
+    if (st == ST_OK && state->made->way[CHOICE_GRAPHS] != GRAPHS_NONE) {
+        st = work.dev->backend->graph_launch(work.queue, captured);
+        if (st == ST_OK)
+            st = work.dev->backend->wait(work.queue);
+    }
+    if (captured)
+        work.dev->backend->graph_free(&captured);
+    trial_work_free(&work);
     return st;
 }
 
@@ -156,7 +185,9 @@ status trial_run(session *run)
     status st = ST_OK;
     dev->choices.strict = true;
     while (again && st == ST_OK)
-        st = try_round(&state, &again);
+        st = agree_all(&state, try_all(&state), &again);
+    if (st == ST_OK)
+        st = try_shared_graph(&state);
     dev->choices.strict = run->conf->training_strict;
     dev->counts.captures = captures; /* they are no part of a step's */
     comm_ledger_close_step(state.group->ledger);

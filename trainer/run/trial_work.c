@@ -100,6 +100,12 @@ static status experts_new(trial_work *work, const text_dims *dims)
     return ST_OK;
 }
 
+status trial_work_empty(const session *run, trial_work *out)
+{
+    *out = (trial_work){.dev = run->device};
+    return run->device->backend->stream_new(run->device, &out->queue);
+}
+
 status trial_work_new(const session *run, const batch_caps *bucket, trial_work *out)
 {
     const text_dims *text = &run->dims.text;
@@ -107,8 +113,7 @@ status trial_work_new(const session *run, const batch_caps *bucket, trial_work *
     const layout *ranks = &run->mesh.layout;
     const row_share share = row_share_of(&run->mesh);
     const batch_caps own = batch_caps_shared(bucket, &share);
-    *out = (trial_work){.dev = run->device};
-    TRY(run->device->backend->stream_new(run->device, &out->queue));
+    TRY(trial_work_empty(run, out));
     if (ranks->context == 1) { /* else keys are others' too, and our own kernels do all of it */
         const int64_t heads = tensor_part(ranks, text->heads),
                       kv_heads = tensor_part(ranks, text->kv_heads);
@@ -191,4 +196,24 @@ status trial_work_run(trial_work *work, int choice)
         return work->dev->choices.way[CHOICE_GRAPHS] == GRAPHS_NONE ? ST_OK : run_as_graph(work);
     TRY(queue_choice(work, choice));
     return work->dev->backend->wait(work->queue);
+}
+
+status trial_work_capture_sum(trial_work *work, const comm *group, comm_at at, graph **out)
+{
+    const backend_vtable *backend = work->dev->backend;
+    double *sum;
+    TRY(take_array(work, 1, sizeof *sum, &sum));
+    TRY(comm_all_reduce(group, work->queue, at, sum, 1, DT_F64, COMM_SUM));
+    TRY(backend->wait(work->queue));
+    TRY(backend->capture_begin(work->queue));
+    status st = comm_all_reduce(group, work->queue, at, sum, 1, DT_F64, COMM_SUM);
+    const status_note why = *status_last();
+    const status ended = backend->capture_end(work->queue, out);
+    if (st == ST_OK)
+        return ended;
+    if (ended == ST_OK && *out)
+        backend->graph_free(out);
+    *out = NULL;
+    status_set(&why);
+    return st;
 }

@@ -20,11 +20,17 @@ typedef struct trial_work {
     grouped_gemm_args product[3]; /* by mode; without experts: none */
 } trial_work;
 
+/* Makes one with nothing but its stream. */
+WARN_UNUSED status trial_work_empty(const session *run, trial_work *out);
 /* Takes device memory for the work of this rank in a micro-batch of these capacities. *out is to be
  * freed also after a failure. */
 WARN_UNUSED status trial_work_new(const session *run, const batch_caps *bucket, trial_work *out);
 void trial_work_free(trial_work *work);
 /* Does the work of a choice and waits for it. Returns what the device answers. */
 WARN_UNUSED status trial_work_run(trial_work *work, int choice);
+/* Captures a sum over the ranks of the group, whose ranks all call this, after one that is not
+ * captured. *out is to be launched on work->queue by all ranks or by none, and is the caller's. */
+WARN_UNUSED status trial_work_capture_sum(trial_work *work, const comm *group, comm_at at,
+                                          graph **out);
 
 #endif
