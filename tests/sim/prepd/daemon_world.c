@@ -61,82 +61,6 @@ static void name_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT
         snprintf(out, WIRE_HOST_TEXT, "10.0.0.%d", host);
 }
 
-static bool has_no_process(sim_daemon *daemon)
-{
-    const bool none = daemon->no_process;
-    daemon->no_process = false;
-    return none;
-}
-
-static worker_bent bent_of_local(const sim_daemon *daemon)
-{
-    static const worker_bent of[] = {[HOPELESS_WORKERS_SAY] = BENT_CANNOT_BEGIN,
-                                     [HOPELESS_WORKERS_DIE] = BENT_DIES_EARLY,
-                                     [HOPELESS_WORKERS_DIFFER] = BENT_OTHER_DECODER,
-                                     [HOPELESS_PRINTS_DIE] = BENT_HONEST,
-                                     [HOPELESS_PRINTS_SAY] = BENT_HONEST};
-    if (daemon->sim->now_ns < daemon->bad_until_ns)
-        return daemon->bad_bent;
-    return of[daemon->sim->rules.hopeless];
-}
-
-static status start_worker(void *user, pid_t *out_pid)
-{
-    sim_daemon *daemon = user;
-    if (has_no_process(daemon))
-        return FAIL(ST_OS, "no process is left");
-    const int number = worker_start(daemon->sim, daemon->number, -1, 0, bent_of_local(daemon));
-    *out_pid = daemon->sim->worker[number]->pid;
-    return ST_OK;
-}
-
-static status start_prints(void *user, const char *only, pid_t *out_pid)
-{
-    sim_daemon *daemon = user;
-    simulation *sim = daemon->sim;
-    if (has_no_process(daemon))
-        return FAIL(ST_OS, "no process is left");
-    for (int k = 0; k < N_PRINTS; k++)
-        daemon->prints_wanted[k] = strstr(only, print_names[k]) != NULL;
-    *out_pid = daemon->prints_pid = ++sim->next_pid;
-    sim_queue_put(&sim->queue,
-                  (sim_event){.at_ns = sim->now_ns + sim_random_tail(&sim->delays, MS, 300 * MS),
-                              .kind = EVENT_PRINTS,
-                              .who = daemon->number,
-                              .word = *out_pid});
-    return ST_OK;
-}
-
-/* The core kills only a child that hangs, that someone stopped, or that is not to be waited for. */
-static void check_kill(const sim_daemon *daemon, int number)
-{
-    const sim_worker *worker = daemon->sim->worker[number];
-    const bool works = worker->state == WORKER_IDLE || worker->state == WORKER_BUSY;
-    if (works && !worker->stopped && !worker->job.frozen && !daemon->stopping &&
-        !daemon->state->stopping && daemon->sim->rules.weight[FAULT_JUMP] == 0)
-        sim_break(daemon->sim, INV_PROCESSES, "the core kills pid %d, which is at work",
-                  (int)worker->pid);
-}
-
-static void end_process(void *user, pid_t pid, bool at_once)
-{
-    sim_daemon *daemon = user;
-    int number;
-    if (pid == daemon->prints_pid)
-        return; /* it ends by itself */
-    if (!worker_of_pid(daemon->sim, pid, &number)) {
-        sim_break(daemon->sim, INV_PROCESSES, "the core ends process %d, which is not its own",
-                  (int)pid);
-        return;
-    }
-    if (at_once)
-        check_kill(daemon, number);
-    if (at_once)
-        worker_end(daemon->sim, number, PROC_END_OUTSIDE, -1, "signal 9");
-    else
-        worker_ask_to_leave(daemon->sim, number);
-}
-
 static status want_section(void *user, source *section)
 {
     sim_daemon *daemon = user;
@@ -200,9 +124,9 @@ outside daemon_world(sim_daemon *daemon)
                      .send = send_down,
                      .know_worker = know_worker,
                      .peer_host = name_host,
-                     .start_worker = start_worker,
-                     .start_fingerprinting = start_prints,
-                     .end_process = end_process,
+                     .start_worker = daemon_start_worker,
+                     .start_fingerprinting = daemon_start_prints,
+                     .end_process = daemon_end_process,
                      .want_section = want_section,
                      .close_section = close_section,
                      .keep_index = keep_index,

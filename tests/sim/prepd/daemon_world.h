@@ -22,6 +22,11 @@ sight daemon_look_at(void *user, const source *section, const char *file, int64_
 status daemon_ship_file(void *user, const source *section, int64_t image, const image_place *place,
                         const int64_t *index, int64_t count, wire_msg *parts, json_writer *out);
 
+/* --- daemon_processes.c: the same --- */
+status daemon_start_worker(void *user, pid_t *out_pid);
+status daemon_start_prints(void *user, const char *only, pid_t *out_pid);
+void daemon_end_process(void *user, pid_t pid, bool at_once);
+
 /* The table of outside.h, filled with functions that put events into the simulated world. */
 outside daemon_world(sim_daemon *daemon);
 

@@ -1,0 +1,57 @@
+/* sim_readers.h: the ranks that read streams, and the jobs that they belong to. */
+#ifndef TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
+#define TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
+
+#include "proto/decisions.h"
+#include "proto/row_order.h"
+#include "tests/sim/prepd/expected.h"
+
+typedef enum rank_state {
+    RANK_AWAY,
+    RANK_GREETING,
+    RANK_READING,
+    RANK_ENDED,
+    RANK_GONE
+} rank_state;
+
+enum { KEPT_CURSORS = 64, HELD_ROWS = 64 };
+
+/* One consumer of a job. */
+typedef struct sim_rank {
+    int job, rank, daemon, link, turn;
+    rank_state state;
+    bool astray;         /* it asks a daemon that does not serve it */
+    bool refuses;        /* it has refused a row */
+    uint64_t next;       /* the row that must come next, if any is left */
+    uint64_t cursor_row; /* to which its cursor leads */
+    bool any_left;
+    char *cursor; /* of the last row that it took; owned; NULL: none */
+    int64_t credit, under_way, granted_back;
+    int64_t held[HELD_ROWS]; /* bytes of rows that it has not given back yet */
+    int n_held;
+    uint64_t rows;
+    int64_t asked_ns; /* when it sent HELLO */
+    struct {
+        uint64_t step;
+        char *cursor; /* owned; after its last row of that step */
+    } steps[KEPT_CURSORS];
+    uint64_t done_steps; /* steps below this one are complete here */
+    decisions heard;     /* what its rows said of their bad samples */
+    row_order order;     /* with real rows: as a real consumer keeps it */
+} sim_rank;
+
+/* A job of several ranks that read one stream together. */
+typedef struct sim_stream_job {
+    const char *stream; /* "train", "eval" or "sample" */
+    reference *rows;
+    int ranks, first; /* its ranks are first .. first + ranks - 1 */
+    int lives;
+    uint64_t begin; /* the row at which its present life began */
+    char *cursor;   /* with which it began; owned; NULL: at the start of the stream */
+    decisions told; /* the bad samples that its ranks bring */
+    int n_reading;  /* its ranks that have not come to the end */
+    uint8_t *taken; /* [rows->n_rows] how often each row was taken; owned; NULL for a stream without
+                       end */
+} sim_stream_job;
+
+#endif
