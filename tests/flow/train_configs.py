@@ -96,11 +96,14 @@ def what_fits_is_named():
 def layouts_are_compared_by_measured_rates():
     with Folder(images=4) as f:
         rates = f.file("rates.yaml")
-        trainer("bench", "ops", "gemm", "--model.path", "debug", "--training.backend", "cpu", "--training.seq_len",
+        trainer("bench", "ops", "gemm,attention_fwd,attention_bwd", "--model.path", "debug", "--training.backend", "cpu", "--training.seq_len",
                 "64", "--seconds", "0.01", "--rates", rates)
         said = trainer("plan", "-c", next(p for p in CONFIGS if p.endswith("vqav2-30b-buckets.yaml")),
                        "--measured", rates, "--sweep", "8")
-        check(re.search(r"dense_tflops +[0-9.]+ measured", said) and "experts_tflops" in said, said)
+        measured = set(re.findall(r"^  (\w+)_tflops +[0-9.]+ measured$", said, re.M))
+        check(measured == {"dense", "attention_forward", "attention_backward", "attention_any_order", "own_attention",
+                           "vision_attention_forward", "vision_attention_backward", "vision_attention_any_order"}
+              and "experts_tflops" in said, said)
         check(re.search(r"of \d+ layouts of 8 ranks fit; predicted, not measured", said), said)
 
 

@@ -116,6 +116,88 @@ static void test_attention__a_library_is_held_to_its_own_order(void **state)
     assert_false(holds(N_K, left.dv, want.dv, library.dv));
 }
 
+/* The sizes of a case of attention.c; spare: tokens after the last segment. */
+typedef struct reported {
+    int64_t tokens, spare, heads, kv_heads, width, segments;
+} reported;
+
+/* Draws what bwd_case of attention.c draws with seed 1. cu [segments + 1] is written. */
+static void draw_reported(parity *test, const reported *of, int32_t *cu, attention *out)
+{
+    const int64_t tokens = of->tokens + of->spare, n_q = tokens * of->heads * of->width,
+                  n_k = tokens * of->kv_heads * of->width;
+    *test = (parity){.queue = &queue, .key = rng_key_make(1, "attention_bwd")};
+    for (int64_t i = 0; i <= of->segments; i++)
+        cu[i] = i == of->segments ? (int32_t)of->tokens
+                : i % 5 == 4      ? cu[i - 1]
+                                  : (int32_t)(of->tokens * i / of->segments);
+    *out = (attention){.tokens = tokens,
+                       .heads = of->heads,
+                       .kv_heads = of->kv_heads,
+                       .d = of->width,
+                       .segments = of->segments,
+                       .causal = true,
+                       .scale = 1 / sqrt((double)of->width),
+                       .cu = cu,
+                       .keys = tokens,
+                       .q_stride = of->heads * of->width,
+                       .k_stride = of->kv_heads * of->width,
+                       .v_stride = of->kv_heads * of->width,
+                       .o_stride = of->heads * of->width};
+    out->q = parity_zeros(test, n_q);
+    out->k = parity_zeros(test, n_k);
+    out->v = parity_zeros(test, n_k);
+    out->up = parity_zeros(test, n_q);
+    out->row = parity_zeros(test, tokens);
+    draw(test, out->q, n_q);
+    draw(test, out->k, n_k);
+    draw(test, out->v, n_k);
+    test->drawn += (uint64_t)(n_q + 2 * tokens * of->heads); /* o, lse and work */
+    for (int64_t i = 0; i < n_q; i++)
+        out->up[i] = parity_round(test, parity_uniform(test, -1, 1));
+}
+
+/* dk [n], rounded if there is an order. */
+static double *keys_gradient(parity *test, const attention *sizes, const attention_order *order)
+{
+    const int64_t n_q = sizes->tokens * sizes->q_stride, n_k = sizes->tokens * sizes->k_stride;
+    const gradients to = {parity_zeros(test, n_q), parity_zeros(test, n_k),
+                          parity_zeros(test, n_k)};
+    attention_gradients(sizes, &to, order);
+    for (int64_t i = 0; i < n_k && order; i++)
+        to.dk[i] = parity_round(test, to.dk[i]);
+    return to.dk;
+}
+
+/* The order that the library is held to is the one that it has: it gives what an H200 reported, and
+ * neither our own order nor half of the library's does. */
+static void test_attention__the_order_of_the_library_gives_what_was_reported(void **state)
+{
+    (void)state;
+    static const reported text = {100, 9, 4, 2, 128, 6}, documents = {51, 0, 8, 2, 32, 2};
+    parity test;
+    attention sizes;
+    int32_t cu[8];
+    attention_order own = {.test = &test}, half = {.test = &test, .by_head = true},
+                    library = {.test = &test, .by_head = true, .scaled = true};
+    draw_reported(&test, &text, cu, &sizes);
+    assert_true(fabs(keys_gradient(&test, &sizes, NULL)[89] - 2.112826422560321) < 1e-12);
+    assert_true(keys_gradient(&test, &sizes, &library)[89] == 2.125);
+    assert_true(keys_gradient(&test, &sizes, &own)[89] == 2.109375);
+    parity_done(&test);
+    draw_reported(&test, &documents, cu, &sizes);
+    const int64_t n = sizes.tokens * sizes.k_stride;
+    const double *want = keys_gradient(&test, &sizes, NULL),
+                 *first = keys_gradient(&test, &sizes, &library),
+                 *second = keys_gradient(&test, &sizes, &own),
+                 *third = keys_gradient(&test, &sizes, &half);
+    const double reported_error = 0.00166, digit = 0.000005;
+    assert_true(fabs(judge_errors(n, first, want, second, 0).ours - reported_error) < digit);
+    assert_true(fabs(judge_errors(n, second, want, second, 0).ours - 0.00151) < digit);
+    assert_true(fabs(judge_errors(n, third, want, second, 0).ours - reported_error) > 10 * digit);
+    parity_done(&test);
+}
+
 /* A product with a bias and a residual, in the orders of gemm.c: the bias is added before the first
  * rounding (`first`), or after it (`last`). */
 static void test_gemm__a_bias_is_added_before_or_after_one_rounding(void **state)
@@ -147,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention__a_library_is_held_to_its_own_order),
+        cmocka_unit_test(test_attention__the_order_of_the_library_gives_what_was_reported),
         cmocka_unit_test(test_gemm__a_bias_is_added_before_or_after_one_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,6 +207,7 @@ static void open_bench(bench *setup)
     setup->cuda.options.deterministic = true;
     setup->cuda.base.backend = &backend;
     setup->own.base.dev = &setup->cuda.base;
+    counted = NULL;
     runs = compiled = misaligned = copied = ours = passed_over = 0;
     has_engine = true;
 }
