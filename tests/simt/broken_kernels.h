@@ -22,8 +22,9 @@ enum {
     FAULT_NONE_BF16,    /* x [n] float to y [n] bf16 */
     FAULT_NONE_PRODUCT, /* x: A [16, 16], B [16, 8] bf16 to y = A B [16, 8] float */
     FAULT_NO_WAIT,      /* the same product, but without waiting for its copies */
-    FAULT_NONE_FUSED    /* x [2] float to y [2] float: x0 x0 - x1 as the compiler likes it, and with
+    FAULT_NONE_FUSED,   /* x [2] float to y [2] float: x0 x0 - x1 as the compiler likes it, and with
                            a product that is rounded */
+    FAULT_NONE_FAST     /* x [n] float to y [2, n] float: 2^x, and 1 / x, as fast as it goes */
 };
 
 WARN_UNUSED status fault_run(stream *queue, int fault, void *x, void *y, int64_t n);

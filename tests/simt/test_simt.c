@@ -146,6 +146,28 @@ static void test_simt_fused__as_on_a_gpu(void **state)
     assert_true(y[1] == 0);
 }
 
+/* The fast functions are wrong in the last two places at most, somewhere in both, and 0 where they
+ * flush. */
+static void test_simt_fast__errs_as_on_a_gpu(void **state)
+{
+    (void)state;
+    enum { NUMBERS = 64 };
+    float x[NUMBERS] = {0, 0x1p-130f, -126.5f, -INFINITY, INFINITY, 0x1p127f}, y[2 * NUMBERS];
+    double worst[2] = {0};
+    for (int i = 6; i < NUMBERS; i++)
+        x[i] = (float)i * 1.37f - 40;
+    assert_ok(fault_run(queue, FAULT_NONE_FAST, x, y, NUMBERS));
+    assert_true(y[0] == 1 && y[1] == 1 && y[2] == 0 && y[3] == 0 && isinf(y[4]));
+    assert_true(y[NUMBERS + 4] == 0 && y[NUMBERS + 5] == 0);
+    for (int i = 6; i < NUMBERS; i++) {
+        const double want[2] = {exp2(x[i]), 1.0 / x[i]};
+        for (int k = 0; k < 2; k++)
+            worst[k] = fmax(worst[k], fabs(y[k * NUMBERS + i] / want[k] - 1) / 0x1p-23);
+    }
+    for (int k = 0; k < 2; k++)
+        assert_true(worst[k] > 1 && worst[k] < 2.5);
+}
+
 /* Small whole numbers, so every sum is exact. The matrices are neither square nor symmetric, so
  * that an exchange of rows and columns shows. */
 static void test_simt_mma__a_plain_product(void **state)
@@ -213,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_simt_warp__operations),
         cmocka_unit_test(test_simt_bf16__nearest_even),
         cmocka_unit_test(test_simt_fused__as_on_a_gpu),
+        cmocka_unit_test(test_simt_fast__errs_as_on_a_gpu),
         cmocka_unit_test(test_simt_mma__a_plain_product),
         cmocka_unit_test(test_simt_shared__bounds),
     };

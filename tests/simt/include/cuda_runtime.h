@@ -162,7 +162,7 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned value, SIMT_HER
     return (unsigned)simt_warp(SIMT_MAX_U32, mask, value, 0, 32, file, line);
 }
 
-/* ---- arithmetic; the fast forms are the exact ones here ---- */
+/* ---- arithmetic; what errs is in simt_fast.h ---- */
 
 static inline float __uint_as_float(unsigned bits)
 {
@@ -193,20 +193,9 @@ static inline float __int_as_float(int bits)
     {                                                                                              \
         return value;                                                                              \
     }
-SIMT_UNARY(rsqrtf, 1 / sqrtf(x))
 SIMT_UNARY(__frcp_rn, 1 / x)
 SIMT_UNARY(__fsqrt_rn, sqrtf(x))
-SIMT_UNARY(normcdff, 0.5f * erfcf(-x * 0.70710678118654752440f))
 #undef SIMT_UNARY
-
-/* Functions that the host's C library declares under other names. */
-#define __expf(x) expf(x)
-#define __logf(x) logf(x)
-
-static inline float __fdividef(float first, float second)
-{
-    return first / second;
-}
 
 /* The compiler must not fuse these with what follows, nor share them with a product that it may
  * fuse; it cannot see through an empty statement that may have changed x. */
@@ -225,6 +214,8 @@ static inline float __fadd_rn(float first, float second)
 {
     return simt_rounded(simt_rounded(first) + second);
 }
+
+#include "simt_fast.h"
 
 static inline int __popc(unsigned x)
 {

@@ -142,7 +142,7 @@ static __device__ __forceinline__ float exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 #else
-    return exp2f(x);
+    return simt_ex2(x);
 #endif
 }
 
