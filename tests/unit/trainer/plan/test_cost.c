@@ -261,41 +261,57 @@ static void test_cost__attention_goes_at_the_rate_of_its_kernels(void **state)
     close_setting(&setup);
 }
 
-/* Rates that bench ops has measured on an H200, and what bench step has projected there for 48
- * layers: rows of one document, everything recomputed, optimiser over 8 ranks. At that time the
- * backward pass was our own kernels'. */
+/* Rates in TFLOP/s and TB/s that bench ops has measured on an H200, and seconds that bench step has
+ * projected there for 48 layers: rows of one document, everything recomputed, optimiser over 8
+ * ranks. In the first of these runs the backward pass was our own kernels'. */
+typedef struct card_run {
+    double dense, experts, forward, backward, any_order, copy;
+    bool deterministic;
+    double projected;
+} card_run;
+static const card_run card_runs[] = {
+    {640.868, 584.641, 560.34, 174.51, 481.497, 4.2645, true, 6.6842},
+    {665.748, 596.144, 562.023, 384.99, 481.497, 4.2373, true, 4.6642},
+    {665.748, 596.144, 562.023, 384.99, 481.497, 4.2373, false, 4.3224},
+};
+
+static void set_card(setting *setup, const card_run *run)
+{
+    setup->speeds.of[RATE_DENSE] = run->dense * 1e12;
+    setup->speeds.of[RATE_EXPERTS] = run->experts * 1e12;
+    setup->speeds.of[RATE_ATTENTION] = run->forward * 1e12;
+    setup->speeds.of[RATE_ATTENTION_BACKWARD] = run->backward * 1e12;
+    setup->speeds.of[RATE_ATTENTION_ANY_ORDER] = run->any_order * 1e12;
+    setup->speeds.of[RATE_COPY] = run->copy * 1e12;
+    setup->options.training_deterministic = run->deterministic;
+}
+
 static void test_cost__is_what_steps_on_a_card_took(void **state)
 {
     (void)state;
-    static const struct {
-        rate_key key;
-        double tera;
-    } measured[] = {{RATE_DENSE, 640.868},
-                    {RATE_EXPERTS, 584.641},
-                    {RATE_ATTENTION, 560.34},
-                    {RATE_ATTENTION_BACKWARD, 174.51},
-                    {RATE_COPY, 4.2645}};
-    const double projected = 6.6842, within = 0.05;
+    const double within = 0.05;
     setting setup;
+    cost price[3];
     open_setting(&setup, "qwen3-vl-30b-a3b");
-    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++)
-        setup.speeds.of[measured[i].key] = measured[i].tera * 1e12;
     setup.options.data_format = DATA_TEXT;
     setup.options.freeze_vision = setup.options.freeze_merger = true;
     setup.options.training_seq_len = 12288;
     setup.options.training_local_batch_size = 4;
     setup.options.parallelism_data_parallel_shard_degree = 8;
     assert_ok(groups_apply(&setup.options, setup.registry));
-    const cost price = predict(&setup, AC_FULL);
-    expect_share(price.step, projected, within);
-    assert_true(prints(&setup, &price,
-                       "that every run gives the same bits costs 34.5 % of the step, "
-                       "and with training.deterministic false it takes "));
-    setup.options.training_deterministic = false;
-    const cost fast = predict(&setup, AC_FULL);
-    assert_true(prints(&setup, &fast, "; with training.deterministic true the step takes "));
+    for (int i = 0; i < 3; i++) {
+        set_card(&setup, &card_runs[i]);
+        price[i] = predict(&setup, AC_FULL);
+        expect_share(price[i].step, card_runs[i].projected, within);
+    }
+    assert_true(prints(&setup, &price[1],
+                       "that every run gives the same bits costs 6.5 % of the step, "
+                       "and with training.deterministic false it takes 4464.5 ms"));
+    assert_true(prints(&setup, &price[2],
+                       "; with training.deterministic true the step takes 4773.6 "
+                       "ms, 6.9 % more"));
     /* Nothing is said where it does not matter. */
-    setup.speeds.of[RATE_ATTENTION_BACKWARD] = 540e12;
+    setup.speeds.of[RATE_ATTENTION_BACKWARD] = setup.speeds.of[RATE_ATTENTION_ANY_ORDER] * 0.95;
     const cost even = predict(&setup, AC_FULL);
     assert_false(prints(&setup, &even, "deterministic"));
     close_setting(&setup);
@@ -535,7 +551,7 @@ static void test_rates__built_in_rates_name_their_source(void **state)
                                             [RATE_PUBLISHED] = "published, ",
                                             [RATE_NOMINAL] = "nominal, ",
                                             [RATE_MEASURED] = "measured, "};
-        assert_int_equal(speeds.kind[k] == RATE_ASSUMED, k == RATE_ATTENTION_BACKWARD);
+        assert_int_not_equal(speeds.kind[k], RATE_ASSUMED);
         assert_int_equal(speeds.kind[k] == RATE_NOMINAL, k == RATE_PEAK);
         const char *kind = kinds[speeds.kind[k]];
         line = strstr(line, kind);
