@@ -8,7 +8,7 @@
  *
  * To keep up with a link, a block has THREADS x UNROLL x 16 bytes under way: 32 KiB, which at about
  * a microsecond each time is some 30 GB/s; 16 blocks would then reach an NVLink. On an H200 16
- * blocks without a pace wrote 457 GB/s; an NVLink carries 450. */
+ * blocks without a pace wrote 446 and 457 GB/s in two runs; an NVLink carries 450. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {
