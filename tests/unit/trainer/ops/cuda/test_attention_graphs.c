@@ -163,6 +163,37 @@ static void test_graphs__no_engine(void **state)
     cudnn_api()->BackendDestroyDescriptor(descriptor);
 }
 
+/* Engines that take a graph are passed over one by one, as the trial before step 1 asks, and after
+ * the last of them there is no other. */
+static void test_graphs__engines_are_passed_over(void **state)
+{
+    (void)state;
+    enum { MORE_THAN_THERE_ARE = 16 };
+    cudnnBackendDescriptor_t descriptor = describe_device();
+    attention_shape shape = {.segments = 4,
+                             .longest = 256,
+                             .heads = 16,
+                             .kv_heads = 16,
+                             .head_dim = 72,
+                             .q_stride = 3456,
+                             .k_stride = 3456,
+                             .v_stride = 3456,
+                             .o_stride = 1152,
+                             .lse_stride = 16};
+    cudnn_target target = {.properties = descriptor};
+    cudnn_plan plan_ = {0};
+    status st;
+    while ((st = attention_graph_forward(&shape, &target, &plan_)) == ST_OK) {
+        cudnn_plan_done(&plan_);
+        assert_true(++target.passed_over < MORE_THAN_THERE_ARE);
+    }
+    assert_int_equal(st, ST_UNAVAILABLE);
+    assert_non_null(strstr(status_text(), "has no other engine"));
+    print_message("%d engines take this graph\n", target.passed_over);
+    assert_true(target.passed_over > 0);
+    cudnn_api()->BackendDestroyDescriptor(descriptor);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +202,7 @@ int main(void)
         cmocka_unit_test(test_graphs__group_of_heads),
         cmocka_unit_test(test_graphs__run_of_segments),
         cmocka_unit_test(test_graphs__no_engine),
+        cmocka_unit_test(test_graphs__engines_are_passed_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
