@@ -72,6 +72,8 @@ def one_rank_moves_all():
         lines = ledger(f, "broken")
         check(words(lines[0]["choices"]) == want and not any("choices" in line for line in lines[1:]), f"{lines}")
         check(kept(f, "broken", STEPS) == want, f"{kept(f, 'broken', STEPS)}")
+        with open(f.file("broken/report.html")) as page:
+            check("attention of text, backward: portable" in page.read(), "the page of the run describes the device as it was")
         # the emulated kernels are the same ones, so a fallback must change no bit of a loss
         check([line["loss"] for line in lines] == [line["loss"] for line in ledger(f, "whole")], "the losses differ")
 

@@ -76,6 +76,14 @@ static status try_all(trial *state)
     return ST_OK;
 }
 
+/* Corrects the device's description, which bench and the page of a run show. */
+static void describe_fallback(device *dev, int choice, const char *now)
+{
+    const size_t used = strlen(dev->description);
+    snprintf(dev->description + used, sizeof dev->description - used, "; %s: %s",
+             choice_name(choice), now);
+}
+
 /* Says that all ranks take another way, because of rank `who`. */
 static status tell_fallback(const trial *state, int choice, int who)
 {
@@ -93,6 +101,7 @@ static status tell_fallback(const trial *state, int choice, int who)
               "%s: %s instead of %s on all ranks of this run, since %s failed%s: %s (%s asks for "
               "it from the start)",
               choice_name(choice), now, was, was, where, cause, choice_remedy(choice));
+    describe_fallback(state->run->device, choice, now);
     return ST_OK;
 }
 
