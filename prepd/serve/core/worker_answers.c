@@ -141,41 +141,45 @@ static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *f
     seat_gone(state, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
 }
 
-/* Whether a worker contradicts what the dispatcher sees of image `index`. missing: a file that the
- * worker could not open, or NULL. told: the size that it told; -1 if it told none, which
- * index_build_take refuses. With data.ship a file that could not be sent is the daemon's problem,
- * and its size is not told. */
-static bool contradicts(const worker_seat *worker, const source *section, int64_t index,
-                        const char *missing, int64_t told)
+/* What the dispatcher sees of image `index` where a worker could not open its file `missing` (NULL:
+ * it could), or told the size `told` (-1: none, which index_build_take refuses). THERE contradicts
+ * the worker. With data.ship a file that could not be sent is the daemon's problem, and its size is
+ * not told. */
+static sight look_at_told(const worker_seat *worker, const source *section, int64_t index,
+                          const char *missing, int64_t told)
 {
     int64_t bytes, mtime_ns;
     if (missing && !worker->ship)
-        return dataset_image_has(section->data, index, missing) &&
-               look_at(section, missing, &bytes) == SIGHT_THERE;
+        return dataset_image_has(section->data, index, missing) ? look_at(section, missing, &bytes)
+                                                                : SIGHT_GONE;
     stat_image(section, index, &bytes, &mtime_ns);
-    return told >= (worker->ship ? 1 : 0) && bytes > 0 && bytes != told;
+    return told >= (worker->ship ? 1 : 0) && bytes > 0 && bytes != told ? SIGHT_THERE : SIGHT_GONE;
 }
 
 /* Counts the files of an index lease that a remote worker could not open and the dispatcher can, or
  * that have another size here than the worker says: the index must not depend on who read for it. A
  * file that changed after it was sent counts too, but it takes MISSING_LIMIT of them to dismiss the
- * worker. */
+ * worker. *out_trouble: a file that it could not open, and that cannot be read here now; or NULL.
+ */
 static int64_t missed_files(const worker_seat *worker, const lease *leased, const json_value *said,
-                            const char **out_file)
+                            const char **out_file, const char **out_trouble)
 {
     const json_value *list = json_find(said, "records");
     const int64_t solo = lease_solo_item(leased),
                   count = solo != LEASE_NO_ITEM ? 1 : leased->n_items;
     const source *section = leased->owner;
     int64_t missed = 0;
-    *out_file = NULL;
+    *out_file = *out_trouble = NULL;
     if (worker->local || leased->kind != LEASE_IMAGES)
         return 0;
     for (int64_t k = 0; k < count; k++) {
         const json_value *result = json_item(list, (size_t)k);
         const int64_t j = solo != LEASE_NO_ITEM ? solo : leased->item[k];
         const char *missing = json_text(json_find(result, "missing"), NULL);
-        if (!contradicts(worker, section, j, missing, json_int(json_find(result, "bytes"), -1)))
+        const sight seen =
+            look_at_told(worker, section, j, missing, json_int(json_find(result, "bytes"), -1));
+        *out_trouble = seen == SIGHT_TROUBLE ? missing : *out_trouble;
+        if (seen != SIGHT_THERE)
             continue;
         missed++;
         *out_file = missing ? missing : section->data->adapter->image_path(section->data, j);
@@ -193,8 +197,12 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of a row with index records");
     bool solo = lease_solo_item(leased) != LEASE_NO_ITEM;
-    const char *file;
-    const int64_t missed = missed_files(worker, leased, said, &file);
+    const char *file, *trouble;
+    const int64_t missed = missed_files(worker, leased, said, &file, &trouble);
+    if (trouble) {
+        lost_in_trouble(state, worker, trouble);
+        return ST_OK;
+    }
     if (missed > 0) {
         worker->missing_files += missed;
         end_work(state, worker);

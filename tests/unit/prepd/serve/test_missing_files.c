@@ -1,4 +1,7 @@
-/* Test of worker_answers.c: a remote worker that misses a file which the daemon has. */
+/* Test of worker_answers.c: a remote worker that misses a file which the daemon has, or cannot read
+ * either just now. */
+#include <stdlib.h>
+
 #include "prepd/serve/core/dispatch_state.h"
 #include "tests/harness.h"
 #include "tests/sim/prepd/expected.h"
@@ -67,9 +70,55 @@ static void test_answer_failed__a_missing_file_tries_nothing(void **unused)
     sim_data_done(&data);
 }
 
+static sight see_trouble(void *shell, const source *section, const char *file, int64_t *out_size)
+{
+    (void)shell, (void)section, (void)file, (void)out_size;
+    return SIGHT_TROUBLE;
+}
+
+/* The only worker says that a picture's file is missing, and the daemon cannot look just now. That
+ * is no record of the index: the picture is tried again, and the worker starts anew. */
+static void test_answer_records__trouble_is_no_record(void **unused)
+{
+    (void)unused;
+    static dispatch state;
+    const sim_data_rules rules = {.n_pictures = 2, .n_samples = 2, .longest_text = 10};
+    worker_seat *worker = calloc(1, sizeof *worker);
+    json_value *said = NULL;
+    static const char text[] = "{\"records\":[{\"bytes\":0,\"mtime\":0,\"cause\":\"no such file\","
+                               "\"missing\":\"0.jpg\"}]}";
+    lease *leased = NULL;
+    sim_data data;
+    assert_non_null(worker);
+    sim_data_init(&data, &rules, harness_seed());
+    *worker = (worker_seat){.number = 1, .proved = true};
+    state = (dispatch){.outside = still_world(), .seats = worker, .n_seats = 1};
+    state.outside.look_at = see_trouble;
+    state.train = (source){.of = &state, .data = &data.base};
+    assert_ok(index_new(2, 2, &state.train.index));
+    state.train.build.left = state.train.build.images_left = 2;
+    arena_init(&state.scratch, 0);
+    lease_book_init(&state.book, 2);
+    assert_ok(
+        lease_new(&state.book, LEASE_IMAGES, &state.train, 0, (const int64_t[]){0}, 1, &leased));
+    worker->work = leased;
+    assert_ok(json_parse(text, sizeof text - 1, "text", &said));
+    assert_ok(answer_records(&state, worker, &(frame){.row = leased->number}, said, "worker"));
+    assert_int_equal(state.train.build.left, 2);
+    assert_ptr_equal(state.book.lost, leased);
+    assert_int_equal(leased->losses, 1);
+    assert_int_equal(state.n_seats, 0);
+    lease_free(&leased);
+    json_free(&said);
+    arena_done(&state.scratch);
+    index_free(&state.train.index);
+    sim_data_done(&data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answer_records__trouble_is_no_record),
         cmocka_unit_test(test_answer_failed__a_missing_file_tries_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
