@@ -2,11 +2,16 @@
  * device when it asks for CUDA. The device has the name of an H200, queues one step besides the one
  * that is reported, captures steps, and chooses like a Hopper GPU with cuDNN.
  *
+ * SIGUSR2 makes the thread that trains hang at its next copy to the device, while the other threads
+ * of the process go on.
+ *
  * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS:AFTER .." breaks ways of a rank's device
  * (emulated_break); "RANK:none" takes cuDNN and Hopper's kernel away from it. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/conf/conf.h"
 #include "tests/emulated/emulated.h"
@@ -31,6 +36,23 @@ static void break_ways(const device_options *options, device *dev)
     dev->choices.strict = options->strict;
 }
 
+static volatile sig_atomic_t hangs;
+static backend_vtable can_hang;
+static status (*copy_to_device)(stream *queue, void *dst, const void *src, size_t bytes);
+
+static void on_signal(int number)
+{
+    (void)number;
+    hangs = 1;
+}
+
+static status copy_or_hang(stream *queue, void *dst, const void *src, size_t bytes)
+{
+    while (hangs)
+        pause();
+    return copy_to_device(queue, dst, src, bytes);
+}
+
 status __wrap_device_open(int kind, const device_options *options, device **out)
 {
     device *dev;
@@ -39,6 +61,11 @@ status __wrap_device_open(int kind, const device_options *options, device **out)
         return __real_device_open(kind, options, out);
     TRY(emulated_open(1, true, &dev));
     break_ways(options, dev);
+    can_hang = *dev->backend;
+    copy_to_device = can_hang.to_device;
+    can_hang.to_device = copy_or_hang;
+    dev->backend = &can_hang;
+    signal(SIGUSR2, on_signal);
     snprintf(dev->description, sizeof dev->description, "NVIDIA H200, emulated");
     *out = dev;
     return dev->backend->memory(dev, &dev->used_at_open, &total);

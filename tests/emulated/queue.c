@@ -8,7 +8,8 @@
 #include <time.h>
 
 enum {
-    NAP_NS = 50 * 1000,
+    NAP_NS = 50 * 1000, /* the first nap of a wait; each is twice as long as the one before */
+    NAP_MOST_NS = 1000 * 1000,
     KEPT = 1024 /* nodes already run that a lane keeps before it drops them */
 };
 
@@ -115,7 +116,7 @@ static void let_go(lane *on)
  * as on a GPU. */
 static status pass_step(queue_set *set, lane *on)
 {
-    for (;;) {
+    for (long nap = NAP_NS;; nap = 2 * nap < NAP_MOST_NS ? 2 * nap : NAP_MOST_NS) {
         bool did = false;
         TRY(try_next(set, on, NULL, &did));
         for (int i = 0; i < set->count && !did; i++)
@@ -123,7 +124,7 @@ static status pass_step(queue_set *set, lane *on)
                 TRY(try_next(set, &set->lane[i], NULL, &did));
         if (did)
             return ST_OK;
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
     }
 }
 

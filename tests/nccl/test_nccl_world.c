@@ -101,6 +101,14 @@ static status stays_away(const place *spot)
     return wait_streams(spot);
 }
 
+/* The last rank never comes to where communicators are opened, in which the others wait for it. */
+static status is_missing(const place *spot)
+{
+    if (spot->job->place.rank == spot->job->place.size - 1)
+        return wait_for_end(spot);
+    return FAIL(ST_INTERNAL, "a communicator was opened without the last rank");
+}
+
 /* The last rank fails while the others wait for it. */
 static status fail_last_rank(const place *spot)
 {
@@ -210,18 +218,24 @@ static status many_calls(const place *spot)
     return ST_OK;
 }
 
+static const char hangs[] = ") keeps the others waiting: it hangs in its work or is stopped (";
+
 static const struct play {
     const char *name;
     status (*run)(const place *spot);
     double call_s;       /* how long a call may take */
     status others, last; /* how the other ranks must end, and how the last */
-    bool ended;          /* the process of rank 0 is ended with that code */
+    int ended;           /* how many processes, from rank 0 on, do not end by themselves */
+    const char *named;   /* in the error of the last rank, which hears how it is named, */
+    const char *by;      /* and in that of which call; NULL: anything */
 } plays[] = {{"waits for rows", waits_for_rows, 5.0, ST_OK, ST_OK},
-             {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE},
+             {"stays away", stays_away, 3.0, ST_TIMEOUT, ST_UNAVAILABLE, .named = hangs},
+             {"is missing", is_missing, 6.0, ST_TIMEOUT, ST_UNAVAILABLE, .ended = 2, .named = hangs,
+              .by = "the ranks' communicator (ncclCommInitRankConfig) has not returned within"},
              {"fails", fail_last_rank, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
              {"is stuck", is_stuck, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
              {"fails in graphs", fail_in_graphs, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT},
-             {"aborts without end", abort_without_end, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT, true},
+             {"aborts without end", abort_without_end, 60.0, ST_UNAVAILABLE, ST_BAD_INPUT, 1},
              {"sums repeat", sums_repeat, 60.0, ST_OK, ST_OK},
              {"is not closed", is_not_closed, 60.0, ST_OK, ST_OK},
              {"many calls", many_calls, 60.0, ST_OK, ST_OK}};
@@ -257,7 +271,11 @@ static status run_play(const struct play *play, const conf *options)
     world job;
     place spot = {0};
     TRY(world_open(options, &job));
-    status st = open_place(&job, &spot);
+    const bool missing = play->run == is_missing && job.place.rank == job.place.size - 1;
+    spot.job = &job;
+    status st = missing ? play->run(&spot) : open_place(&job, &spot);
+    if (missing)
+        return world_close(&job, st);
     if (st == ST_OK) {
         world_is_steady(&job, options);
         st = play->run(&spot);
@@ -268,17 +286,24 @@ static status run_play(const struct play *play, const conf *options)
     return world_close(&job, st);
 }
 
-static int be_rank(const char *name)
+static const struct play *find_play(const char *name)
 {
     const struct play *play = plays;
+    while (strcmp(play->name, name) != 0)
+        play++;
+    return play;
+}
+
+static int be_rank(const char *name)
+{
+    const struct play *play = find_play(name);
     char timeout[32];
     char *argv[] = {(char *)"rank", (char *)"--comm.engine",
                     (char *)"nccl", (char *)"--comm.train_timeout_seconds",
+                    timeout,        (char *)"--comm.init_timeout_seconds",
                     timeout,        NULL};
-    int argc = 5;
+    int argc = play->run == is_missing ? 7 : 5;
     conf options;
-    while (strcmp(play->name, name) != 0)
-        play++;
     snprintf(timeout, sizeof timeout, "%g", play->call_s);
     log_init(name, LOG_ERROR, false);
     status st = conf_load(&options, &argc, argv);
@@ -288,10 +313,13 @@ static int be_rank(const char *name)
     }
     const int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
     const status expected = rank == size - 1 ? play->last : play->others;
-    if (st == expected)
+    const bool hears = rank == size - 1 && play->named;
+    if (st == expected && (!hears || (strstr(status_text(), play->named) &&
+                                      (!play->by || strstr(status_text(), play->by)))))
         return 0;
-    fprintf(stderr, "rank %d: wanted %s, got %s: %s\n", rank, status_name(expected),
-            status_name(st), st == ST_OK ? "" : status_text());
+    fprintf(stderr, "rank %d: wanted %s%s%s, got %s: %s\n", rank, status_name(expected),
+            hears ? ": .." : "", hears ? play->named : "", status_name(st),
+            st == ST_OK ? "" : status_text());
     return 1;
 }
 
@@ -307,10 +335,8 @@ static void set_number(const char *name, int value)
 /* What the process of a rank must leave with. */
 static int find_code(const char *name, int rank)
 {
-    const struct play *play = plays;
-    while (strcmp(play->name, name) != 0)
-        play++;
-    return play->ended && rank == 0 ? status_exit_code(play->others) : 0;
+    const struct play *play = find_play(name);
+    return rank < play->ended ? status_exit_code(ST_UNAVAILABLE) : 0;
 }
 
 /* Starts the ranks as processes with torchrun's variables, and waits for them. The stand-in for
@@ -359,6 +385,12 @@ static void test_patience__a_rank_that_stays_away_is_not(void **state)
 {
     (void)state;
     fork_ranks("stays away", 2); /* with more, another rank could end the job first */
+}
+
+static void test_open__a_missing_rank_is_named(void **state)
+{
+    (void)state;
+    fork_ranks("is missing", 3);
 }
 
 static void test_end__a_rank_that_fails_ends_the_others_waits(void **state)
@@ -413,6 +445,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_end__communicators_end_together),
         cmocka_unit_test(test_end__an_abort_that_never_returns),
         cmocka_unit_test(test_end__a_communicator_that_does_not_close),
+        cmocka_unit_test(test_open__a_missing_rank_is_named),
         cmocka_unit_test(test_open__sums_repeat),
         cmocka_unit_test(test_calls__two_streams_and_host_values),
     };

@@ -157,7 +157,13 @@ typedef struct comm_join {
     /* May be NULL. Returns true while this rank or another one waits for rows or files, during
      * which calls are allowed to take longer. Called from any thread. */
     bool (*patient)(void *context);
-    void *context; /* passed to both */
+    /* May be NULL. Told when this rank begins and ceases to wait for others, beside the calls that
+     * the ledger knows. Called from the thread that makes the calls. */
+    void (*held)(void *context, bool held);
+    /* May be NULL. Told why calls of this rank have not ended in time, before it fails: other ranks
+     * may know whose fault it is. Called from any thread. */
+    void (*late)(void *context, const char *why);
+    void *context; /* passed to all of them */
 } comm_join;
 
 /* What an engine implements. comm.c has checked the arguments, and `size` is more than 1. Functions

@@ -14,7 +14,9 @@ struct nccl_world {
     int rank, size;
     ncclUniqueId id;
     status (*check)(void *context);
-    bool (*patient)(void *context); /* NULL: never */
+    bool (*patient)(void *context);                /* NULL: never */
+    void (*held)(void *context, bool held);        /* NULL: nobody wants to know, */
+    void (*late)(void *context, const char *text); /* and here */
     void *context;
     device *device;
     nccl_stage stage;

@@ -51,11 +51,20 @@ void nccl_watch_end(nccl_world *world, status cause)
     pthread_mutex_unlock(&world->listing);
 }
 
+/* Says whether this rank waits for the others. Once everything ends it stays as it was, since the
+ * rank then leaves its wait through no doing of the others. */
+static void say_held(const nccl_world *world, bool held)
+{
+    if (world->held && (held || !atomic_load(&world->over)))
+        world->held(world->context, held);
+}
+
 status nccl_enter(nccl_world *world, const char *what)
 {
     pthread_mutex_lock(&world->calling);
     atomic_store(&world->call_ns, clock_ns());
     atomic_store(&world->call, what);
+    say_held(world, true);
     if (!atomic_load(&world->over))
         return ST_OK;
     atomic_store(&world->call, NULL);
@@ -76,6 +85,7 @@ status nccl_leave(const nccl_group *group, ncclResult_t result)
     const char *what = atomic_exchange(&world->call, NULL);
     long long none = 0;
     status st = ST_OK;
+    say_held(world, false);
     if (atomic_load(&world->over)) /* group->comm may be gone */
         st = nccl_watch_ended(world);
     else if (result != ncclSuccess)
@@ -92,6 +102,7 @@ void nccl_watch_wait_begins(void *world)
 {
     nccl_world *nccl = world;
     atomic_store(&nccl->waits_since, clock_ns());
+    say_held(nccl, true);
 }
 
 status nccl_watch_wait_ended(void *world, status how)
@@ -99,6 +110,7 @@ status nccl_watch_wait_ended(void *world, status how)
     nccl_world *nccl = world;
     atomic_store(&nccl->waits_since, 0);
     atomic_store(&nccl->called_at, 0);
+    say_held(nccl, false);
     return atomic_load(&nccl->over) ? nccl_watch_ended(nccl) : how;
 }
 
@@ -276,6 +288,8 @@ static void *watch_calls(void *of)
             st = find_errors(world);
         if (st == ST_OK)
             st = find_late(world);
+        if (st == ST_TIMEOUT && world->late)
+            world->late(world->context, status_text());
         if (st != ST_OK)
             nccl_watch_end(world, st);
         else

@@ -199,6 +199,8 @@ status nccl_world_new(const comm_join *options, nccl_world **out)
     world->size = options->size;
     world->check = options->check;
     world->patient = options->patient;
+    world->held = options->held;
+    world->late = options->late;
     world->context = options->context;
     memcpy(&world->id, options->id, sizeof world->id);
     pthread_mutex_init(&world->calling, NULL);

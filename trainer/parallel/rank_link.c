@@ -33,6 +33,7 @@ struct rank_link {
     pthread_t thread;
     bool joined, left;
     bool told;           /* the core knows that the work has ended */
+    bool told_late;      /* and that calls are late */
     status code;         /* of joining; the note has its text */
     int64_t reach_until; /* rank 0 is to be reached before that; 0: not now */
 
@@ -41,11 +42,13 @@ struct rank_link {
     uint64_t sample[IDS_TOLD];
     int64_t n_samples;
     bool closing;
+    char late[CONTROL_TEXT_MAX]; /* why calls have not ended in time; "": they have */
     const char *failed; /* what happened to this rank, borrowed while it closes; NULL: nothing */
     char lost[CONTROL_TEXT_MAX]; /* which rank ended the job and how; written before `over` */
     atomic_bool over;
     _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
+    atomic_bool held; /* this rank waits for others, by rank_link_held */
 
     rank_link_notes notes;
     atomic_llong agree_ns; /* how long an agreement may take */
@@ -103,6 +106,11 @@ bool rank_link_others_wait(rank_link *link)
     return atomic_load(&link->others_wait);
 }
 
+void rank_link_held(rank_link *link, bool held)
+{
+    atomic_store(&link->held, held);
+}
+
 void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count)
 {
     if (!link)
@@ -129,10 +137,20 @@ static bool has_begun(rank_link *link)
     return began;
 }
 
+/* Whether this rank waits for the others, in whatever way. */
+static bool is_held(rank_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    const bool asks = link->asks;
+    pthread_mutex_unlock(&link->lock);
+    return asks || atomic_load(&link->held) || comm_ledger_now(link->ledger).inside;
+}
+
 static link_now see_now(rank_link *link)
 {
     return (link_now){.ns = clock_ns(),
                       .waits = rank_link_is_waiting(link),
+                      .held = is_held(link),
                       .began = has_begun(link),
                       .call_ns = atomic_load(&link->agree_ns)};
 }
@@ -299,6 +317,19 @@ static void see_note(rank_link *link)
     free(note);
 }
 
+/* Notices that rank_link_late was called. */
+static void see_late(rank_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    const bool late = link->late[0] && !link->told_late;
+    pthread_mutex_unlock(&link->lock);
+    if (!late)
+        return;
+    link->told_late = true;
+    link_core_late(link->core, see_now(link), link->late);
+    do_actions(link);
+}
+
 /* Notices that rank_link_close was called. */
 static void see_closing(rank_link *link)
 {
@@ -326,6 +357,7 @@ static void take_turn(rank_link *link)
     }
     see_question(link);
     see_note(link);
+    see_late(link);
     see_closing(link);
     if (!link->left) {
         link_core_time(link->core, see_now(link));
@@ -362,6 +394,15 @@ status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS])
     memcpy(inout_need, link->need, sizeof link->need);
     pthread_mutex_unlock(&link->lock);
     return agreed ? ST_OK : rank_link_check(link);
+}
+
+void rank_link_late(rank_link *link, const char *why)
+{
+    pthread_mutex_lock(&link->lock);
+    if (!link->late[0])
+        snprintf(link->late, sizeof link->late, "%s", why);
+    pthread_mutex_unlock(&link->lock);
+    wake_thread(link);
 }
 
 void rank_link_tell(rank_link *link, const char *note)

@@ -38,6 +38,13 @@ void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, in
  * storage); NULL: nothing. The other ranks hear it with the next report, and allow their
  * calls more time for as long (comm_join.patient). link may be NULL. */
 void rank_link_waits(rank_link *link, const char *what);
+/* Says whether this rank waits for the others in a call of the engine, or for its device, which
+ * waits for them. Rank 0 hears it with the next report. May be called from any thread. */
+void rank_link_held(rank_link *link, bool held);
+/* Says that calls of this rank have not ended in time: why. Rank 0 then ends the job by the name of
+ * whoever keeps the others waiting, if it can know. Only the first time counts. May be called from
+ * any thread. */
+void rank_link_late(rank_link *link, const char *why);
 /* Asks all ranks, which all do, for the largest of each of these numbers, and writes them in their
  * place. Fails as rank_link_check once the job has ended, also when some have not asked within the
  * time that a call may take after the first, which does not run while one of them waits: rank 0

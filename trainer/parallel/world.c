@@ -169,6 +169,16 @@ static bool a_rank_waits(void *of)
     return rank_link_is_waiting(of) || rank_link_others_wait(of);
 }
 
+static void say_held(void *of, bool held)
+{
+    rank_link_held(of, held);
+}
+
+static void say_late(void *of, const char *why)
+{
+    rank_link_late(of, why);
+}
+
 static status open_ranks(const conf *settings, const char *library, world *all)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
@@ -185,6 +195,8 @@ static status open_ranks(const conf *settings, const char *library, world *all)
                       .id = id,
                       .check = check_control,
                       .patient = a_rank_waits,
+                      .held = say_held,
+                      .late = say_late,
                       .context = all->rank_link};
     return all->engine->join(&join, &all->joined);
 }

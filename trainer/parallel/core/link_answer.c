@@ -76,3 +76,9 @@ bool link_peers_wait(const link_core *core, const link_peer *but)
             return true;
     return false;
 }
+
+bool link_is_heard(const link_core *core, const link_peer *peer)
+{
+    enum { BEATS = 3 };
+    return core->now.ns - peer->heard_ns <= BEATS * core->beat_ns;
+}

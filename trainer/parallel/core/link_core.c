@@ -32,10 +32,12 @@ static void send_beats(link_core *core)
     for (int i = 0; i < core->n_peers; i++) {
         const link_peer *peer = &core->peer[i];
         const bool waits = core->now.waits || link_peers_wait(core, peer);
+        const rank_link_kind kind = waits            ? CONTROL_WAITS
+                                    : core->now.held ? CONTROL_HELD
+                                                     : CONTROL_BEAT;
         if (peer->conn >= 0)
-            link_answer(core, (link_action){.kind = LINK_SEND_AT,
-                                            .conn = peer->conn,
-                                            .message = waits ? CONTROL_WAITS : CONTROL_BEAT});
+            link_answer(core,
+                        (link_action){.kind = LINK_SEND_AT, .conn = peer->conn, .message = kind});
     }
 }
 
@@ -57,15 +59,20 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
     link_peer *const peer = &core->peer[core->conn[conn].peer];
     loss_hear(core, peer);
     snprintf(text, sizeof text, "%.*s", (int)size, bytes);
-    if (kind == CONTROL_BEAT || kind == CONTROL_WAITS) {
+    if (kind == CONTROL_BEAT || kind == CONTROL_WAITS || kind == CONTROL_HELD) {
         snprintf(peer->place, sizeof peer->place, "%s", text);
         peer->waits = kind == CONTROL_WAITS;
+        peer->held = kind == CONTROL_HELD;
         return;
     }
     if (kind == CONTROL_NOTE && take_note(core, peer, text))
         return;
     if (kind == CONTROL_SHAPE && shape_message(core, peer, (const uint8_t *)bytes, size))
         return;
+    if (kind == CONTROL_LATE && core->rank == 0) {
+        loss_by_delay(core, peer, text);
+        return;
+    }
     if (kind == CONTROL_LOST || kind == CONTROL_SILENT)
         loss_told(core, peer, text, kind == CONTROL_SILENT);
     else if (kind != CONTROL_BYE)
@@ -271,6 +278,18 @@ void link_core_tell(link_core *core, link_now now, const char *text)
         link_send(core, core->peer[0].conn, CONTROL_NOTE, kept,
                   size < CONTROL_TEXT_MAX ? size : CONTROL_TEXT_MAX);
     }
+    end_event(core);
+}
+
+void link_core_late(link_core *core, link_now now, const char *why)
+{
+    char failed[CONTROL_TEXT_MAX];
+    begin_event(core, now);
+    snprintf(failed, sizeof failed, "rank %d failed: %.3000s", core->rank, why);
+    if (core->rank == 0)
+        loss_by_delay(core, NULL, failed);
+    else if (core->phase == LINK_RUNNING && !core->over && core->peer[0].conn >= 0)
+        link_send(core, core->peer[0].conn, CONTROL_LATE, link_keep(core, failed), strlen(failed));
     end_event(core);
 }
 

@@ -40,6 +40,7 @@ typedef struct link_terms {
 typedef struct link_now {
     int64_t ns;      /* monotonic */
     bool waits;      /* this rank waits for something besides its collectives */
+    bool held;       /* this rank waits for the others: in a call, or for its device */
     bool began;      /* this rank has begun its first step */
     int64_t call_ns; /* how long ranks may take to agree on a shape */
 } link_now;
@@ -98,6 +99,9 @@ void link_core_gone(link_core *core, link_now now, int conn, const char *why);
 void link_core_need(link_core *core, link_now now, const uint8_t need[LINK_NEEDS]);
 /* Tells rank 0 this text. */
 void link_core_tell(link_core *core, link_now now, const char *text);
+/* Calls of this rank have not ended in time, so its work is about to fail: why. Rank 0 ends the job
+ * by the name of whoever keeps the others waiting, if it can know. */
+void link_core_late(link_core *core, link_now now, const char *why);
 /* This rank's work has ended. failed: what happened to it; NULL: it went well. */
 void link_core_leave(link_core *core, link_now now, const char *failed);
 

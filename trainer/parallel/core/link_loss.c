@@ -249,6 +249,68 @@ void loss_by_absence(link_core *core)
         end_job(core, what, core->lost, false);
 }
 
+/* ---- delay ---- */
+
+/* Whether this peer does what the others wait for: it says that it waits for nothing, or is not
+ * heard any more. */
+static bool keeps_others(const link_core *core, const link_peer *peer)
+{
+    return peer->conn >= 0 && !peer->waits && (!peer->held || !link_is_heard(core, peer));
+}
+
+/* Writes the numbers of the ranks that keep others waiting, like " 1 3"; the late one, or this rank
+ * if that is NULL, is none of them. *out_last: the last, NULL if that is rank 0 itself. Returns how
+ * many they are. */
+static int list_keepers(const link_core *core, const link_peer *late, char *out, size_t size,
+                        const link_peer **out_last)
+{
+    const bool mine = late && !core->now.held && !core->now.waits;
+    size_t used = mine ? (size_t)snprintf(out, size, " 0") : 0;
+    int count = mine;
+    *out_last = NULL;
+    for (int i = 0; i < core->n_peers; i++) {
+        const link_peer *peer = &core->peer[i];
+        if (peer == late || !keeps_others(core, peer))
+            continue;
+        *out_last = peer;
+        count++;
+        if (used + 16 < size)
+            used += (size_t)snprintf(out + used, size - used, " %d", peer->rank);
+    }
+    return count;
+}
+
+/* A rank whose calls are late cannot know why, since a device does not say for whom it waits. But
+ * all ranks report whether they wait for the others; who does not is the cause. */
+void loss_by_delay(link_core *core, const link_peer *late, const char *failed)
+{
+    char what[WHO_MAX + 1024], list[128], who[WHO_MAX];
+    const link_peer *last;
+    const int count = list_keepers(core, late, list, sizeof list, &last);
+    if (count == 0) {
+        end_job(core, failed, core->lost, false);
+        return;
+    }
+    if (count > 1) {
+        snprintf(what, sizeof what,
+                 "ranks%s keep the others waiting: they hang in their work or are stopped (%.600s)",
+                 list, failed);
+        end_job(core, what, core->lost, false);
+        return;
+    }
+    if (last)
+        name_peer(last, who);
+    else
+        name_me(core, who);
+    snprintf(what, sizeof what,
+             "%s keeps the others waiting: it hangs in its work or is stopped (%.600s)", who,
+             failed);
+    if (last)
+        end_with(core, what, last, false);
+    else
+        end_job(core, what, core->lost, false);
+}
+
 /* ---- what others say ---- */
 
 /* Rank 0: this peer has heard nothing of it, and has ended. */

@@ -43,12 +43,9 @@ static bool is_open(const link_core *core)
  * work: it comes back, or its silence ends the job. */
 static bool are_heard(const link_core *core)
 {
-    enum { BEATS = 3 };
     bool heard = true;
-    for (int i = 0; i < core->n_peers; i++) {
-        const link_peer *peer = &core->peer[i];
-        heard &= peer->said || core->now.ns - peer->heard_ns <= BEATS * core->beat_ns;
-    }
+    for (int i = 0; i < core->n_peers; i++)
+        heard &= core->peer[i].said || link_is_heard(core, &core->peer[i]);
     return heard;
 }
 

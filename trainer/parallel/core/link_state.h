@@ -40,6 +40,7 @@ typedef struct link_peer {
     int64_t gap_ns, gap_until_ns;     /* its last long silence, and when that ended; 0: none */
     char place[CONTROL_TEXT_MAX + 1]; /* where it said it is */
     bool waits; /* it waits for something, or rank 0 says that another rank does */
+    bool held;  /* it waits for the other ranks */
     bool said;  /* what it needs of the micro-batch in question; on rank 0 */
 } link_peer;
 
@@ -107,6 +108,8 @@ void link_send(link_core *core, int conn, rank_link_kind kind, const void *bytes
 void link_drop(link_core *core, int conn);
 /* Whether a rank other than the peer `but` waits for something. */
 bool link_peers_wait(const link_core *core, const link_peer *but);
+/* Whether this peer was heard as lately as one that can be heard is. */
+bool link_is_heard(const link_core *core, const link_peer *peer);
 /* Tells whoever is at this connection why it is refused, and waits for it to hang up. */
 void link_refuse(link_core *core, int conn, const char *why);
 
@@ -121,6 +124,9 @@ void loss_of_peer(link_core *core, const link_peer *peer, const char *how);
 void loss_by_silence(link_core *core);
 /* Rank 0: some ranks have not said what they need of the micro-batch, though they can be heard. */
 void loss_by_absence(link_core *core);
+/* Rank 0: calls of this peer (NULL: of this rank) have not ended in time, in its words `failed`.
+ * Ends the job, by the name of whoever keeps the others waiting if that is known. */
+void loss_by_delay(link_core *core, const link_peer *late, const char *failed);
 /* A peer says why the job ends. of_me: because this rank was silent. */
 void loss_told(link_core *core, link_peer *peer, const char *text, bool of_me);
 

@@ -44,7 +44,7 @@ status rank_link_header_get(const uint8_t in[CONTROL_HEADER], rank_link_kind *ou
                     "it is another version of the program: its rank link has protocol %d, this "
                     "one %d",
                     protocol, CONTROL_PROTOCOL);
-    if (kind < CONTROL_HELLO || kind > CONTROL_NOTE)
+    if (kind < CONTROL_HELLO || kind > CONTROL_LATE)
         return FAIL(ST_PROTOCOL, "it sent a message of unknown kind %d", kind);
     if (size > most_bytes(kind))
         return FAIL(ST_PROTOCOL, "it sent a message of kind %d with %zu bytes; the limit is %zu",

@@ -21,6 +21,8 @@
  *   BYE      nothing
  *   SILENT   as LOST, to a rank of which nothing was heard, because of that
  *   NOTE     a text for rank 0, which keeps it for whoever asks
+ *   HELD     as BEAT, and its rank waits for the others: in a call, or for its device
+ *   LATE     a text: calls of this rank have not ended in time; rank 0 says whose fault that is
  *
  * Texts other than HELLO's have no zero at their end. When you add a kind: give it the next number,
  * its largest payload in rank_link_frame.c (most_bytes), and raise CONTROL_PROTOCOL if older builds
@@ -49,7 +51,9 @@ typedef enum rank_link_kind {
     CONTROL_WAITS,
     CONTROL_SHAPE,
     CONTROL_SILENT,
-    CONTROL_NOTE
+    CONTROL_NOTE,
+    CONTROL_HELD,
+    CONTROL_LATE
 } rank_link_kind;
 
 typedef struct rank_link_hello {

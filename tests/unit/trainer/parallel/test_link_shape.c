@@ -1,8 +1,9 @@
 /* test_link_shape.c: rank 0's side of an agreement (trainer/parallel/core/link_shape.c) when
- * another rank leaves while a question is open. The core is played without sockets: rank r is
- * connected as number r - 1. */
+ * another rank leaves while a question is open, and whom it names when calls are late. The core is
+ * played without sockets: rank r is connected as number r - 1. */
 #include "tests/harness.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ typedef struct answers {
     int shapes;  /* agreements that it sent to a rank */
     bool agreed; /* it has told its own shell */
     bool ended;  /* the job is over */
+    char cause[MESSAGE_MAX];
 } answers;
 
 static answers take_answers(link_core *core)
@@ -29,19 +31,28 @@ static answers take_answers(link_core *core)
             assert_in_range(action.conn, 0, RANKS - 2);
         all.shapes += action.kind == LINK_SEND && action.message == CONTROL_SHAPE;
         all.agreed |= action.kind == LINK_AGREED;
-        all.ended |= action.kind == LINK_ENDS;
+        if (action.kind == LINK_ENDS) {
+            all.ended = true;
+            snprintf(all.cause, sizeof all.cause, "%s", action.text);
+        }
     }
     return all;
+}
+
+static answers hear_at(link_core *core, link_now when, int rank, rank_link_kind kind,
+                       const void *payload, size_t size)
+{
+    uint8_t bytes[MESSAGE_MAX];
+    rank_link_header_put(bytes, kind, size);
+    memcpy(bytes + CONTROL_HEADER, payload, size);
+    link_core_bytes(core, when, rank - 1, bytes, CONTROL_HEADER + size);
+    return take_answers(core);
 }
 
 static answers hear(link_core *core, int rank, rank_link_kind kind, const void *payload,
                     size_t size)
 {
-    uint8_t bytes[MESSAGE_MAX];
-    rank_link_header_put(bytes, kind, size);
-    memcpy(bytes + CONTROL_HEADER, payload, size);
-    link_core_bytes(core, now, rank - 1, bytes, CONTROL_HEADER + size);
-    return take_answers(core);
+    return hear_at(core, now, rank, kind, payload, size);
 }
 
 static answers hear_need(link_core *core, int rank, uint64_t number, uint8_t need)
@@ -129,6 +140,73 @@ static void test_leave__a_rank_leaves_that_has_asked(void **state)
     link_core_free(&core);
 }
 
+static answers hear_beat(link_core *core, int rank, rank_link_kind kind)
+{
+    return hear(core, rank, kind, "there", 5);
+}
+
+static answers hear_late(link_core *core, int rank)
+{
+    return hear(core, rank, CONTROL_LATE, "its words", 9);
+}
+
+/* Rank 0, of which the reports of ranks 1 and 2 are of these kinds. */
+static link_core *hear_reports(rank_link_kind first, rank_link_kind second)
+{
+    link_core *core = meet_all();
+    (void)hear_beat(core, 1, first);
+    (void)hear_beat(core, 2, second);
+    return core;
+}
+
+/* Calls of rank 0 are late. It names the other that neither waits for it nor for rows. */
+static void test_late__who_does_not_wait_is_named(void **state)
+{
+    static const struct {
+        rank_link_kind second;
+        const char *cause;
+    } cases[] = {{CONTROL_BEAT,
+                  "rank 2 (a, pid 0) keeps the others waiting: it hangs in its work or "
+                  "is stopped (rank 0 failed: mine); heard last 0.0 s ago: there"},
+                 {CONTROL_HELD, "rank 0 failed: mine"}, /* nobody is known to be the cause */
+                 {CONTROL_WAITS, "rank 0 failed: mine"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        link_core *core = hear_reports(CONTROL_HELD, cases[i].second);
+        link_core_late(core, now, "mine");
+        assert_string_equal(take_answers(core).cause, cases[i].cause);
+        link_core_free(&core);
+    }
+}
+
+/* Calls of rank 1 are late, whose own report does not count. Rank 0 itself is a cause where it does
+ * not wait. */
+static void test_late__all_who_do_not_wait_are_named(void **state)
+{
+    link_core *core = hear_reports(CONTROL_BEAT, CONTROL_BEAT);
+    (void)state;
+    assert_non_null(strstr(hear_late(core, 1).cause, "ranks 0 2 keep the others waiting"));
+    link_core_free(&core);
+    core = hear_reports(CONTROL_BEAT, CONTROL_HELD);
+    assert_non_null(strstr(hear_late(core, 1).cause, "rank 0 (a, pid 0) keeps the others waiting"));
+    link_core_free(&core);
+}
+
+/* Rank 2 waited when it was heard last, which is long ago. */
+static void test_late__a_silent_rank_is_named(void **state)
+{
+    link_core *core = hear_reports(CONTROL_HELD, CONTROL_HELD);
+    link_now later = now;
+    (void)state;
+    later.ns += INT64_C(4) * 1000 * 1000 * 1000;
+    link_core_time(core, later);
+    (void)take_answers(core);
+    (void)hear_at(core, later, 1, CONTROL_HELD, "there", 5);
+    link_core_late(core, later, "mine");
+    assert_non_null(strstr(take_answers(core).cause, "rank 2 (a, pid 0) keeps the others waiting"));
+    link_core_free(&core);
+}
+
 /* What breaks the protocol ends the job. */
 static void test_break__wrong_questions(void **state)
 {
@@ -156,6 +234,9 @@ int main(void)
         cmocka_unit_test(test_agree__all_are_answered),
         cmocka_unit_test(test_leave__a_late_rank_asks_when_another_has_hung_up),
         cmocka_unit_test(test_leave__a_rank_leaves_that_has_asked),
+        cmocka_unit_test(test_late__who_does_not_wait_is_named),
+        cmocka_unit_test(test_late__all_who_do_not_wait_are_named),
+        cmocka_unit_test(test_late__a_silent_rank_is_named),
         cmocka_unit_test(test_break__wrong_questions),
     };
     return cmocka_run_group_tests_name("link_shape", tests, NULL, NULL);
