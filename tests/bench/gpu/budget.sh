@@ -8,17 +8,17 @@ stage_rows() {
     cat <<'ROWS'
 versions 1 2 40
 build 2 6 300
-smoke 3 30 200
+smoke 3 20 200
 parity 4 40 240
-steps 5 40 150
+steps 5 30 150
 bench-ops 7 60 240
 bench-text 6 150 400
-bench-images-8192 8 125 330
-memory 10 50 150
+bench-images-8192 8 110 330
+memory 10 30 150
 torch 9 110 260
 replay 12 90 220
 feed 13 60 180
-loss 14 40 150
+loss 14 15 150
 memcheck 15 90 200
 racecheck 17 90 200
 initcheck 18 90 200
@@ -30,7 +30,7 @@ ranks-3 23 40 200
 ranks-4 24 40 200
 ranks-5 25 40 200
 ranks-6 26 40 200
-bench-images-12288 21 155 400
+bench-images-12288 21 140 400
 bench-c4 20 95 300
 train 27 90 200
 bench-loads 28 95 300
