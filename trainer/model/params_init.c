@@ -8,6 +8,7 @@
 #include "common/base/rng.h"
 #include "trainer/device/pool.h"
 #include "trainer/model/convert.h"
+#include "trainer/model/normals.h"
 #include "trainer/model/params.h"
 
 enum {
@@ -45,9 +46,11 @@ typedef struct drawing {
 static void first_values(const drawing *draw, int64_t first, int64_t count, double *out)
 {
     const param *row = draw->row;
+    if (row->init == INIT_NORMAL)
+        normals_draw(draw->key, (uint64_t)first, count, out);
     for (int64_t i = 0; i < count; i++) {
         if (row->init == INIT_NORMAL)
-            out[i] = row->init_std * rng_normal(draw->key, (uint64_t)(first + i));
+            out[i] *= row->init_std;
         else
             out[i] = row->init == INIT_ONE ? 1 : 0;
     }

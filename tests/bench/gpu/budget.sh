@@ -3,7 +3,7 @@
 # Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
 # take on one Hopper GPU, and its limit. The seconds are estimates but for the first stages, which an H200 has run: steps by
 # what trainer plan predicts, settling of the experts' load (a depth of three layers and 37 steps took 24 s), first values of
-# parameters (a second in benches; 40 ns each, over 16 processors, in training), contexts of processes.
+# parameters (a second in benches; 20 ns each, over 16 processors, in training), contexts of processes.
 stage_rows() {
     cat <<'ROWS'
 versions 1 2 40
