@@ -1,17 +1,19 @@
 """Ranks whose rows need different shape buckets replay the same captured step, on the emulated device with NCCL's shim
-(tests/nccl), which ends a run whose ranks capture or launch different graphs."""
+(tests/nccl), which ends a run whose ranks capture or launch different graphs. The second case is the recommended
+run: eight ranks, 40 steps, layout and switches of its configuration, a small model."""
 
 import json
 import os
 import subprocess
 
-from prepd_flow import LIMIT_S, Folder, check, main
+from prepd_flow import LIMIT_S, SOURCE, Folder, check, main
 from resume_flow import recorded
 from train_flow import SHORT, TRAINER, options
 
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 RANKS, STEPS = 4, 14
+RECOMMENDED = os.path.join(SOURCE, "configs/vqav2-30b-prefix.yaml")
 
 
 def run_ranks(f, name, *words, **changed):
@@ -44,7 +46,40 @@ def ranks_replay_the_same_graphs():
         check(captured == eager, f"losses {captured} with captured steps, {eager} without")
 
 
+def calls_of(path):
+    """What the double of NCCL has recorded: for each call its kind, ranks, stream, elements, type and graph."""
+    with open(path) as calls:
+        lines = [line.split() for line in calls]
+    return [(kind, size, stream, count, dtype, int(graph)) for kind, size, _, stream, count, dtype, _, graph in lines]
+
+
+def the_recommended_run_is_uniform(ranks=8, steps=40):
+    with Folder(images=96, **{"training.seq_len": 512, "training.global_batch_size": ranks,
+                              "data.group": "shared_prefix"}) as f:
+        recorded(f, steps)
+        values = {"job.dump_folder": f.file("run"), "model.path": f.file("data/model"), "data.path": f.file("data"),
+                  "training.seq_len": 512, "training.steps": steps, "training.backend": "cuda",
+                  "feed.replay": f.file("rows.rec"), "metrics.log_freq": 1, "metrics.peak_tflops": 1,
+                  "checkpoint.enable": "false", "eval.enable": "false"}
+        env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_NCCL_RECORD=f.file("calls"))
+        p = subprocess.run([EMULATED, "train", "-c", RECOMMENDED, "--nproc", str(ranks), *options(values)],
+                           capture_output=True, text=True, timeout=LIMIT_S, env=env)
+        check(p.returncode == 0, f"exit code {p.returncode}\n{p.stdout}{p.stderr}")
+        with open(f.file("run/metrics.jsonl")) as metrics:
+            check(len(metrics.readlines()) == steps, p.stdout)
+        first = calls_of(f.file("calls.0"))
+        for rank in range(1, ranks):
+            other = calls_of(f.file(f"calls.{rank}"))
+            check(len(other) == len(first), f"rank {rank} made {len(other)} calls, rank 0 {len(first)}")
+            for number, (mine, theirs) in enumerate(zip(first, other)):
+                check(mine == theirs, f"call {number}: rank 0 {mine}, rank {rank} {theirs}")
+        graphs = [graph for *_, graph in first]
+        print(f"{steps} steps, {len(first)} calls of each of {ranks} ranks in {max(graphs)} graphs, "
+              f"{sum(map(bool, graphs))} of them captured: the same on all ranks")
+        check(sum(map(bool, graphs)) > len(graphs) / 2, "most calls were not captured")
+
+
 if os.path.exists(EMULATED) and os.path.exists(SHIM):
-    main(ranks_replay_the_same_graphs)
+    main(ranks_replay_the_same_graphs, the_recommended_run_is_uniform)
 else:
     print("skipped: nccl.h was not found when this was built")
