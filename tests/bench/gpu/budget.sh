@@ -2,17 +2,17 @@
 #
 # Each row: stage, its place when something has to be left out (the highest goes first), the seconds that it is expected to
 # take on one Hopper GPU, and its limit. The seconds are estimates but for the first stages, which an H200 has run: steps by
-# what trainer plan predicts, settling of the experts' load (a depth of three layers and 37 steps took 24 s), first values of
+# what trainer plan predicts, settling of the experts' load (a depth of three layers and 37 steps took 18 s), first values of
 # parameters (a second in benches; 20 ns each, over 16 processors, in training), contexts of processes.
 stage_rows() {
     cat <<'ROWS'
 versions 1 2 40
 build 2 6 300
-smoke 3 20 200
-parity 4 40 240
+smoke 3 15 200
+parity 4 30 240
 steps 5 30 150
-bench-ops 7 60 240
-bench-text 6 150 400
+bench-ops 7 50 240
+bench-text 6 120 400
 bench-images-8192 8 110 330
 memory 10 30 150
 torch 9 110 260
@@ -20,9 +20,9 @@ replay 12 90 220
 feed 13 60 180
 loss 14 15 150
 memcheck 15 90 200
-racecheck 17 90 200
+racecheck 17 45 200
 initcheck 18 90 200
-nccl 11 15 120
+nccl 11 5 120
 ranks-1 16 40 200
 rank-faults 19 60 200
 ranks-2 22 40 200
@@ -31,7 +31,7 @@ ranks-4 24 40 200
 ranks-5 25 40 200
 ranks-6 26 40 200
 bench-images-12288 21 140 400
-bench-c4 20 95 300
+bench-c4 20 80 300
 train 27 90 200
 bench-loads 28 95 300
 torch-layers 29 60 200
