@@ -198,7 +198,7 @@ def what_is_left_out():
 
     rows = {r.split()[0]: int(r.split()[2]) for r in subprocess.run(
         ["bash", "-c", ". tests/bench/gpu/budget.sh; stage_rows"], cwd=SOURCE, capture_output=True, text=True).stdout.splitlines()}
-    for minutes in (4, 13, 25):
+    for minutes in (3, 13, 25):
         run = script(f"""plan_stages=($stages) left={60 * minutes}
             while read -r stage reserved < <(next_stage $left) && [ -n "$stage" ]; do
                 echo $stage; plan_result[$stage]=ok; left=$((left - stage_seconds[$stage]))
@@ -208,7 +208,7 @@ def what_is_left_out():
         out = [s for s in rows if s not in run]
         check(min(rows[s] for s in out) > 60 * minutes - sum(rows[s] for s in run), f"{out[0]} would have fitted")
         check({"versions", "build", "smoke", "parity", "steps"} <= set(run) and "bench-loads" in out, run)
-        check(("bench-text" in run) == (minutes > 4) and ("torch" in run) == (minutes > 4), f"{minutes} minutes: {run}")
+        check(("bench-text" in run) == (minutes > 3) and ("torch" in run) == (minutes > 3), f"{minutes} minutes: {run}")
     # A stage that takes longer than expected leaves the more valuable ones after it their time.
     said = script("plan_stages=(bench-ops bench-text); next_stage 400")
     check(said == ["bench-ops", str(rows["bench-text"])], said)
