@@ -77,6 +77,11 @@ status daemon_ship_file(void *user, const source *section, int64_t image, const 
     const sim_picture *own = &data_of(daemon, section)->picture[image];
     const int64_t bytes = bytes_now(daemon, section, own);
     status st = ST_OK;
+    if (daemon->no_memory) {
+        daemon->no_memory = false;
+        daemon->ran_short = true;
+        return FAIL(ST_NO_MEMORY, "no memory for a file that is to be sent");
+    }
     json_begin_key_array(out, "shipped");
     for (int64_t i = 0; st == ST_OK && i < (place->n_frames ? count : 1); i++) {
         json_begin_object(out);

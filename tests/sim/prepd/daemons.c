@@ -54,7 +54,7 @@ void daemon_start(simulation *sim, int number)
     daemon->options = sim->options;
     daemon->options.prepd_ranks = daemon->ranks;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
-    daemon->third_asked = daemon->saw_trouble = false;
+    daemon->third_asked = daemon->saw_trouble = daemon->no_memory = daemon->ran_short = false;
     wanted_by_options(daemon, &daemon->options);
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = 0;

@@ -19,6 +19,8 @@ void check_end(simulation *sim, const sim_daemon *daemon)
                       "a daemon for which nothing can work ends as if all were well");
         return;
     }
+    if (daemon->state->outcome == ST_NO_MEMORY && daemon->ran_short)
+        return;
     if (daemon->state->outcome != ST_OK)
         sim_break(sim, INV_GOES_ON, "daemon %d fails: %s", daemon->number,
                   daemon->state->cause.message);

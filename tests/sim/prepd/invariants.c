@@ -202,6 +202,7 @@ void check_consumer_refusal(simulation *sim, int who, status why)
         return;
     }
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
-        !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0))
+        !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0) &&
+        !(why == ST_NO_MEMORY && sim->rules.weight[FAULT_NO_SHIP] > 0))
         sim_break(sim, INV_HONEST, "rank %d is refused: %s", who, status_text());
 }

@@ -35,7 +35,7 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_NO_PROCESS, "the system has no process for the next child of a daemon")                \
     X(FAULT_NO_FILES, "held-out data cannot be opened when it is wanted next")                     \
     X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
-    X(FAULT_NO_SHIP, "a daemon cannot read the next file that it wants to send")                   \
+    X(FAULT_NO_SHIP, "a daemon cannot read, or keep, the next file that it wants to send")         \
     X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")
 
 typedef enum sim_fault {

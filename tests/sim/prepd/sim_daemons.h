@@ -59,6 +59,8 @@ typedef struct sim_daemon {
     int reloads;
     int64_t files_sent[MOST_LEASES_KNOWN];        /* bytes that came with a lease, by its number */
     bool no_process, no_files, no_sight, no_ship; /* the next of these fails */
+    bool no_memory;   /* there is none for the next file that it sends */
+    bool ran_short;   /* there was none, so it has to end */
     bool saw_trouble; /* it could not look at a file, since this was cleared last */
 } sim_daemon;
 

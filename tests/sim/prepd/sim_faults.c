@@ -130,7 +130,9 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         daemon->no_sight = daemon->was_blind = true;
         break;
     case FAULT_NO_SHIP:
-        daemon->no_ship = daemon->was_blind = true;
+        daemon->no_memory = sim_random_chance(&sim->faults, 1, 4);
+        daemon->no_ship = !daemon->no_memory;
+        daemon->was_blind = true;
         break;
     default:
         daemon_rude_peer(daemon);
