@@ -88,6 +88,17 @@ void fault_do_worker(simulation *sim, sim_fault fault, int number)
     }
 }
 
+bool fault_comes_before_end(simulation *sim, sim_link *link)
+{
+    if (sim->rules.weight[FAULT_CLOG] == 0 || sim->now_ns >= sim->calm_ns ||
+        link->kind != END_RANK || sim->now_ns < link->clogged_ns ||
+        !sim_random_chance(&sim->faults, 1, 4))
+        return false;
+    fault_note(sim, FAULT_CLOG, &sim->daemon[link->daemon]);
+    fault_do_link(sim, FAULT_CLOG, (int)(link - sim->link));
+    return true;
+}
+
 int fault_link(simulation *sim, sim_fault fault)
 {
     const int rank = pick_rank(sim), worker = pick_worker(sim, false, true);

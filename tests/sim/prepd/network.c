@@ -8,6 +8,7 @@
 #include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_faults.h"
 #include "tests/sim/prepd/trespassers.h"
 #include "tests/sim/prepd/wanted.h"
 
@@ -120,6 +121,8 @@ status link_send_down(simulation *sim, const sim_daemon *from, const wire_peer *
         return FAIL(ST_UNAVAILABLE, "the peer has gone");
     link->n_errors += kind == KIND_ERROR;
     check_is_meant_for(sim, link, kind);
+    if (kind == KIND_END && fault_comes_before_end(sim, link))
+        link->unread = MOST_UNREAD;
     if (sim->now_ns >= link->clogged_ns)
         link->unread = 0;
     else if ((kind == KIND_ROW || kind == KIND_END) && ++link->unread > MOST_UNREAD)

@@ -23,6 +23,10 @@ bool fault_comes_before_prints(sim_daemon *daemon);
 /* The daemon is about to look at a file. True: it cannot. Few daemons ever look at one. */
 bool fault_comes_before_look(sim_daemon *daemon);
 
+/* A rank is about to be told the end of its stream. True: it takes nothing from its socket from now
+ * on, for a while. */
+bool fault_comes_before_end(simulation *sim, sim_link *link);
+
 /* fault_targets.c: chooses the worker, or the link, of a fault (-1: there is none), and does it. */
 int fault_worker(simulation *sim, sim_fault fault);
 void fault_do_worker(simulation *sim, sim_fault fault, int worker);
