@@ -94,6 +94,8 @@ static void take_cursor(simulation *sim, sim_stream_job *job, uint64_t last)
     free(job->cursor);
     job->cursor = strdup(rank->steps[last % KEPT_CURSORS].cursor);
     job->begin = (last + 1) * batch;
+    if (job->ranks == 1 && job->begin > job->rows->n_rows)
+        job->begin = job->rows->n_rows; /* its last step is not whole */
 }
 
 static void end_rank(simulation *sim, sim_rank *rank)
