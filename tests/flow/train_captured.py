@@ -54,11 +54,12 @@ def calls_of(path):
 
 
 def the_recommended_run_is_uniform(ranks=8, steps=40):
-    with Folder(images=96, **{"training.seq_len": 512, "training.global_batch_size": ranks,
+    # rows of 1024 tokens: shorter ones all need the same shape
+    with Folder(images=96, **{"training.seq_len": 1024, "training.global_batch_size": ranks,
                               "data.group": "shared_prefix"}) as f:
         recorded(f, steps)
         values = {"job.dump_folder": f.file("run"), "model.path": f.file("data/model"), "data.path": f.file("data"),
-                  "training.seq_len": 512, "training.steps": steps, "training.backend": "cuda",
+                  "training.seq_len": 1024, "training.steps": steps, "training.backend": "cuda",
                   "feed.replay": f.file("rows.rec"), "metrics.log_freq": 1, "metrics.peak_tflops": 1,
                   "checkpoint.enable": "false", "eval.enable": "false"}
         env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_NCCL_RECORD=f.file("calls"))
