@@ -39,7 +39,9 @@ typedef struct emulated_device {
     struct {
         unsigned ways;
         int64_t after, uses;
+        bool memory;   /* it fails for lack of memory */
     } breaks[CHOICES]; /* emulated_break */
+    size_t never;      /* emulated_refuse */
 } emulated_device;
 
 static emulated_device *device_of(const stream *queue)
@@ -104,10 +106,16 @@ static status queue_meeting(stream *queue, const peers_meet_args *args)
     return queue_node(queue, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = meet});
 }
 
-void emulated_break(device *dev, int choice, unsigned ways, int64_t after)
+void emulated_break(device *dev, int choice, unsigned ways, int64_t after, bool memory)
 {
     ((emulated_device *)dev)->breaks[choice].ways = ways;
     ((emulated_device *)dev)->breaks[choice].after = after;
+    ((emulated_device *)dev)->breaks[choice].memory = memory;
+}
+
+void emulated_refuse(device *dev, size_t bytes)
+{
+    ((emulated_device *)dev)->never = bytes;
 }
 
 /* Fails if the way in use is one of those that emulated_break has named. */
@@ -117,8 +125,8 @@ static status use_way(emulated_device *dev, int choice)
     if (dev->breaks[choice].uses++ < dev->breaks[choice].after ||
         !(dev->breaks[choice].ways >> way & 1))
         return ST_OK;
-    return FAIL(ST_BAD_DEVICE, "emulated: %s by %s is broken", choice_name(choice),
-                choice_way(choice, way));
+    return FAIL(dev->breaks[choice].memory ? ST_NO_MEMORY : ST_BAD_DEVICE,
+                "emulated: %s by %s is broken", choice_name(choice), choice_way(choice, way));
 }
 
 static status use_op(const stream *queue, const char *name, const void *args)
@@ -162,6 +170,8 @@ static status emulated_alloc(device *base, size_t bytes, void **out)
     emulated_device *dev = (emulated_device *)base;
     TRY(refuse_in_capture(dev, "an allocation"));
     base->counts.allocations++;
+    if (bytes == dev->never && bytes > 0)
+        return FAIL(ST_NO_MEMORY, "emulated: no %zu bytes", bytes);
     return dev->cpu->backend->alloc(dev->cpu, bytes, out);
 }
 

@@ -26,9 +26,12 @@ enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
 WARN_UNUSED status emulated_open(int ahead, bool graphs, device **out);
 
 /* Breaks ways of a choice (device/choices.h), bit W of `ways` being way W: from use number `after`
- * on ops fail when they are called, and captures when they end. The device does not choose unless
- * its `choices` are filled. */
-void emulated_break(device *dev, int choice, unsigned ways, int64_t after);
+ * on ops fail when they are called, and captures when they end; with `memory` as if there were none
+ * left. The device does not choose unless its `choices` are filled. */
+void emulated_break(device *dev, int choice, unsigned ways, int64_t after, bool memory);
+
+/* From now on an allocation of exactly so many bytes fails. */
+void emulated_refuse(device *dev, size_t bytes);
 
 /* How many nodes the graph captured last has: calls of ops, copies, zeroings. */
 int64_t emulated_captured(const device *dev);

@@ -6,7 +6,9 @@
  * of the process go on.
  *
  * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS:AFTER .." breaks ways of a rank's device
- * (emulated_break); "RANK:none" takes cuDNN and Hopper's kernel away from it. */
+ * (emulated_break), with ":memory" behind it for lack of memory; "RANK:none" takes cuDNN and
+ * Hopper's kernel away from it, and "RANK:never:BYTES" allocations of this size (emulated_refuse).
+ */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,12 +27,14 @@ static void break_ways(const device_options *options, device *dev)
     const char *list = getenv("TESSERA_EMULATED_BROKEN");
     choice_facts facts = {.cudnn = true, .hopper = true};
     for (const char *word = list; word && *word; word += strcspn(word, " "), word += *word == ' ') {
-        int rank, choice, ways, after, used = 0;
+        int rank, choice, ways, after, bytes, used = 0;
         if (sscanf(word, "%d:none%n", &rank, &used) == 1 && used > 0 && rank == options->index)
             facts = (choice_facts){0};
-        else if (sscanf(word, "%d:%d:%d:%d", &rank, &choice, &ways, &after) == 4 &&
+        else if (sscanf(word, "%d:%d:%d:%d%n", &rank, &choice, &ways, &after, &used) == 4 &&
                  rank == options->index)
-            emulated_break(dev, choice, (unsigned)ways, after);
+            emulated_break(dev, choice, (unsigned)ways, after, word[used] == ':');
+        else if (sscanf(word, "%d:never:%d", &rank, &bytes) == 2 && rank == options->index)
+            emulated_refuse(dev, (size_t)bytes);
     }
     choices_make(options->attention, options->experts, facts, &dev->choices);
     dev->choices.strict = options->strict;

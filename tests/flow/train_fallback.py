@@ -7,26 +7,27 @@ import os
 import re
 import subprocess
 
-from prepd_flow import LIMIT_S, Folder, check, main
+from prepd_flow import LIMIT_S, Folder, check, main, run
 from resume_flow import KEPT, recorded
 from train_flow import SHORT, TRAINER, options
 
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
 RANKS, STEPS = 2, 4
+NO_MEMORY = 71  # the exit code
 BUCKETS = 1  # of these rows
 ALL_FIRST = {"text_forward": "cudnn", "text_backward": "cudnn", "vision_forward": "cudnn",
              "vision_backward": "cudnn", "experts": "hopper", "graphs": "step", "deterministic": "true"}
 TEXT_FORWARD, TEXT_BACKWARD, VISION_FORWARD, EXPERTS, GRAPHS = 0, 1, 2, 4, 5  # trainer/device/choices.h
 
 
-def train(f, name, broken="", code=0, **changed):
+def train(f, name, broken="", code=0, ranks=RANKS, **changed):
     """Runs all ranks; returns what was printed."""
     values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.backend": "cuda",
                                     "feed.replay": f.file("rows.rec"), "training.steps": STEPS, "eval.enable": "false"})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_EMULATED_BROKEN=broken)
-    p = subprocess.run([EMULATED, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
+    p = subprocess.run([EMULATED, "train", "-c", f.config, "--nproc", str(ranks), *options(values)],
                        capture_output=True, text=True, timeout=LIMIT_S, env=env)
     check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
     return p.stdout + p.stderr
@@ -126,8 +127,34 @@ def strict_and_named_ways_end_the_run():
         check("the experts' products by hopper, after which there is nothing else to try" in said, said)
 
 
+def a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones():
+    with Folder(images=32) as f:
+        recorded(f, STEPS)
+        buckets = int(re.search(r"buckets: (\d+)", run("plan", "-c", f.config))[1])
+        check(buckets > 1, f"{buckets} buckets")
+        # the first bucket uses attention three times; after all buckets have captured, the first one does it again
+        train(f, "back", f"0:{TEXT_FORWARD}:1:3 0:{GRAPHS}:1:{buckets}", ranks=1, training__steps=1)
+        chosen = words(ledger(f, "back")[0]["choices"])
+        check(chosen == dict(ALL_FIRST, text_forward="cudnn_next", graphs="off"), f"{chosen}")
+
+
+def what_says_nothing_of_a_way_moves_none():
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        said = train(f, "full", f"1:{TEXT_BACKWARD}:1:0:memory", code=NO_MEMORY, training__steps=1)
+        check("trying attention of text, backward by cudnn: emulated" in said and not fell(said), said)
+        # a rank that fails before the others have come out of the sum must not wait for them elsewhere
+        said = train(f, "alone", "1:never:8", code=NO_MEMORY, training__steps=1)
+        check("emulated: no 8 bytes" in said and "calls differ" not in said and not fell(said), said)
+        # stages of a pipeline capture nothing, so that a capture fails is nothing to them
+        said = train(f, "staged", f"1:{GRAPHS}:1:0", training__steps=1, training__strict="true",
+                     parallelism__pipeline_parallel_degree=2)
+        check(not fell(said) and of_rank(f, "staged", 0) == dict(ALL_FIRST, graphs="off"), said)
+
+
 if os.path.exists(EMULATED) and os.path.exists(SHIM):
     main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, what_fails_where_others_moved_it_moves_all_again,
+         a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones, what_says_nothing_of_a_way_moves_none,
          later_an_error_ends_the_run, strict_and_named_ways_end_the_run)
 else:
     print("skipped: nccl.h was not found when this was built")

@@ -1,6 +1,8 @@
 /* session_device.c: picks the device of a rank and decides how much of a step may be captured. */
 #include "trainer/run/session_device.h"
 
+#include <string.h>
+
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/moe.h"
@@ -27,19 +29,30 @@ status session_device(session *run)
     return run->device->backend->stream_new(run->device, &run->stream);
 }
 
+static bool is_staged(const session *run)
+{
+    return run->mesh.layout.pipeline > 1;
+}
+
+bool session_uncaptured(const session *run)
+{
+    return is_staged(run) || strcmp(run->conf->cuda_graph_scope, "off") == 0;
+}
+
 /* The part of a step that may be captured. Nothing is captured in two cases. If ranks share
  * experts and exchange slots through the host, the host reads counts inside the step, which no
  * graph can hold. In a pipeline, a graph would have to be captured for every flight, the place
  * where a micro-batch's activations are kept. */
 static const char *scope(const session *run)
 {
-    if (run->device->choices.way[CHOICE_GRAPHS] == GRAPHS_NONE && run->device->choices.open)
-        return "off"; /* the option says so, or the trial */
+    const char *wanted = run->conf->cuda_graph_scope;
+    const device_choices *made = &run->device->choices;
+    if (strcmp(wanted, "off") == 0 || !run->device->backend->capture_begin)
+        return wanted;
     const bool shared = moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0 &&
                         !model_exchange(run->model);
-    const bool staged = run->mesh.layout.pipeline > 1;
-    if ((!shared && !staged) || !run->device->backend->capture_begin)
-        return run->conf->cuda_graph_scope;
+    if (!shared && !is_staged(run))
+        return made->open && made->way[CHOICE_GRAPHS] == GRAPHS_NONE ? "off" : wanted;
     log_warn("cuda_graph.scope: steps of this layout are not captured, because the host reads "
              "counts of shared experts inside them, or because the ranks are stages of a pipeline");
     return "off";

@@ -10,6 +10,7 @@
 
 #include "common/program/log.h"
 #include "trainer/parallel/agree.h"
+#include "trainer/run/session_device.h"
 #include "trainer/run/trial_work.h"
 
 enum { CAUSE_MAX = 800 };
@@ -32,11 +33,14 @@ typedef struct trial {
 static const comm_at AT = {"try kernels", -1};
 
 /* Takes the next way after a failure, and keeps the cause. Returns the failure if there is no other
- * way, or if it is none of the device's or the library's. */
+ * way, or if it is none of the device's or the library's: a lack of memory says nothing of a way,
+ * and would make all ranks slower where the remedy is a smaller micro-batch. */
 static status move_on(trial *state, int choice, status st)
 {
     uint8_t *way = &state->made->way[choice];
-    if (st != ST_BAD_DEVICE && st != ST_UNAVAILABLE && st != ST_NO_MEMORY)
+    if (st == ST_NO_MEMORY)
+        return status_context(st, "trying %s by %s", choice_name(choice), choice_way(choice, *way));
+    if (st != ST_BAD_DEVICE && st != ST_UNAVAILABLE)
         return st;
     if (*way == state->made->last[choice])
         return status_context(st, "%s by %s, after which there is nothing else to try",
@@ -68,11 +72,20 @@ static status try_bucket(trial *state, const batch_caps *bucket)
     return st;
 }
 
+/* Tries all shape buckets in the ways that are left in the end: where a bucket moves a way on,
+ * those before it have not tried the next one. */
 static status try_all(trial *state)
 {
     const bucket_list *list = &state->run->buckets;
-    for (int i = 0; i < list->count; i++)
+    const uint8_t *now = state->made->way;
+    uint8_t tried[CHOICES];
+    int same = 0; /* buckets that were tried in `tried`, one after the other */
+    memcpy(tried, now, sizeof tried);
+    for (int i = 0; same < list->count; i = (i + 1) % list->count) {
         TRY(try_bucket(state, &list->cap[i]));
+        same = memcmp(tried, now, sizeof tried) == 0 ? same + 1 : 1;
+        memcpy(tried, now, sizeof tried);
+    }
     return ST_OK;
 }
 
@@ -147,7 +160,9 @@ static status agree_all(trial *state, status tried, bool *out_again)
 }
 
 /* Captures a sum over the ranks, as the steps of several ranks have it, and runs it only where all
- * have captured it: a rank that runs a graph waits in it for the others. */
+ * have captured it: a rank that runs a graph waits in it for the others. A rank that fails before
+ * the capture cannot agree on anything: the others are in the sum. It ends the job, as in a step.
+ */
 static status try_shared_graph(trial *state)
 {
     trial_work work;
@@ -156,12 +171,14 @@ static status try_shared_graph(trial *state)
     if (state->group->size == 1 || state->made->way[CHOICE_GRAPHS] == GRAPHS_NONE)
         return ST_OK;
     status st = trial_work_empty(state->run, &work);
+    if (st == ST_OK)
+        st = trial_work_sum(&work, state->group, AT);
     if (st == ST_OK) {
         st = trial_work_capture_sum(&work, state->group, AT, &captured);
         if (st != ST_OK)
             st = move_on(state, CHOICE_GRAPHS, st);
+        st = agree_all(state, st, &again);
     }
-    st = agree_all(state, st, &again);
     if (st == ST_OK && state->made->way[CHOICE_GRAPHS] != GRAPHS_NONE) {
         st = work.dev->backend->graph_launch(work.queue, captured);
         if (st == ST_OK)
@@ -183,7 +200,7 @@ status trial_run(session *run)
                    .group = single ? &alone : mesh_comm(&run->mesh, MESH_WORLD)};
     if (!dev->choices.open)
         return ST_OK;
-    if (strcmp(run->conf->cuda_graph_scope, "off") == 0)
+    if (session_uncaptured(run))
         dev->choices.way[CHOICE_GRAPHS] = GRAPHS_NONE;
     memcpy(state.own.first, dev->choices.way, sizeof state.own.first);
     memcpy(state.agreed, dev->choices.way, sizeof state.agreed);

@@ -10,7 +10,8 @@
  * needed it and the cause. On a device that has nothing to choose it does nothing.
  *
  * ST_UNAVAILABLE, on all ranks: with training.strict, for the first fallback that is needed.
- * Otherwise the device's own answer if the last way fails too. */
+ * ST_NO_MEMORY: a way found too little memory, which is no reason for another. Otherwise the
+ * device's own answer if the last way fails too. */
 WARN_UNUSED status trial_run(session *run);
 
 #endif

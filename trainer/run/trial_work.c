@@ -198,15 +198,18 @@ status trial_work_run(trial_work *work, int choice)
     return work->dev->backend->wait(work->queue);
 }
 
+status trial_work_sum(trial_work *work, const comm *group, comm_at at)
+{
+    TRY(take_array(work, 1, sizeof *work->sum, &work->sum));
+    TRY(comm_all_reduce(group, work->queue, at, work->sum, 1, DT_F64, COMM_SUM));
+    return work->dev->backend->wait(work->queue);
+}
+
 status trial_work_capture_sum(trial_work *work, const comm *group, comm_at at, graph **out)
 {
     const backend_vtable *backend = work->dev->backend;
-    double *sum;
-    TRY(take_array(work, 1, sizeof *sum, &sum));
-    TRY(comm_all_reduce(group, work->queue, at, sum, 1, DT_F64, COMM_SUM));
-    TRY(backend->wait(work->queue));
     TRY(backend->capture_begin(work->queue));
-    status st = comm_all_reduce(group, work->queue, at, sum, 1, DT_F64, COMM_SUM);
+    status st = comm_all_reduce(group, work->queue, at, work->sum, 1, DT_F64, COMM_SUM);
     const status_note why = *status_last();
     const status ended = backend->capture_end(work->queue, out);
     if (st == ST_OK)

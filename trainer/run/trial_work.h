@@ -18,6 +18,7 @@ typedef struct trial_work {
     attention_fwd_args fwd[2]; /* of text and of vision; without segments: there is no such work */
     attention_bwd_args bwd[2];
     grouped_gemm_args product[3]; /* by mode; without experts: none */
+    double *sum;                  /* of trial_work_sum, device memory */
 } trial_work;
 
 /* Makes one with nothing but its stream. */
@@ -28,8 +29,10 @@ WARN_UNUSED status trial_work_new(const session *run, const batch_caps *bucket, 
 void trial_work_free(trial_work *work);
 /* Does the work of a choice and waits for it. Returns what the device answers. */
 WARN_UNUSED status trial_work_run(trial_work *work, int choice);
-/* Captures a sum over the ranks of the group, whose ranks all call this, after one that is not
- * captured. *out is to be launched on work->queue by all ranks or by none, and is the caller's. */
+/* Makes a sum over the ranks of the group, whose ranks all call this, and waits for it. */
+WARN_UNUSED status trial_work_sum(trial_work *work, const comm *group, comm_at at);
+/* Captures such a sum, after one that was not captured. *out is to be launched on work->queue by
+ * all ranks or by none, and is the caller's. */
 WARN_UNUSED status trial_work_capture_sum(trial_work *work, const comm *group, comm_at at,
                                           graph **out);
 
