@@ -76,7 +76,7 @@ def what_fits_is_named():
     """The change that is named does fit, and one row more does not; in a pipeline its largest stage decides. Another
     mode is named only if it lets more rows in."""
     path = next(p for p in CONFIGS if p.endswith("vqav2-30b-packed.yaml"))
-    for more in {}, {"parallelism__pipeline_parallel_degree": 2}, {"activation_checkpoint__mode": "none"}:
+    for more in {}, {"parallelism__pipeline_parallel_degree": 4}, {"activation_checkpoint__mode": "none"}:
         fits, said = plan_of(path, 2520, **more)
         words = re.search(r"^what fits: (?:activation_checkpoint.mode (\w+), )?training.local_batch_size (\d+), "
                           r"training.seq_len 8192$", said, re.MULTILINE)
@@ -101,7 +101,7 @@ def layouts_are_compared_by_measured_rates():
         said = trainer("plan", "-c", next(p for p in CONFIGS if p.endswith("vqav2-30b-buckets.yaml")),
                        "--measured", rates, "--sweep", "8")
         measured = set(re.findall(r"^  (\w+)_tflops +[0-9.]+ measured$", said, re.M))
-        check(measured == {"dense", "attention_forward", "attention_backward", "attention_any_order", "own_attention",
+        check(measured == {"dense", "attention_forward", "attention_backward", "attention_any_order", "own_attention", "own_vision_attention",
                            "vision_attention_forward", "vision_attention_backward", "vision_attention_any_order"}
               and "experts_tflops" in said, said)
         check(re.search(r"of \d+ layouts of 8 ranks fit; predicted, not measured", said), said)

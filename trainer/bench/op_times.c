@@ -54,6 +54,7 @@ static rate_key rate_of(const bench_row *row)
         {BENCH_attention_fwd, "vision", RATE_VISION_ATTENTION},
         {BENCH_attention_bwd, "vision", RATE_VISION_ATTENTION_BACKWARD},
         {BENCH_attention_bwd, "vision, any order", RATE_VISION_ATTENTION_ANY_ORDER},
+        {BENCH_attention_bwd, "vision, ours", RATE_OWN_VISION_ATTENTION},
     };
     for (size_t i = 0; i < sizeof attention / sizeof *attention; i++)
         if (row->op == attention[i].op && strcmp(row->shape, attention[i].shape) == 0)

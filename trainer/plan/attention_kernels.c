@@ -58,7 +58,7 @@ attention_kernels attention_kernels_text(const conf *options, const layout *degr
 attention_kernels attention_kernels_vision(const conf *options, const model_dims *dims,
                                            const row_kind *row, bool deterministic)
 {
-    attention_kernels kernels = {RATE_OWN_ATTENTION, RATE_OWN_ATTENTION};
+    attention_kernels kernels = {RATE_OWN_VISION_ATTENTION, RATE_OWN_VISION_ATTENTION};
     if (dims->vision.depth == 0)
         return kernels;
     const int64_t frame = at_least_one((int64_t)row->grid[1] * row->grid[2]);
@@ -81,5 +81,6 @@ attention_kernels attention_kernels_vision(const conf *options, const model_dims
 
 const char *attention_kernels_name(rate_key backward)
 {
-    return backward == RATE_OWN_ATTENTION ? "our own" : "cuDNN's";
+    const bool own = backward == RATE_OWN_ATTENTION || backward == RATE_OWN_VISION_ATTENTION;
+    return own ? "our own" : "cuDNN's";
 }

@@ -8,7 +8,7 @@
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
 
-/* The rates of the kernels. Our own have one for both passes. */
+/* The rates of the kernels. Our own have one of text and one of frames, each for both passes. */
 typedef struct attention_kernels {
     rate_key forward, backward;
 } attention_kernels;

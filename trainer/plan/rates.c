@@ -12,34 +12,39 @@
 static const double GIB = 1073741824.0;
 static const double H100_COPY = 3.0e12; /* bytes/s */
 
-/* The shipped rates: rounded figures that others have measured at the shapes nearest to those of a
- * step. Where two sources differ, it is the lower figure. time.md has the sources in full. */
+/* The shipped rates, rounded. What one card does alone was measured by bench ops on one H200, at
+ * the shapes of a step and for seconds on end, while the card held its power at its limit. What
+ * several cards do others have published, and of two figures it is the lower. time.md has the
+ * sources. */
 static const struct {
     const char *name;
     double unit, h200; /* h200: in that unit */
     rate_kind kind;
     const char *from;
 } keys[RATE_KEYS] = {
-    {"dense_tflops", 1e12, 747, RATE_PUBLISHED,
-     "H200: q/k/v and o of 32,768 tokens, 2048 wide, forward (ai-dynamo/aiconfigurator, "
-     "vllm 0.24.0)"},
-    {"experts_tflops", 1e12, 413, RATE_PUBLISHED,
-     "H100: 128 experts of 2048 x 768, 8 for each of 32,768 tokens, forward and backward with "
-     "gather and SwiGLU (linkedin/Liger-Kernel #1294)"},
-    {"attention_forward_tflops", 1e12, 560, RATE_MEASURED,
+    {"dense_tflops", 1e12, 666, RATE_MEASURED,
+     "one H200 at its power limit: all dense products of a step, forward and backward "
+     "(published: 747)"},
+    {"experts_tflops", 1e12, 596, RATE_MEASURED,
+     "one H200 at its power limit: 128 experts of 2048 x 768, 8 for each of 49,152 tokens, the "
+     "fullest with 3 times the mean, forward and backward (published: 413)"},
+    {"attention_forward_tflops", 1e12, 562, RATE_MEASURED,
      "one H200: cuDNN 9.19, 4 rows of 12,288 tokens, 32 heads of 128 on 4 (published: 644)"},
     {"attention_backward_tflops", 1e12, 385, RATE_MEASURED, "one H200: cuDNN 9.19, the same rows"},
     {"attention_any_order_tflops", 1e12, 481, RATE_MEASURED,
      "one H200: cuDNN 9.19, the same rows (published: 541)"},
     {"vision_attention_forward_tflops", 1e12, 269, RATE_MEASURED,
      "one H200: cuDNN 9.19, head 72, frames of 1,200 patches (published: 320)"},
-    {"vision_attention_backward_tflops", 1e12, 210, RATE_MEASURED,
+    {"vision_attention_backward_tflops", 1e12, 211, RATE_MEASURED,
      "one H200: cuDNN 9.19, the same frames"},
     {"vision_attention_any_order_tflops", 1e12, 246, RATE_MEASURED,
      "one H200: cuDNN 9.19, the same frames"},
     {"own_attention_tflops", 1e12, 173, RATE_MEASURED,
      "one H200: our own kernels, backward, 4 rows of 12,288 tokens, 32 heads of 128 on 4"},
-    {"copy_gbs", 1e9, 4300, RATE_MEASURED, "one H200: device copy, read and written both counted"},
+    {"own_vision_attention_tflops", 1e12, 118, RATE_MEASURED,
+     "one H200: our own kernels, backward, head 72, frames of 1,200 patches"},
+    {"copy_gbs", 1e9, 4237, RATE_MEASURED,
+     "one H200: device copy, read and written both counted (published: 4010)"},
     {"link_gbs", 1e9, 337, RATE_PUBLISHED,
      "H200: NCCL 2.29.2, all gather and reduce scatter of 512 MiB by 8 in a node "
      "(ai-dynamo/aiconfigurator)"},

@@ -20,11 +20,12 @@ typedef enum rate_key {
     RATE_VISION_ATTENTION,
     RATE_VISION_ATTENTION_BACKWARD,
     RATE_VISION_ATTENTION_ANY_ORDER,
-    RATE_OWN_ATTENTION, /* of our own kernels on a GPU, which take every shape */
-    RATE_COPY,          /* bytes/s of device memory, read and written both counted */
-    RATE_LINK,          /* bytes/s that a rank receives from ranks of its node */
-    RATE_NETWORK,       /* bytes/s that a rank's adapter receives from other nodes */
-    RATE_PEAK,          /* FLOP/s that MFU is a share of */
+    RATE_OWN_ATTENTION,        /* of our own kernels on a GPU, which take every shape: of text */
+    RATE_OWN_VISION_ATTENTION, /* and of frames */
+    RATE_COPY,                 /* bytes/s of device memory, read and written both counted */
+    RATE_LINK,                 /* bytes/s that a rank receives from ranks of its node */
+    RATE_NETWORK,              /* bytes/s that a rank's adapter receives from other nodes */
+    RATE_PEAK,                 /* FLOP/s that MFU is a share of */
     RATE_KEYS
 } rate_key;
 
@@ -48,7 +49,7 @@ typedef struct rates {
 const char *rate_name(rate_key key); /* "dense_tflops" */
 double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 or 1e9 */
 
-/* The rates of an H200: copy and attention mostly measured on one, most others published by others.
+/* The rates of an H200: measured on one, but for those between ranks, which others have published.
  */
 rates rates_h200(void);
 /* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the

@@ -256,7 +256,11 @@ static void test_cost__attention_goes_at_the_rate_of_its_kernels(void **state)
     setup.options.training_attention = ATTENTION_PORTABLE;
     price = predict(&setup, AC_NONE);
     assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);
-    assert_int_equal(price.vision_backward, RATE_OWN_ATTENTION);
+    assert_int_equal(price.vision_backward, RATE_OWN_VISION_ATTENTION);
+    expect_share(price.vision_attention,
+                 3.5 * (double)price.flops.vision_attention /
+                     setup.speeds.of[RATE_OWN_VISION_ATTENTION],
+                 1e-9);
     expect_share(price.step, price.other_step, 0);
     close_setting(&setup);
 }
@@ -310,6 +314,12 @@ static void test_cost__is_what_steps_on_a_card_took(void **state)
     assert_true(prints(&setup, &price[2],
                        "; with training.deterministic true the step takes 4773.6 "
                        "ms, 6.9 % more"));
+    /* The shipped rates are those of such a card. */
+    setup.speeds = rates_h200();
+    for (int i = 1; i < 3; i++) {
+        setup.options.training_deterministic = card_runs[i].deterministic;
+        expect_share(predict(&setup, AC_FULL).step, price[i].step, 0.005);
+    }
     /* Nothing is said where it does not matter. */
     setup.speeds.of[RATE_ATTENTION_BACKWARD] = setup.speeds.of[RATE_ATTENTION_ANY_ORDER] * 0.95;
     const cost even = predict(&setup, AC_FULL);

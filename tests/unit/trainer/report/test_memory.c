@@ -461,6 +461,23 @@ static void test_gpu__ranks_take_communicators_and_peers(void **state)
     }
 }
 
+/* One H200 took 102 MiB for the libraries' kernels and at most 1,330 bytes a node of a captured
+ * graph (tests/bench/results/gpu, memory). The plan has a margin, but not twice as much. */
+static void test_gpu__plans_little_more_than_was_measured(void **state)
+{
+    (void)state;
+    const double libraries = 102.0 * 1048576, node = 1330.0;
+    model_dims dims;
+    memory_gpu gpu;
+    const batch_caps caps = {.tokens = 64};
+    const memory_steps steps = {.caps = &caps, .count = 1, .buffers = 2};
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    memory_gpu_plan(&dims, &(model_options){.training = true}, &steps, 132, &gpu);
+    assert_true((double)gpu.libraries > 1.1 * libraries && (double)gpu.libraries < 2 * libraries);
+    assert_true(gpu.nodes > 0 && (double)gpu.graphs > 1.1 * node * (double)gpu.nodes);
+    assert_true((double)gpu.graphs < 2 * node * (double)gpu.nodes);
+}
+
 /* A step is captured once for each bucket, buffer and kind of batch that can come in it. */
 static void test_gpu__graphs_of_every_kind_of_batch(void **state)
 {
@@ -711,6 +728,7 @@ int main(void)
         cmocka_unit_test(test_device__a_stand_in_is_planned_as_what_it_claims),
         cmocka_unit_test(test_memory__tables_are_short_unless_asked),
         cmocka_unit_test(test_memory__patches_are_whole_groups),
+        cmocka_unit_test(test_gpu__plans_little_more_than_was_measured),
         cmocka_unit_test(test_gpu__graphs_of_every_kind_of_batch),
         cmocka_unit_test(test_gpu__workspace_is_that_of_attention),
         cmocka_unit_test(test_gpu__ranks_take_communicators_and_peers),
