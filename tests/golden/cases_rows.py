@@ -61,7 +61,8 @@ def reference_pixels(doc, dtype=torch.float32):
         if not is_video:  # both frames of the pair are the picture
             one = patches.reshape(-1, 3, 1, 256)
             patches = np.concatenate([one, one], axis=2).reshape(-1, 1536)
-        out[name] = (torch.from_numpy(patches).to(dtype) - 127.5) / 127.5
+        wide = torch.promote_types(dtype, torch.float32)  # rounded to a narrower type once, as the reference's processor does
+        out[name] = ((torch.from_numpy(patches).to(wide) - 127.5) / 127.5).to(dtype)
         out[grid + "_grid_thw"] = torch.tensor([g for g, _ in chosen], dtype=torch.int64)
     return out
 

@@ -3,13 +3,16 @@
 
     tests/golden/compare.py --trainer build/bin/trainer [--cases DIR] [--only TEXT] [--verbose]
     tests/golden/compare.py --trainer build/tests/trainer_f64 --exact
+    tests/golden/compare.py --trainer build/tests/trainer_simt --bf16    on a GPU: build/bin/trainer
 
 Needs only numpy. --exact compares the gradients of the double build with the reference's float64 run, in the cases that
 have one. For each case a line gives the worst relative error |ours - theirs| / |theirs| (Euclidean norms of whole tensors)
 of logits, loss and gradients, and the worst gradient. The loss is all that is minimised: that of the tokens and, if the
 case has a coefficient, the auxiliary one, which probe writes separately. Exit code 1: an error is over the tolerance, or a
 tensor is missing, extra or of another shape. Of rows with prefixes sketches of the gradients are kept instead (sketch.py), and
-compared in the same way, in float32 and in double. Exit code 77 (skipped): numpy is missing.
+compared in the same way, in float32 and in double. --bf16 computes on CUDA, where rounding may choose other experts: then only the
+median over gradients and the error of the logits are held against a limit, which another formula would exceed (how bf16
+compares with the reference's own bf16 is check_bf16.py's question). Exit code 77 (skipped): numpy is missing.
 """
 
 import argparse
@@ -43,6 +46,9 @@ EXACT = 1e-11
 # A router that chooses one expert has no gradient, but the reference's rounding leaves 1e-8 of the largest gradient there.
 # Gradients below this share of the largest one count as zero; true ones have never been below 2e-4.
 ZERO = 1e-6
+# A rounding to bf16 is off by up to 1/256, some hundred of them follow each other, and the weights are rounded too. The worst case
+# comes to half of this; another formula is off by the order of 1.
+BF16 = 0.3
 DTYPES = {"F32": "<f4", "F64": "<f8"}
 
 
@@ -83,10 +89,10 @@ def errors_of(ours, theirs):
     return out
 
 
-def run_probe(trainer, folder, case, coef, out):
+def run_probe(trainer, folder, case, coef, out, *options):
     """(tensors, "") or (None, what went wrong)"""
     batch = os.path.join(folder, case, "batch.safetensors")
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef)]
+    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None, f"exit {done.returncode}: {done.stderr.strip()}"
@@ -140,6 +146,22 @@ def compare_sketch(trainer, folder, case, exactly, out):
     return errors, rounding, limit, against
 
 
+def compare_bf16(trainer, folder, case, _, out):
+    """The same in bf16, with one number for all gradients."""
+    expected = read(os.path.join(folder, case, "expected.safetensors"))
+    coef, rounding = expected.pop("aux_coef").item(), expected.pop("own_rounding").item()
+    expected.pop("aux_loss")
+    ours, wrong = run_probe(trainer, folder, case, coef, out, "--backend", "cuda")
+    if ours is None:
+        return {"trainer probe": wrong}, rounding, 0, ""
+    ours["loss"] = ours["loss"] + coef * ours.pop("aux_loss")
+    errors = errors_of(ours, expected)
+    grads = [e for n, e in errors.items() if n.startswith("grad.") and not isinstance(e, str)]
+    kept = {n: e for n, e in errors.items() if not n.startswith("grad.") or (isinstance(e, str) and "zero" not in e)}
+    kept["grad.median"] = float(np.median(grads))
+    return kept, rounding, BF16, "float32"
+
+
 def report(label, result, verbose):
     """Prints the line of a case; the number of faults."""
     errors, rounding, limit, against = result
@@ -164,8 +186,11 @@ def main():
     parser.add_argument("--only", default="", help="cases whose FLAVOUR/CASE contains this")
     parser.add_argument("--verbose", action="store_true", help="every tensor")
     parser.add_argument("--exact", action="store_true", help="the double build against float64 gradients")
+    parser.add_argument("--bf16", action="store_true", help="on CUDA, in bf16")
     args = parser.parse_args()
     wanted = {"exact.safetensors" if args.exact else "expected.safetensors": compare_case, "sketch.safetensors": compare_sketch}
+    if args.bf16:
+        wanted = {"expected.safetensors": compare_bf16}
     print("| case | logits | loss | worst gradient | against | own rounding | which (of) |\n|---|---|---|---|---|---|---|")
     faults = cases = far = 0
     for flavour in sorted(os.listdir(args.cases)):
@@ -180,7 +205,7 @@ def main():
             far += not args.exact and result[3] == "float64"
             faults += report(f"{flavour}/{case}", result, args.verbose)
     held = f", {far} held against float64" if far else ""
-    print(f"{cases} cases{held}, {faults} faults, tolerance {EXACT if args.exact else TOLERANCE:g}")
+    print(f"{cases} cases{held}, {faults} faults, tolerance {BF16 if args.bf16 else EXACT if args.exact else TOLERANCE:g}")
     return 1 if faults or not cases else 0
 
 

@@ -119,14 +119,16 @@ def run_case(model, flavour, routers, documents, aux_coef):
         out, inputs, labels = run_document(model, flavour, doc)
         if out.loss is not None:
             total = total + out.loss * (int((doc.labels != -100).sum()) / targets)
-        logits.append(out.logits[0].detach().numpy())
+        values = out.logits[0].detach()
+        logits.append(values.to(torch.promote_types(values.dtype, torch.float32)).numpy())
     aux = torch.zeros((), dtype=total.dtype)
     router_logits = routers.take()
     if router_logits:
         text = flavour.text(model)
         check_gap(router_logits, text.num_experts_per_tok)
         aux = flavour.aux_function(router_logits, text.num_experts, text.num_experts_per_tok)
-    if aux_coef and router_logits and len(documents) == 1:  # the model's own sum must be the same
+    narrow = next(model.parameters()).dtype == torch.bfloat16
+    if aux_coef and router_logits and len(documents) == 1 and not narrow:  # the model's own sum must be the same
         own = model(**inputs, labels=labels, output_router_logits=True)
         routers.take()
         assert flavour.text(model).router_aux_loss_coef == aux_coef

@@ -4,8 +4,7 @@
  *
  * In the harness, matrix products, which the GPU leaves to a library, are the CPU's, rounded to
  * bf16. The CPU's choices of experts replace the kernels' own, since one other expert is more than
- * a rounding error; choices that differ are counted. Letters: a, b the factors of a product; c the
- * product. */
+ * a rounding error; choices that differ are counted. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -14,6 +13,7 @@
 
 #include "common/conf/conf.h"
 #include "tests/simt/bf16_device.h"
+#include "tests/simt/product_bf16.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/convert.h"
 #include "trainer/ops/table.h"
@@ -118,64 +118,6 @@ static void forget_routes(void)
     memset(&routes, 0, sizeof routes);
 }
 
-/* ---- the matrix product, as the library does it ---- */
-
-static stream *cpu; /* the CPU's stream, which computes it */
-
-static float *widen_array(const void *bf16, int64_t count)
-{
-    double value;
-    float *out = malloc((size_t)(count > 0 ? count : 1) * sizeof *out);
-    assert_non_null(out);
-    for (int64_t i = 0; i < count; i++) {
-        convert_to_double(&value, (const uint16_t *)bf16 + i, DT_BF16, 1);
-        out[i] = (float)value;
-    }
-    return out;
-}
-
-static void narrow_array(void *bf16, const float *from, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        double value = from[i];
-        convert_from_double((uint16_t *)bf16 + i, DT_BF16, &value, 1);
-    }
-}
-
-static int64_t cells(int64_t rows, int64_t columns, int64_t stride)
-{
-    return rows > 0 ? (rows - 1) * stride + columns : 0;
-}
-
-static status multiply_bf16(stream *queue, const gemm_args *args)
-{
-    (void)queue;
-    int64_t na =
-        args->trans_a ? cells(args->k, args->m, args->lda) : cells(args->m, args->k, args->lda);
-    int64_t nb =
-        args->trans_b ? cells(args->n, args->k, args->ldb) : cells(args->k, args->n, args->ldb);
-    int64_t nc = cells(args->m, args->n, args->ldc);
-    gemm_args product = *args;
-    float *a = widen_array(args->a, na), *b = widen_array(args->b, nb);
-    float *bias = args->bias ? widen_array(args->bias, args->n) : NULL, *c = NULL;
-    float *residual = args->residual ? widen_array(args->residual, nc) : NULL;
-    product.a = a;
-    product.b = b;
-    product.bias = bias;
-    product.residual = residual;
-    if (!args->c_acc)
-        product.c = c = widen_array(args->c, nc);
-    status st = op_gemm(cpu, &product);
-    if (st == ST_OK && c)
-        narrow_array(args->c, c, nc);
-    free(a);
-    free(b);
-    free(bias);
-    free(residual);
-    free(c);
-    return st;
-}
-
 /* ---- two models with the same values ---- */
 
 static ops_table noting, merged;
@@ -207,12 +149,12 @@ static void open_bf16(fixture *setup, fixture *from)
     arena_init(&setup->rows, 0);
 }
 
-static double difference(const double *a, const double *b, int64_t count)
+static double difference(const double *want, const double *got, int64_t count)
 {
     double off = 0, size = 0;
     for (int64_t i = 0; i < count; i++) {
-        off += (a[i] - b[i]) * (a[i] - b[i]);
-        size += a[i] * a[i];
+        off += (want[i] - got[i]) * (want[i] - got[i]);
+        size += want[i] * want[i];
     }
     return size > 0 ? sqrt(off / size) : sqrt(off);
 }
@@ -240,10 +182,10 @@ static void compare_flavour(const char *flavour)
     assert_ok(dims_preset(flavour, &dims));
     fixture_open(&setup, &dims);
     open_bf16(&made, &setup);
-    cpu = setup.queue;
+    product_bf16_by(setup.queue);
     merged = *made.queue->ops;
     if (bf16_device_lacks_products)
-        merged.gemm = multiply_bf16;
+        merged.gemm = product_bf16;
     const char *missing = ops_first_missing(&merged);
     if (missing)
         fail_msg("the device has no op %s", missing);

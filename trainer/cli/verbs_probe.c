@@ -2,8 +2,8 @@
  * number to a file, to compare with another implementation. The file has logits [tokens,
  * vocabulary]; loss, the mean over targets without the auxiliary loss; aux_loss, the routers'
  * auxiliary loss without its coefficient; and for every tensor NAME of the folder grad.NAME, the
- * gradient of loss + COEF aux_loss. Everything is float32, except gradients in the double build,
- * which stay float64. */
+ * gradient of loss + COEF aux_loss. Everything is float32, except in the double build, whose logits
+ * and gradients stay float64. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,7 @@
 #include "trainer/checkpoint/hf_load.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/cli/probe_gradients.h"
+#include "trainer/model/convert.h"
 #include "trainer/cli/verbs.h"
 #include "trainer/ops/open.h"
 
@@ -48,10 +49,11 @@ static void probe_close(probe *checks)
     device_close(&checks->device);
 }
 
-static status probe_open(probe *checks, const char *name, const row *packed, double aux_coef)
+static status probe_open(probe *checks, int backend_kind, const char *name, const row *packed,
+                         double aux_coef)
 {
     TRY(model_files_find(name, checks->folder));
-    TRY(device_open(BACKEND_CPU, &(device_options){0}, &checks->device));
+    TRY(device_open(backend_kind, &(device_options){.deterministic = true}, &checks->device));
     const backend_vtable *backend = checks->device->backend;
     TRY(backend->stream_new(checks->device, &checks->stream));
     TRY(dims_load(checks->folder, &checks->dims));
@@ -123,21 +125,40 @@ static status probe_backward(probe *checks, const device_batch *batch, double *l
     return ST_OK;
 }
 
+/* Turns logits in bf16 into float. */
+static status logits_as_float(int64_t count, st_dtype act, arena *memory, void **inout)
+{
+    double piece[1024];
+    const int64_t most = sizeof piece / sizeof *piece;
+    if (act != DT_BF16)
+        return ST_OK;
+    const char *from = *inout;
+    float *to;
+    TRY(arena_alloc(memory, (size_t)count * sizeof *to, (void **)&to));
+    *inout = to;
+    for (int64_t i = 0; i < count; i += most) {
+        const int64_t run = count - i < most ? count - i : most;
+        convert_to_double(piece, from + i * (int64_t)st_dtype_size(act), act, run);
+        convert_from_double(to + i, DT_F32, piece, run);
+    }
+    return ST_OK;
+}
+
 static status write_tensors(const probe *checks, const row *packed, void *logits, float loss,
-                            float aux, const st_tensor *gradients, int64_t count,
+                            float aux, const st_tensor *gradients, int64_t count, arena *memory,
                             const char *out_path)
 {
+    const st_dtype act = checks->device->backend->act, as = act == DT_BF16 ? DT_F32 : act;
+    const int64_t vocab = checks->dims.text.vocab, values = packed->n_tokens * vocab;
+    TRY(logits_as_float(values, act, memory, &logits));
     st_tensor *list = calloc((size_t)count + 3, sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of %" PRId64 " tensors", count + 3);
-    const st_dtype act = checks->device->backend->act;
-    const int64_t vocab = checks->dims.text.vocab;
-    const size_t bytes = (size_t)(packed->n_tokens * vocab) * st_dtype_size(act);
     list[0] = (st_tensor){.name = "logits",
-                          .dtype = act,
+                          .dtype = as,
                           .n_dims = 2,
                           .shape = {packed->n_tokens, vocab},
-                          .data = span_of(logits, bytes)};
+                          .data = span_of(logits, (size_t)values * st_dtype_size(as))};
     list[1] = (st_tensor){.name = "loss", .dtype = DT_F32, .data = span_of(&loss, sizeof loss)};
     list[2] = (st_tensor){.name = "aux_loss", .dtype = DT_F32, .data = span_of(&aux, sizeof aux)};
     memcpy(list + 3, gradients, (size_t)count * sizeof *list);
@@ -163,7 +184,7 @@ static status probe_run(probe *checks, const row *packed, double aux_coef, const
     TRY_OR(done, probe_gradients(checks->params, checks->stream, checks->folder, by, &memory,
                                  &gradients, &count));
     TRY_OR(done, write_tensors(checks, packed, logits, (float)loss, (float)aux, gradients, count,
-                               out_path));
+                               &memory, out_path));
     printf("token loss: %.9g  auxiliary loss: %.9g (gradients: token + %g auxiliary)  targets: %g  "
            "tokens: %" PRId64 "\n",
            loss, aux, aux_coef, weight, packed->n_tokens);
@@ -173,14 +194,24 @@ done:
     return st;
 }
 
+static status backend_named(const char *name, int *out)
+{
+    *out = name && strcmp(name, "cuda") == 0 ? BACKEND_CUDA : BACKEND_CPU;
+    return !name || *out == BACKEND_CUDA || strcmp(name, "cpu") == 0
+               ? ST_OK
+               : FAIL(ST_USAGE, "--backend: expected cpu or cuda, got \"%s\"", name);
+}
+
 status verb_probe(int argc, char **argv)
 {
-    const char *folder, *batch, *out, *aux_text;
+    const char *folder, *batch, *out, *aux_text, *device_name;
+    int kind;
     const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(verb_take(&argc, argv, "--model", &folder));
     TRY(verb_take(&argc, argv, "--batch", &batch));
     TRY(verb_take(&argc, argv, "--out", &out));
     TRY(verb_take(&argc, argv, "--aux", &aux_text));
+    TRY(verb_take(&argc, argv, "--backend", &device_name));
     TRY(verb_all_taken(argc, argv));
     if (!folder || !batch || !out)
         return FAIL(ST_USAGE,
@@ -189,13 +220,14 @@ status verb_probe(int argc, char **argv)
     double aux = aux_text ? strtod(aux_text, &end) : 0.0;
     if ((end && (*end || end == aux_text)) || !(aux >= 0.0))
         return FAIL(ST_USAGE, "--aux: expected a coefficient of at least 0, got \"%s\"", aux_text);
+    TRY(backend_named(device_name, &kind));
     TRY(verb_may_write(out, overwrite));
     probe checks = {0};
     st_file file = {0};
     row packed;
     status st = ST_OK;
     TRY_OR(done, row_open(batch, &file, &packed));
-    TRY_OR(done, probe_open(&checks, folder, &packed, aux));
+    TRY_OR(done, probe_open(&checks, kind, folder, &packed, aux));
     TRY_OR(done, probe_run(&checks, &packed, aux, out));
 done:
     probe_close(&checks);
