@@ -44,6 +44,15 @@ void choices_make(int attention, int experts, choice_facts facts, device_choices
     out->last[CHOICE_GRAPHS] = GRAPHS_NONE;
 }
 
+status choices_check_cudnn(int sm)
+{
+    if (sm < CHOICE_CUDNN_SM)
+        return FAIL(ST_UNAVAILABLE,
+                    "cuDNN is used on compute capability %d.%d and later, and the GPU has %d.%d",
+                    CHOICE_CUDNN_SM / 10, CHOICE_CUDNN_SM % 10, sm / 10, sm % 10);
+    return ST_OK;
+}
+
 const char *choice_name(int choice)
 {
     return words[choice].name;

@@ -56,6 +56,11 @@ typedef struct choice_facts {
  * there is kept, and only auto has others to fall back on. */
 void choices_make(int attention, int experts, choice_facts facts, device_choices *out);
 
+/* Attention by cuDNN needs a GPU of this compute capability, times ten, or a later one. */
+enum { CHOICE_CUDNN_SM = 90 };
+/* ST_UNAVAILABLE, with the reason, for a GPU before that. */
+WARN_UNUSED status choices_check_cudnn(int sm);
+
 /* Which of the choices a call of attention belongs to. Text is causal and vision is not. */
 static inline int choice_attention(bool causal, bool backward)
 {

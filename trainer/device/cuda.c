@@ -117,7 +117,8 @@ static void cuda_close(device *base)
 static status choose_attention(cuda_device *cuda, char *out, size_t size)
 {
     int wanted = cuda->options.attention;
-    cuda->cudnn = wanted != ATTENTION_PORTABLE && cudnn_open() == ST_OK;
+    cuda->cudnn = wanted != ATTENTION_PORTABLE && choices_check_cudnn(cuda->facts.sm) == ST_OK &&
+                  cudnn_open() == ST_OK;
     if (cuda->cudnn || wanted == ATTENTION_PORTABLE) {
         snprintf(out, size, "%s", cuda->cudnn ? "cuDNN" : "our own kernels");
         return ST_OK;

@@ -32,7 +32,6 @@
 #include "trainer/ops/cuda/attention_pack.h"
 
 enum {
-    LEAST_SM = 90,
     WIDTH_MAX = 128, /* the widest head that forward and backward take on every GPU from sm_90 on */
     WIDTH_STEP = 8,  /* elements in 16 bytes */
     PLANS_FIRST = 16,
@@ -47,7 +46,7 @@ typedef struct made_plan {
 } made_plan;
 
 /* Why the library is not asked. TAKEN: it is. */
-enum refusal { TAKEN, OLD_GPU, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
+enum refusal { TAKEN, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
 
 typedef struct plans {
     cudnnHandle_t handle;
@@ -381,10 +380,8 @@ static bool is_dense(const attention_fwd_args *args)
                               args->longest ? args->longest : args->tokens);
 }
 
-static enum refusal refusal_of(const stream *queue, const attention_fwd_args *args)
+static enum refusal refusal_of(const attention_fwd_args *args)
 {
-    if (cuda_facts_of(queue)->sm < LEAST_SM)
-        return OLD_GPU;
     if (args->head_dim % WIDTH_STEP != 0 || args->head_dim > WIDTH_MAX)
         return WIDTH;
     if (args->q_stride % WIDTH_STEP != 0 || args->k_stride % WIDTH_STEP != 0 ||
@@ -395,11 +392,11 @@ static enum refusal refusal_of(const stream *queue, const attention_fwd_args *ar
     return is_dense(args) ? TAKEN : SPARSE;
 }
 
-static enum refusal refusal_of_bwd(const stream *queue, const attention_bwd_args *args,
-                                   const attention_shape *shape, const attention_parts *parts)
+static enum refusal refusal_of_bwd(const attention_bwd_args *args, const attention_shape *shape,
+                                   const attention_parts *parts)
 {
     attention_fwd_args fwd = as_fwd(args);
-    enum refusal why = refusal_of(queue, &fwd);
+    enum refusal why = refusal_of(&fwd);
     if (why != TAKEN)
         return why;
     if (!is_aligned(args->do_) || !is_aligned(args->dq) || !is_aligned(args->dk) ||
@@ -415,7 +412,6 @@ static void tell_refusal(const stream *queue, const attention_fwd_args *args, bo
                          enum refusal why)
 {
     static const char *const text[REFUSALS] = {
-        [OLD_GPU] = "cuDNN is used on sm_90 and later",
         [WIDTH] = "cuDNN needs a head width that is a multiple of 8 and at most 128",
         [ALIGNMENT] = "cuDNN needs rows that are aligned to 16 bytes",
         [SPARSE] = "cuDNN would launch too many empty blocks",
@@ -449,7 +445,7 @@ status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *
     *out_done = false;
     if (!is_asked(queue, args))
         return ST_OK;
-    enum refusal why = refusal_of(queue, args);
+    enum refusal why = refusal_of(args);
     if (why != TAKEN) {
         tell_refusal(queue, args, false, why);
         return ST_OK;
@@ -564,7 +560,7 @@ status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *
     *out_done = false;
     if (!is_asked(queue, &fwd))
         return ST_OK;
-    enum refusal why = refusal_of_bwd(queue, args, &shape, &parts);
+    enum refusal why = refusal_of_bwd(args, &shape, &parts);
     if (why != TAKEN) {
         tell_refusal(queue, &fwd, true, why);
         return ST_OK;

@@ -34,6 +34,16 @@ static void test_choices__auto_falls_back_and_a_name_does_not(void **state)
     }
 }
 
+/* Ranks agree on what stands in their choices, so a GPU that cuDNN is not used on must not have it.
+ */
+static void test_choices__an_older_gpu_has_no_cudnn(void **state)
+{
+    (void)state;
+    assert_ok(choices_check_cudnn(90));
+    assert_ok(choices_check_cudnn(100));
+    assert_fails(ST_UNAVAILABLE, choices_check_cudnn(89), "and the GPU has 8.9");
+}
+
 static void test_choices__attention_by_kind_and_direction(void **state)
 {
     (void)state;
@@ -78,6 +88,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choices__auto_falls_back_and_a_name_does_not),
+        cmocka_unit_test(test_choices__an_older_gpu_has_no_cudnn),
         cmocka_unit_test(test_choices__attention_by_kind_and_direction),
         cmocka_unit_test(test_choices__a_line_of_words_and_its_changes),
     };

@@ -182,11 +182,6 @@ status cuda_scratch(stream *queue, size_t bytes, void **out)
     return ST_OK;
 }
 
-const cuda_facts *cuda_facts_of(const stream *queue)
-{
-    return &((const cuda_device *)queue->dev)->facts;
-}
-
 typedef struct bench {
     cuda_device cuda;
     cuda_stream own;
@@ -203,7 +198,7 @@ static status zero_nothing(stream *queue, void *zeroed_array, size_t bytes)
 static void open_bench(bench *setup)
 {
     static const backend_vtable backend = {.zero = zero_nothing};
-    *setup = (bench){.cuda = {.cudnn = true, .facts = {.sm = 90}}};
+    *setup = (bench){.cuda = {.cudnn = true}};
     setup->cuda.options.deterministic = true;
     setup->cuda.base.backend = &backend;
     setup->own.base.dev = &setup->cuda.base;
@@ -344,9 +339,6 @@ static void test_attention__a_choice_against_cudnn_is_logged_once_per_reason(voi
     assert_int_equal(lines_with(log, "width=136"), 2);
     assert_int_equal(done_by_cudnn(&setup, &sparse, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "empty blocks"), 2);
-    setup.cuda.facts.sm = 80;
-    assert_int_equal(done_by_cudnn(&setup, &wide, 1, log, sizeof log), 0);
-    assert_int_equal(lines_with(log, "on sm_90 and later"), 2);
     assert_int_equal(compiled, 0);
     close_bench(&setup);
 }
