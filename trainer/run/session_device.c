@@ -7,6 +7,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/moe.h"
 #include "trainer/ops/open.h"
+#include "trainer/plan/memory.h"
 
 /* A rank takes the GPU whose number is the rank's place on its machine. Ranks may share a GPU only
  * if collectives go through host memory, since NCCL wants one GPU for each rank. */
@@ -34,9 +35,16 @@ static bool is_staged(const session *run)
     return run->mesh.layout.pipeline > 1;
 }
 
+static bool shares_experts(const session *run)
+{
+    return moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0;
+}
+
 bool session_uncaptured(const session *run)
 {
-    return is_staged(run) || strcmp(run->conf->cuda_graph_scope, "off") == 0;
+    const bool by_host = shares_experts(run) &&
+                         memory_exchange_way(run->conf, &run->mesh.layout) == EXCHANGE_BY_HOST;
+    return by_host || is_staged(run) || strcmp(run->conf->cuda_graph_scope, "off") == 0;
 }
 
 /* The part of a step that may be captured. Nothing is captured in two cases. If ranks share
@@ -49,8 +57,7 @@ static const char *scope(const session *run)
     const device_choices *made = &run->device->choices;
     if (strcmp(wanted, "off") == 0 || !run->device->backend->capture_begin)
         return wanted;
-    const bool shared = moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0 &&
-                        !model_exchange(run->model);
+    const bool shared = shares_experts(run) && !model_exchange(run->model);
     if (!shared && !is_staged(run))
         return made->open && made->way[CHOICE_GRAPHS] == GRAPHS_NONE ? "off" : wanted;
     log_warn("cuda_graph.scope: steps of this layout are not captured, because the host reads "

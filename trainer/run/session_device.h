@@ -9,7 +9,7 @@
  * before the mesh makes its groups. */
 WARN_UNUSED status session_device(session *session);
 /* Whether nothing of a step is to be captured, as is known before there are activations: an option
- * says so, or the ranks are stages of a pipeline. */
+ * says so, the ranks are stages of a pipeline, or they exchange expert slots through the host. */
 bool session_uncaptured(const session *session);
 /* Turns on the capture of steps as graphs, as far as cuda_graph.scope, the layout and the trial
  * (trial.h) allow it, and writes session.choices, since by now all are made. The ledger of
