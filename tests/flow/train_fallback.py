@@ -124,7 +124,9 @@ def strict_and_named_ways_end_the_run():
         check("training.strict: steps as graphs" in said and "cuda_graph.scope off" in said, said)
         check(not os.path.exists(f.file("strict/ledger.jsonl")) or not ledger(f, "strict"), "a step was done")
         said = train(f, "named", f"1:{EXPERTS}:1:0", code=69, training__experts="hopper")
-        check("the experts' products by hopper, after which there is nothing else to try" in said, said)
+        check("the experts' products by hopper, after which there is nothing else to try: emulated" in said, said)
+        said = train(f, "none", f"1:{TEXT_BACKWARD}:7:0", code=69)
+        check("by portable, after which there is nothing else to try; before that: emulated" in said, said)
 
 
 def a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones():

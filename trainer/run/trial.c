@@ -42,9 +42,12 @@ static status move_on(trial *state, int choice, status st)
         return status_context(st, "trying %s by %s", choice_name(choice), choice_way(choice, *way));
     if (st != ST_BAD_DEVICE && st != ST_UNAVAILABLE)
         return st;
-    if (*way == state->made->last[choice])
-        return status_context(st, "%s by %s, after which there is nothing else to try",
-                              choice_name(choice), choice_way(choice, *way));
+    if (*way == state->made->last[choice]) {
+        const bool moved = *way > state->own.first[choice];
+        return status_context(st, "%s by %s, after which there is nothing else to try%s%s",
+                              choice_name(choice), choice_way(choice, *way),
+                              moved ? "; before that: " : "", moved ? state->cause[choice] : "");
+    }
     snprintf(state->cause[choice], CAUSE_MAX, "%s", status_text());
     status_clear();
     ++*way;
