@@ -75,7 +75,7 @@ const backend_vtable *backend_simt(void)
 
 const cuda_facts *cuda_facts_of(const stream *)
 {
-    static const cuda_facts small = {90, 3, 227 << 10, 1 << 20};
+    static const cuda_facts small = {90, 3, 227 << 10, 1 << 20, NULL, 2};
     return &small;
 }
 

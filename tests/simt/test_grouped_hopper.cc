@@ -19,6 +19,7 @@ struct problem {
     int spare;                 /* rows beyond the last */
     int clusters;
     bool gated, dropped; /* gated: FWD with SwiGLU; dropped: y is not wanted */
+    int turns;           /* of the clusters; 0: one */
 };
 
 struct call {
@@ -140,6 +141,7 @@ static void run_problem(const problem &task, arrays *data, uint64_t order)
     args.gated = task.gated ? data->gated.data() : NULL;
     call launch = {};
     launch.work = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, GROUPED_BLOCKS);
+    launch.work.turns = task.turns > 1 ? task.turns : 1;
     launch.offset = data->offset.data();
     const grouped_operand oa = grouped_a(task.mode), ob = grouped_b(task.mode);
     bool wgrad = task.mode == GROUPED_WGRAD;
@@ -269,6 +271,36 @@ static int check_covers(void)
     return bad;
 }
 
+/* Whatever the number of tiles, of clusters and of turns, each tile has one cluster, also if there
+ * are fewer tiles than the launch had to expect. */
+static int check_walks(void)
+{
+    const int64_t tiles_of[] = {0, 1, 5, 65, 66, 67, 131, 264, 1000, 19001};
+    int bad = 0;
+    for (int64_t tiles : tiles_of)
+        for (int64_t most : {tiles, tiles + 1, 2 * tiles + 300})
+            for (int64_t at_once : {1, 3, 66, 132})
+                for (int turns : {1, 2, 4, 7}) {
+                    grouped_work work = {};
+                    work.turns = 1;
+                    const int64_t clusters = grouped_clusters(&work, most, at_once, turns);
+                    std::vector<int> done((size_t)tiles);
+                    for (int64_t cluster = 0; cluster < clusters; cluster++) {
+                        const grouped_walk walk = grouped_walk_of(&work, tiles, cluster, clusters);
+                        for (int32_t i = 0; i < walk.count; i++)
+                            done[(size_t)(walk.first + i * walk.step)]++;
+                    }
+                    for (int times : done)
+                        bad += times != 1;
+                    bad += clusters > at_once * turns || work.turns > turns;
+                }
+    if (bad)
+        fprintf(stderr, "walks: %d tiles are not computed once\n", bad);
+    else
+        printf("ok every tile in one walk\n");
+    return bad != 0;
+}
+
 int main(void)
 {
     const problem problems[] = {
@@ -283,11 +315,14 @@ int main(void)
         {GROUPED_FWD, 72, 304, {130, 0, 5, 300, 1}, 40, 2, true, false},
         {GROUPED_FWD, 64, 512, {0, 129, 3}, 2, 1, true, true},
         {GROUPED_FWD, 64, 16, {7, 0, 257, 0}, 0, 1, true, false},
+        {GROUPED_FWD, 64, 520, {130, 0, 5, 300, 1}, 40, 6, false, false, 3},
+        {GROUPED_WGRAD, 300, 520, {70, 0, 64, 1}, 40, 4, false, false, 2},
     };
     const char *const names[] = {
-        "forward", "input gradient",   "weight gradient", "all on one",  "all on one, weights",
-        "no rows", "no rows, weights", "gated",           "gated alone", "gated, narrow"};
-    int bad = check_covers();
+        "forward",     "input gradient",    "weight gradient", "all on one",  "all on one, weights",
+        "no rows",     "no rows, weights",  "gated",           "gated alone", "gated, narrow",
+        "three turns", "two turns, weights"};
+    int bad = check_covers() + check_walks();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (uint64_t order = 0; order < 3; order++)
             bad += check_problem(names[i], problems[i], order);

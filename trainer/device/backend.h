@@ -74,6 +74,7 @@ typedef struct device_options {
     int experts;        /* EXPERTS_* of conf.h: which kernel of the experts' products; CUDA only */
     bool deterministic; /* use only library paths that give the same bits every time */
     bool strict;        /* no way that was chosen is replaced by another one (choices.h) */
+    bool collectives;   /* kernels of collectives run beside the ops; CUDA only */
     device_claims claims; /* of a device of shapes */
 } device_options;
 

@@ -43,6 +43,9 @@ typedef struct cuda_facts {
     int shared_bytes;    /* the most dynamic shared memory that a block may ask for */
     int64_t l2_bytes;
     kernel_stuck *stuck; /* pinned, so that it can be read after the kernel has trapped */
+    /* How many times the blocks of a kernel that could stay on the GPU to its end fill the GPU: 1,
+     * or more where kernels of collectives take multiprocessors meanwhile. */
+    int turns;
 } cuda_facts;
 
 /* Facts about the stream's GPU, read when it was opened. */

@@ -22,6 +22,8 @@ status session_device(session *run)
                           .experts = options->training_experts,
                           .deterministic = options->training_deterministic,
                           .strict = options->training_strict,
+                          .collectives =
+                              gpus && run->world->engine && options->comm_engine != ENGINE_MPI,
                           .claims = run->world ? run->world->claims : (device_claims){0}};
     const int other = run->world ? run->world->backend : 0;
     TRY(device_open(other ? other : (int)options->training_backend, &how, &run->device));

@@ -21,8 +21,10 @@ template <int MODE, bool ALIGNED>
 static status portable(stream *queue, const grouped_gemm_args *args)
 {
     grouped_work work = grouped_work_of(args, PORTABLE_TILE_N, PORTABLE_STEP, 1);
-    int64_t blocks = cuda_facts_of(queue)->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM;
-    int64_t tiles = grouped_tiles_most(&work);
+    const cuda_facts *facts = cuda_facts_of(queue);
+    const int64_t blocks =
+        grouped_clusters(&work, grouped_tiles_most(&work),
+                         facts->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM, facts->turns);
     size_t shared = PORTABLE_TABLES + 2 * ((size_t)work.experts + 1) * sizeof(int32_t);
     cudaError_t error =
         cudaFuncSetAttribute(grouped_portable_kernel<MODE, ALIGNED>,
@@ -30,9 +32,8 @@ static status portable(stream *queue, const grouped_gemm_args *args)
     if (error != cudaSuccess)
         return FAIL(ST_BAD_DEVICE, "grouped_gemm: %zu bytes of shared memory: %s", shared,
                     cudaGetErrorString(error));
-    return LAUNCH(queue, (grouped_portable_kernel<MODE, ALIGNED>),
-                  grid_of(tiles < blocks ? tiles : blocks), PORTABLE_THREADS, shared, work,
-                  args->offset, grouped_arrays_of(args));
+    return LAUNCH(queue, (grouped_portable_kernel<MODE, ALIGNED>), grid_of(blocks),
+                  PORTABLE_THREADS, shared, work, args->offset, grouped_arrays_of(args));
 }
 
 template <bool ALIGNED> static status portable_mode(stream *queue, const grouped_gemm_args *args)

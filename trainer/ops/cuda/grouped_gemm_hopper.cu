@@ -1,6 +1,6 @@
 /* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a
  * (grouped_hopper.cuh). It describes the arrays to TMA and starts one cluster of two blocks per
- * pair of multiprocessors.
+ * pair of multiprocessors, or several, one after the other, where other kernels run beside it.
  *
  * It does not cut one expert's weight gradient along its rows: with all tokens on one expert,
  * only K N / 32768 tiles share the work. */
@@ -85,9 +85,9 @@ template <int MODE> static status hopper(stream *queue, const grouped_gemm_args 
                              wgrad ? 1 : args->experts, ob.box_bytes / 128, &b_map);
     if (st != ST_OK)
         return st;
-    int64_t clusters = cuda_facts_of(queue)->multiprocessors / GROUPED_BLOCKS;
-    int64_t tiles = grouped_tiles_most(&work);
-    clusters = tiles < clusters ? tiles : clusters;
+    const cuda_facts *facts = cuda_facts_of(queue);
+    const int64_t clusters = grouped_clusters(
+        &work, grouped_tiles_most(&work), facts->multiprocessors / GROUPED_BLOCKS, facts->turns);
     int shared = grouped_shared_bytes(work.experts);
     cudaError_t error = cudaFuncSetAttribute(grouped_hopper_kernel<MODE>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared);

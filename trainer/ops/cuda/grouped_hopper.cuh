@@ -115,9 +115,11 @@ static __device__ void grouped_produce(const grouped_work &work, const grouped_s
                                        const CUtensorMap *a_map, const CUtensorMap *b_map, int rank,
                                        int64_t cluster, int64_t clusters)
 {
-    int64_t tiles = grouped_tiles(&work, shared.first[work.experts]);
+    const grouped_walk walk =
+        grouped_walk_of(&work, grouped_tiles(&work, shared.first[work.experts]), cluster, clusters);
     grouped_place place = {0, 1}; /* so that all stages are free at first */
-    for (int64_t at = cluster; at < tiles; at += clusters) {
+    int64_t at = walk.first;
+    for (int32_t i = 0; i < walk.count; i++, at += walk.step) {
         grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
         for (int step = 0; step < tile.steps; step++) {
             barrier_wait(&shared.empty[place.stage], place.parity, shared.stuck, MODE + 1,
@@ -326,10 +328,12 @@ static __device__ void grouped_consume(const grouped_work &work, const grouped_s
                                        const grouped_out &out, int group, int rank, int64_t cluster,
                                        int64_t clusters)
 {
-    int64_t tiles = grouped_tiles(&work, shared.first[work.experts]);
+    const grouped_walk walk =
+        grouped_walk_of(&work, grouped_tiles(&work, shared.first[work.experts]), cluster, clusters);
     grouped_place place = {0, 0};
     float d[GROUPED_ACCUMULATORS];
-    for (int64_t at = cluster; at < tiles; at += clusters) {
+    int64_t at = walk.first;
+    for (int32_t i = 0; i < walk.count; i++, at += walk.step) {
         grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
         grouped_multiply<MODE>(shared, tile, group, place, d);
         if (MODE == GROUPED_WGRAD)

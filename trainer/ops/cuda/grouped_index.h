@@ -74,7 +74,14 @@ typedef struct grouped_work {
     /* Columns of a tile (gated: of its gate), and length of the reduced axis in one step. */
     int32_t tile_n, step;
     int32_t blocks; /* blocks that compute a tile each, side by side in m: 1 or 2 */
+    int32_t turns;  /* how many times the grid's blocks fill the GPU (grouped_walk_of) */
 } grouped_work;
+
+/* The tiles that a cluster computes: `count` of them, which are first, first + step, .. */
+typedef struct grouped_walk {
+    int64_t first;
+    int32_t step, count; /* of 32 bits, since the portable kernel has no registers to spare */
+} grouped_walk;
 
 /* Where results go. */
 typedef struct grouped_out {
@@ -104,7 +111,18 @@ GROUPED_FN grouped_work grouped_work_of(const grouped_gemm_args *args, int32_t t
     work.tile_n = args->gated ? tile_n / 2 : tile_n;
     work.step = step;
     work.blocks = blocks;
+    work.turns = 1;
     return work;
+}
+
+/* Sets work->turns, and returns how many clusters to start where `at_once` fit on the GPU. `turns`
+ * is what the device wants (cuda_facts); few tiles take fewer. */
+GROUPED_FN int64_t grouped_clusters(grouped_work *work, int64_t tiles, int64_t at_once, int turns)
+{
+    if (tiles <= at_once)
+        return tiles;
+    work->turns = tiles / at_once < turns ? (int32_t)(tiles / at_once) : turns;
+    return at_once * work->turns;
 }
 
 GROUPED_FN int32_t grouped_shared_bytes(int32_t experts)
@@ -132,6 +150,24 @@ GROUPED_FN int64_t grouped_tiles(const grouped_work *work, int32_t units)
     if (work->mode == GROUPED_WGRAD)
         return across * units * grouped_ceil(work->out_m, work->blocks * GROUPED_TILE_M);
     return across * grouped_ceil(units, work->blocks);
+}
+
+/* The walk of cluster `cluster` of `clusters`. In one turn all of them are on the GPU together and
+ * divide all tiles among them, so that one that starts late ends late. In T turns a T-th of the
+ * clusters divide a T-th of the tiles, and the GPU starts the next cluster wherever one has ended:
+ * where other kernels hold some multiprocessors, the rest take more clusters. Which cluster
+ * computes a tile does not change its bits. */
+GROUPED_FN grouped_walk grouped_walk_of(const grouped_work *work, int64_t tiles, int64_t cluster,
+                                        int64_t clusters)
+{
+    grouped_walk walk;
+    int64_t share = (tiles + work->turns - 1) / work->turns, turn, end;
+    walk.step = (int32_t)(clusters / work->turns);
+    turn = cluster / walk.step;
+    walk.first = turn * share + cluster % walk.step;
+    end = (turn + 1) * share < tiles ? (turn + 1) * share : tiles;
+    walk.count = walk.first < end ? (int32_t)((end - walk.first + walk.step - 1) / walk.step) : 0;
+    return walk;
 }
 
 /* The expert that `unit` belongs to: first[e] <= unit < first[e + 1]. */

@@ -265,7 +265,7 @@ portable_tile(const grouped_work &work, const grouped_tile &tile, const int32_t 
         portable_store<MODE, ALIGNED>(work, tile, d, row, n, out.y);
 }
 
-/* A persistent kernel: block b computes the tiles b, b + gridDim.x, .. */
+/* A persistent kernel, whose blocks walk over tiles (grouped_walk_of). */
 template <int MODE, bool ALIGNED>
 static __device__ __forceinline__ void
 portable_block(const grouped_work &work, unsigned char *shared, const int32_t *offset,
@@ -275,8 +275,10 @@ portable_block(const grouped_work &work, unsigned char *shared, const int32_t *o
     if (threadIdx.x < 32)
         grouped_scan(work, offset, first, begin);
     __syncthreads();
-    int64_t tiles = grouped_tiles(&work, first[work.experts]);
-    for (int64_t at = blockIdx.x; at < tiles; at += gridDim.x)
+    const grouped_walk walk =
+        grouped_walk_of(&work, grouped_tiles(&work, first[work.experts]), blockIdx.x, gridDim.x);
+    int64_t at = walk.first;
+    for (int32_t i = 0; i < walk.count; i++, at += walk.step)
         portable_tile<MODE, ALIGNED>(work, grouped_tile_at(&work, first, begin, at, 0), begin,
                                      shared, a, b, out);
 }
