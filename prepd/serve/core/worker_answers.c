@@ -227,7 +227,8 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
 }
 
 /* Checks all of a FAILED message before any of it counts. A worker that names a sample that it was
- * not given is not believed in anything. */
+ * not given is not believed in anything, not even in that it is done with its lease: one that still
+ * is at it may die of it, and that must not count against its next one. */
 static status check_failed(const lease *leased, const json_value *said, const char *name,
                            const json_value **out_list)
 {
@@ -260,16 +261,16 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
     const char *trouble = NULL, *missed = NULL; /* files */
     int64_t solo, item;
     if (!leased || head->row != leased->number)
-        return ST_OK;     /* late */
+        return ST_OK; /* late */
+    if (leased->kind != LEASE_ROW)
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker answered a lease of index records with failed samples");
+    TRY(check_failed(leased, said, name, &list));
     if (!leased->owner) { /* its consumer has left */
         end_work(state, worker);
         lease_free(&leased);
         return ST_OK;
     }
-    if (leased->kind != LEASE_ROW)
-        return FAIL_IN(ST_PROTOCOL, name,
-                       "the worker answered a lease of index records with failed samples");
-    TRY(check_failed(leased, said, name, &list));
     solo = lease_solo_item(leased);
     for (size_t i = 0; i < json_count(list); i++) {
         const json_value *value = json_item(list, i);

@@ -46,8 +46,11 @@ void sim_break(simulation *sim, invariant which, const char *format, ...)
  * blamed who is not to blame. */
 void check_daemon(simulation *sim, sim_daemon *daemon);
 
-/* Whether a worker has in work what it answers now; then one that breaks the protocol must go. */
-bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link);
+/* Whether a worker has in work what it answers now; then one that breaks the protocol must go. What
+ * it tells of a row whose consumer has left need not be read: nobody knows any more what is in it.
+ */
+bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link,
+                      const wire_msg *message);
 /* A worker is sent a lease: it has proved what it is, under the terms of now. */
 void check_may_work(simulation *sim, const sim_daemon *daemon, const sim_link *link);
 void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *link);

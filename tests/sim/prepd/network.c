@@ -166,7 +166,7 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
         arrive_unasked(sim, to, event->who, event->data);
         return;
     }
-    const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link);
+    const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link, event->data);
     if (link->kind == END_WORKER)
         worker_message_arrives(to, link, event->data);
     else if (link->kind == END_RANK)

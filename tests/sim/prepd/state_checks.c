@@ -121,10 +121,14 @@ static const worker_seat *seat_of(const sim_daemon *daemon, const sim_link *link
     return seat;
 }
 
-bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link)
+bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link,
+                      const wire_msg *message)
 {
     const worker_seat *seat = seat_of(daemon, link);
-    return seat && seat->work && seat->work->owner && !daemon->state->stopping &&
+    frame head;
+    return seat && seat->work && !daemon->state->stopping &&
+           frame_decode(wire_msg_part(message, 0), "core", &head) == ST_OK &&
+           (seat->work->owner || head.kind != KIND_ON) &&
            seat->work->number == sim->worker[link->who]->job.number &&
            !peer_limits_ignores(&daemon->state->peer_limits, &link->peer);
 }

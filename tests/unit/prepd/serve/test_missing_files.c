@@ -1,6 +1,7 @@
 /* Test of worker_answers.c: a remote worker that misses a file which the daemon has, or cannot read
- * either just now. */
+ * either just now; and failures that are told for nobody. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "prepd/serve/core/dispatch_state.h"
 #include "tests/harness.h"
@@ -115,9 +116,43 @@ static void test_answer_records__trouble_is_no_record(void **unused)
     sim_data_done(&data);
 }
 
+static status tell_failed(dispatch *state, worker_seat *worker, const char *text)
+{
+    json_value *said = NULL;
+    assert_ok(json_parse(text, strlen(text), "text", &said));
+    const status st = answer_failed(state, worker, &(frame){.row = worker->work->number}, said, "");
+    json_free(&said);
+    return st;
+}
+
+/* The consumer of a row has left while the row is made. What no honest worker says is a
+ * breach then too. If it ended the lease, the worker would be given its next one while it may
+ * still be at this one, and its death would count against that. */
+static void test_answer_failed__a_breach_for_nobody_is_a_breach(void **unused)
+{
+    (void)unused;
+    static dispatch state;
+    worker_seat worker = {.number = 1, .proved = true};
+    static const char *const dishonest[] = {"{\"samples\":[{\"id\":7,\"cause\":\"x\"}]}",
+                                            "{\"samples\":[{\"id\":0}]}", "{\"samples\":[]}", "{}"};
+    lease *leased = NULL;
+    state = (dispatch){.outside = still_world(), .seats = &worker, .n_seats = 1};
+    lease_book_init(&state.book, 2);
+    assert_ok(lease_new(&state.book, LEASE_ROW, NULL, 0, (const int64_t[]){0, 1}, 2, &leased));
+    worker.work = leased;
+    for (size_t i = 0; i < sizeof dishonest / sizeof *dishonest; i++) {
+        assert_true(tell_failed(&state, &worker, dishonest[i]) != ST_OK);
+        assert_ptr_equal(worker.work, leased);
+    }
+    assert_ok(tell_failed(&state, &worker, "{\"samples\":[{\"id\":1,\"cause\":\"x\"}]}"));
+    assert_null(worker.work);
+    assert_null(state.book.lost);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answer_failed__a_breach_for_nobody_is_a_breach),
         cmocka_unit_test(test_answer_records__trouble_is_no_record),
         cmocka_unit_test(test_answer_failed__a_missing_file_tries_nothing),
     };
