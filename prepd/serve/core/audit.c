@@ -4,7 +4,8 @@
  * A share of the rows (prepd.audit) is made by two processes, on different hosts where there are.
  * Which rows these are follows from a secret that no worker is told. The two must have the same
  * digest, with which every receiver compares what it decodes. Where they differ, a third process
- * decides, and the one that stands alone is dismissed. */
+ * decides, and the one that stands alone is dismissed. A machine whose copy of the data lacks a
+ * file of a row is not asked for it again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,7 @@ static const worker_seat *other_worker(const dispatch *state, const row_audit *a
 {
     const worker_seat *other = state->seats;
     while (other && (!seat_can_work(state, other) || has_made(audit, other->number) ||
+                     seat_lacks_file(other, &audit->lacking) ||
                      (apart && strcmp(other->host, audit->host[0]) == 0)))
         other = other->next;
     return other;
@@ -56,8 +58,14 @@ bool audit_may_take(const dispatch *state, const worker_seat *worker, const leas
     const row_audit *audit = leased->audit;
     if (!audit || lease_solo_item(leased) != LEASE_NO_ITEM)
         return true; /* whoever tries one sample alone does not make the row again */
-    return !has_made(audit, worker->number) &&
+    return !has_made(audit, worker->number) && !seat_lacks_file(worker, &audit->lacking) &&
            (strcmp(worker->host, audit->host[0]) != 0 || !other_worker(state, audit, true));
+}
+
+void audit_missed(lease *leased, const worker_seat *worker)
+{
+    if (leased->audit)
+        seat_note_lack(worker, &leased->audit->lacking);
 }
 
 static hash128 digest_of(const wire_msg *made)

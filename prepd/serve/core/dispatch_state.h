@@ -389,7 +389,7 @@ WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
 /* The worker has decoded the item that it was to try alone. */
 void failure_denied(lease *lease, const worker_seat *worker);
 /* A worker that was to try the item alone lacks its file, which the daemon has. */
-void failure_missed(lease *lease);
+void failure_missed(lease *lease, const worker_seat *worker);
 /* Whether this worker may try the item of which others have said that it cannot be decoded. */
 bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
 /* Quarantines what is decided, and has the next item tried alone. The lease is in the book. */
@@ -407,6 +407,9 @@ WARN_UNUSED status audit_made(dispatch *dispatch, lease *lease, const worker_sea
                               wire_msg *message);
 /* Whether this worker may make a row that others have made already. */
 bool audit_may_take(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
+/* The worker lacks a file of the row, which the daemon has: its machine is not asked for it again.
+ */
+void audit_missed(lease *lease, const worker_seat *worker);
 /* Sends rows that nobody can make again, and has a worker started where two rows differ. */
 void audits_go_on(dispatch *dispatch);
 bool audit_wants_third(const lease *lease); /* its row came out differently from two */
@@ -431,6 +434,13 @@ worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL:
 bool seat_is_awaited(const dispatch *dispatch);
 /* Whether the worker may be given work: it is there, has shown what it is and is not held off. */
 bool seat_can_work(const dispatch *dispatch, const worker_seat *worker);
+/* Whether the worker's copy of the data lacks the file, since it is on a machine that does. It is
+ * the machine that counts, since its workers may start anew before they have missed enough files to
+ * be dismissed, and so could be waited for without end. After MOST_LACKING machines no other copy
+ * is asked. Local workers, and those that are sent files, have what the daemon has. */
+bool seat_lacks_file(const worker_seat *worker, const lacking *file);
+/* The worker has not found the file. */
+void seat_note_lack(const worker_seat *worker, lacking *inout_file);
 worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */

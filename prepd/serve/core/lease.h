@@ -74,6 +74,13 @@ static inline int64_t lease_sample(int64_t item)
     return item < 0 ? ~item : item;
 }
 
+/* Machines whose copy of the data lacks a file that the daemon has, as a worker there has found. */
+enum { MOST_LACKING = 3 };
+typedef struct lacking {
+    char host[MOST_LACKING][64]; /* [count] worker_seat.host */
+    int count;
+} lacking;
+
 /* What workers say of a sample of a row: that it cannot be decoded, or that it can
  * (sample_failures.c). */
 enum { FAILURE_VOTES = 3 };
@@ -84,7 +91,7 @@ typedef struct failure {
     uint64_t by[FAILURE_VOTES]; /* [n_votes] worker_seat.number; each votes once */
     bool failed[FAILURE_VOTES]; /* what it says */
     int n_votes;
-    int n_missed; /* trials by workers that had not the file */
+    lacking lacking; /* the item's file */
     struct failure *next;
 } failure;
 
@@ -98,6 +105,7 @@ typedef struct row_audit {
     pid_t pid[AUDIT_TRIES];
     char host[AUDIT_TRIES][64];
     int count;
+    lacking lacking; /* a file of the row */
 } row_audit;
 
 typedef struct lease {

@@ -11,8 +11,6 @@
 
 #include "prepd/serve/core/dispatch_state.h"
 
-enum { MOST_MISSED = 3 }; /* trials for which a worker had not the file; then any host may try */
-
 /* How many workers have said that the sample cannot be decoded. */
 static int count_failed(const failure *told)
 {
@@ -36,6 +34,7 @@ static const worker_seat *next_voter(const dispatch *state, const failure *told,
 {
     const worker_seat *other = state->seats;
     while (other && (!seat_can_work(state, other) || has_voted(told, other->number) ||
+                     seat_lacks_file(other, &told->lacking) ||
                      (apart && strcmp(other->host, told->host) == 0)))
         other = other->next;
     return other;
@@ -72,15 +71,14 @@ bool failure_may_try(const dispatch *state, const worker_seat *worker, const lea
     const failure *told = leased->failures;
     if (!told || lease_solo_item(leased) != told->item)
         return true;
-    return !has_voted(told, worker->number) &&
-           (strcmp(worker->host, told->host) != 0 || told->n_missed >= MOST_MISSED ||
-            !next_voter(state, told, true));
+    return !has_voted(told, worker->number) && !seat_lacks_file(worker, &told->lacking) &&
+           (strcmp(worker->host, told->host) != 0 || !next_voter(state, told, true));
 }
 
-void failure_missed(lease *leased)
+void failure_missed(lease *leased, const worker_seat *worker)
 {
     if (leased->failures && lease_solo_item(leased) == leased->failures->item)
-        leased->failures->n_missed++;
+        seat_note_lack(worker, &leased->failures->lacking);
 }
 
 status failure_told(lease *leased, int64_t item, const char *cause, const worker_seat *worker)

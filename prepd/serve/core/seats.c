@@ -43,6 +43,22 @@ bool seat_can_work(const dispatch *state, const worker_seat *worker)
            (worker->local || !breach_is_held(&state->breaches, worker->from, state->now_ns));
 }
 
+bool seat_lacks_file(const worker_seat *worker, const lacking *file)
+{
+    bool lacks = file->count == MOST_LACKING;
+    for (int k = 0; k < file->count; k++)
+        lacks |= strcmp(file->host[k], worker->host) == 0;
+    return lacks && !worker->local && !worker->ship;
+}
+
+void seat_note_lack(const worker_seat *worker, lacking *inout_file)
+{
+    if (worker->local || worker->ship || seat_lacks_file(worker, inout_file))
+        return;
+    char *host = inout_file->host[inout_file->count++];
+    snprintf(host, sizeof(inout_file->host[0]), "%s", worker->host);
+}
+
 static void remove_seat(dispatch *state, worker_seat *worker)
 {
     worker_seat **at = &state->seats;

@@ -293,8 +293,10 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
         return ST_OK;
     }
     end_work(state, worker);
-    if (missed)
-        failure_missed(leased);
+    if (missed) {
+        failure_missed(leased, worker);
+        audit_missed(leased, worker);
+    }
     if (solo != LEASE_NO_ITEM && !missed)
         lease_solo_done(&state->book, leased);
     else /* a worker that could not open the file has not tried the item */

@@ -282,6 +282,83 @@ static void test_audit__one_worker_is_not_waited_for(void **state)
     tear_down(&all);
 }
 
+/* The other machine's copy of the data lacks a file of the row: another process on the first one's
+ * machine makes it. Whoever comes from the other machine later has that copy as well, unless it is
+ * sent the files. */
+static void test_audit__a_machine_that_lacks_a_file_is_not_asked_again(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 3);
+    make(&all, 1, GOOD);
+    give(&all, 3);
+    audit_missed(all.work, seat_of_number(&all.state, 3));
+    lease_book_return(&all.state.book, all.work);
+    seat_retire(&all.state, seat_of_number(&all.state, 3), true);
+    add_worker(&all, 4, "b");
+    assert_false(may_make(&all, 4));
+    assert_true(may_make(&all, 2));
+    audits_go_on(&all.state);
+    assert_int_equal(all.sent, 0);
+    seat_of_number(&all.state, 4)->ship = true;
+    give(&all, 4);
+    make(&all, 4, GOOD);
+    assert_int_equal(all.sent, GOOD);
+    assert_int_equal(all.state.counts.audited, 1);
+    tear_down(&all);
+}
+
+/* The same for a sample of which one says that it cannot be decoded: the other machine's workers
+ * lack its file, and are not waited for, however often they start anew. */
+static void test_audit__no_word_waits_for_who_lacks_the_file(void **state)
+{
+    (void)state;
+    scene all;
+    set_up(&all, 3);
+    seat_retire(&all.state, seat_of_number(&all.state, 2), false);
+    assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
+    lease_book_return(&all.state.book, all.work);
+    failures_settle(&all.state, all.work);
+    assert_int_equal(lease_solo_item(all.work), 7);
+    assert_true(failure_may_try(&all.state, seat_of_number(&all.state, 3), all.work));
+    failure_missed(all.work, seat_of_number(&all.state, 3));
+    seat_retire(&all.state, seat_of_number(&all.state, 3), true);
+    add_worker(&all, 4, "b");
+    assert_false(failure_may_try(&all.state, seat_of_number(&all.state, 4), all.work));
+    failures_go_on(&all.state);
+    assert_null(all.work->failures);
+    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    quarantine_done(&all.state.train.bad);
+    tear_down(&all);
+}
+
+/* All others lack a file of the row, or many machines did: the row is sent. */
+static void test_audit__who_lacks_a_file_is_not_waited_for(void **state)
+{
+    (void)state;
+    static const char *const elsewhere[] = {"b", "c", "d"};
+    for (int machines = 1; machines <= MOST_LACKING; machines += MOST_LACKING - 1) {
+        scene all;
+        set_up(&all, 1);
+        for (int k = 0; k < machines; k++)
+            add_worker(&all, (uint64_t)k + 2, elsewhere[k]);
+        make(&all, 1, GOOD);
+        for (int k = 0; k < machines; k++) {
+            audits_go_on(&all.state);
+            assert_int_equal(all.sent, 0);
+            give(&all, (uint64_t)k + 2);
+            audit_missed(all.work, seat_of_number(&all.state, (uint64_t)k + 2));
+            lease_book_return(&all.state.book, all.work);
+        }
+        add_worker(&all, 9, machines == 1 ? "b" : "e");
+        audits_go_on(&all.state);
+        assert_int_equal(all.sent, GOOD);
+        assert_int_equal(all.state.counts.unaudited, 1);
+        assert_null(all.state.book.lost);
+        tear_down(&all);
+    }
+}
+
 /* Two rows that differ and nobody to decide: another local worker is started. */
 static void test_audit__starts_a_worker_to_decide(void **state)
 {
@@ -706,6 +783,9 @@ int main(void)
         cmocka_unit_test(test_audit__finds_one_false_row_in_a_hundred),
         cmocka_unit_test(test_audit__no_memory_loses_no_lease),
         cmocka_unit_test(test_audit__one_worker_is_not_waited_for),
+        cmocka_unit_test(test_audit__a_machine_that_lacks_a_file_is_not_asked_again),
+        cmocka_unit_test(test_audit__who_lacks_a_file_is_not_waited_for),
+        cmocka_unit_test(test_audit__no_word_waits_for_who_lacks_the_file),
         cmocka_unit_test(test_audit__starts_a_worker_to_decide),
         cmocka_unit_test(test_audit__the_third_stays_until_all_is_decided),
         cmocka_unit_test(test_audit__the_third_goes_with_the_consumer),

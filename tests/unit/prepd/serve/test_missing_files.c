@@ -28,14 +28,15 @@ static void stat_it(void *shell, const source *section, int64_t image, int64_t *
 }
 
 /* The item that a lease tries alone has killed a worker. One that cannot open its file has not
- * tried it, so the item is still tried alone, and what it did before still counts. */
+ * tried it, so the item is still tried alone, and what it did before still counts. Its machine is
+ * not asked to make the row for an audit. */
 static void test_answer_failed__a_missing_file_tries_nothing(void **unused)
 {
     (void)unused;
     static dispatch state;
     static consumer_seat consumer;
     const sim_data_rules rules = {.n_pictures = 1, .n_samples = 2, .longest_text = 10};
-    worker_seat worker = {.number = 1, .proved = true, .fresh = true};
+    worker_seat worker = {.number = 1, .host = "b", .proved = true, .fresh = true};
     json_value *said = NULL;
     static const char text[] =
         "{\"samples\":[{\"id\":0,\"cause\":\"no such file\",\"missing\":\"0.jpg\"}]}";
@@ -58,12 +59,16 @@ static void test_answer_failed__a_missing_file_tries_nothing(void **unused)
     }
     assert_int_equal(lease_solo_item(leased), 0);
     worker.work = leased;
+    leased->audit = (row_audit *)calloc(1, sizeof *leased->audit);
+    assert_non_null(leased->audit);
     assert_ok(json_parse(text, sizeof text - 1, "text", &said));
     assert_ok(answer_failed(&state, &worker, &(frame){.row = leased->number}, said, "worker"));
     assert_ptr_equal(state.book.lost, leased);
     assert_int_equal(lease_solo_item(leased), 0);
     assert_int_equal(leased->solo_deaths, 1);
     assert_int_equal(state.train.bad.n_entries, 0);
+    assert_int_equal(leased->audit->lacking.count, 1);
+    assert_string_equal(leased->audit->lacking.host[0], "b");
     lease_free(&leased);
     json_free(&said);
     arena_done(&state.scratch);
