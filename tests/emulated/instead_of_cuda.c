@@ -6,7 +6,7 @@
  * of the process go on.
  *
  * TESSERA_EMULATED_BROKEN="RANK:CHOICE:WAYS:AFTER .." breaks ways of a rank's device
- * (emulated_break), with ":memory" behind it for lack of memory; "RANK:none" takes cuDNN and
+ * (emulated_break), followed by ":memory" if they lack memory; "RANK:none" takes cuDNN and
  * Hopper's kernel away from it, and "RANK:never:BYTES" allocations of this size (emulated_refuse).
  */
 #include <signal.h>

@@ -11,8 +11,8 @@ void normals_draw(rng_key key, uint64_t first, int64_t count, double *out);
 
 enum { NORMALS_BATCH = 256 };
 
-/* Writes the two uniform values behind each of the normals at counters first to
- * first + NORMALS_BATCH - 1: u in (0, 1], of which the radius is made, and v in [0, 1), the turn. u
+/* Writes the two uniform values that each of the normals at counters first to
+ * first + NORMALS_BATCH - 1 is made of: u in (0, 1], for the radius, and v in [0, 1), the turn. u
  * and v are [NORMALS_BATCH]. NULL: this build has no such code. */
 typedef void normals_uniform(rng_key key, uint64_t first, double *u, double *v);
 extern normals_uniform *const normals_uniform_avx2;

@@ -1,6 +1,6 @@
 /* trial_work.h: the work that a device may do in several ways (device/choices.h), in the shapes
  * that a run will give it: attention of a batch that fills a shape bucket, with its longest
- * document, a document of one token and empty ones behind them; the experts' products; and both as
+ * document, a document of one token and empty ones after it; the experts' products; and both as
  * a captured graph. All values are 0, and no result is looked at. Internal to trial.c. */
 #ifndef TESSERA_TRAINER_RUN_TRIAL_WORK_H
 #define TESSERA_TRAINER_RUN_TRIAL_WORK_H

@@ -128,8 +128,8 @@ static void dismiss_voters(dispatch *state, const failure *told, bool failed)
 }
 
 /* Whether all that the item stands for is blank in the consumer's rows, by what was found in
- * another row or by the consumer's own list. Then nobody tries it any more, so a trial proves
- * nothing. */
+ * another row or by the consumer's own list. Then no worker decodes it, so a trial proves nothing.
+ */
 static bool is_blank(const lease *leased, int64_t item)
 {
     const consumer_seat *consumer = leased->owner;
@@ -145,7 +145,7 @@ typedef enum finding {
     FOUND_OPEN, /* another one is to be asked */
     FOUND_BAD,
     FOUND_FINE,
-    FOUND_BLANK, /* it is needed no more, so nobody is right or wrong */
+    FOUND_BLANK, /* it is no longer needed, so nobody is right or wrong */
 } finding;
 
 static finding find_out(const dispatch *state, const lease *leased)

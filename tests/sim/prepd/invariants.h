@@ -47,7 +47,7 @@ void sim_break(simulation *sim, invariant which, const char *format, ...)
 void check_daemon(simulation *sim, sim_daemon *daemon);
 
 /* Whether a worker has in work what it answers now; then one that breaks the protocol must go. What
- * it tells of a row whose consumer has left need not be read: nobody knows any more what is in it.
+ * it tells of a row whose consumer has left need not be read: it is no longer known what is in it.
  */
 bool check_is_at_work(const simulation *sim, const sim_daemon *daemon, const sim_link *link,
                       const wire_msg *message);

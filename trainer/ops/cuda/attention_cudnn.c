@@ -181,7 +181,7 @@ static int64_t firsts_bytes(const attention_shape *of)
     return aligned_bytes((of->segments + 1) * (int64_t)sizeof(int64_t));
 }
 
-/* `length` and `first` have a list for each run, one behind the other, each aligned. */
+/* `length` and `first` have a list for each run, one after the other, each aligned. */
 typedef struct batch {
     int32_t *length;
     /* First elements of q, k, v, o and lse. */

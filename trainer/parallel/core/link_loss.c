@@ -251,8 +251,8 @@ void loss_by_absence(link_core *core)
 
 /* ---- delay ---- */
 
-/* Whether this peer does what the others wait for: it says that it waits for nothing, or is not
- * heard any more. */
+/* Whether this peer does what the others wait for: it says that it waits for nothing, or is no
+ * longer heard. */
 static bool keeps_others(const link_core *core, const link_peer *peer)
 {
     return peer->conn >= 0 && !peer->waits && (!peer->held || !link_is_heard(core, peer));

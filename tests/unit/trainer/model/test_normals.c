@@ -33,7 +33,7 @@ static void test_normals__are_those_drawn_one_by_one(void **state)
             check_run(rng_key_make(harness_seed() + i, "normals"), firsts[i], counts[j]);
 }
 
-/* Also the uniform values behind them, where the counter passes 2^32. */
+/* So do the uniform values that they are made of, where the counter passes 2^32. */
 static void test_normals__avx2_gives_the_same_words(void **state)
 {
     (void)state;
