@@ -16,7 +16,8 @@
  * The parity cases have empty segments at every fifth place.
  *
  * Where the library is not asked, or has no engine for a shape, the log says so once with the
- * reason; if choices are strict, a shape without an engine is an error. */
+ * reason. If choices are strict, both are errors, except where our own kernels are the faster way.
+ */
 #include "trainer/ops/cuda/attention_cudnn.h"
 
 #ifdef TESSERA_CUDNN
@@ -407,17 +408,18 @@ static enum refusal refusal_of_bwd(const attention_bwd_args *args, const attenti
     return args->heads == args->kv_heads || attention_packs_sums(shape) ? TAKEN : GROUPED;
 }
 
+static const char *const refusal_text[REFUSALS] = {
+    [WIDTH] = "cuDNN needs a head width that is a multiple of 8 and at most 128",
+    [ALIGNMENT] = "cuDNN needs rows that are aligned to 16 bytes",
+    [SPARSE] = "cuDNN would launch too many empty blocks",
+    [MEMORY] = "cuDNN's deterministic backward needs too much memory",
+    [GROUPED] = "cuDNN packs the sums of grouped queries only for head widths that are a "
+                "multiple of 16"};
+
 /* Logs each reason once per direction, with the first shape that met it. */
-static void tell_refusal(const stream *queue, const attention_fwd_args *args, bool backward,
-                         enum refusal why)
+static void log_refusal(const stream *queue, const attention_fwd_args *args, bool backward,
+                        enum refusal why)
 {
-    static const char *const text[REFUSALS] = {
-        [WIDTH] = "cuDNN needs a head width that is a multiple of 8 and at most 128",
-        [ALIGNMENT] = "cuDNN needs rows that are aligned to 16 bytes",
-        [SPARSE] = "cuDNN would launch too many empty blocks",
-        [MEMORY] = "cuDNN's deterministic backward needs too much memory",
-        [GROUPED] = "cuDNN packs the sums of grouped queries only for head widths that are a "
-                    "multiple of 16"};
     cuda_device *cuda = (cuda_device *)queue->dev;
     unsigned bit = 1u << (2 * why + backward);
     if (cuda->attention_told & bit)
@@ -425,8 +427,25 @@ static void tell_refusal(const stream *queue, const attention_fwd_args *args, bo
     cuda->attention_told |= bit;
     log_info("attention uses our own kernels direction=%s reason=\"%s\" segments=%lld tokens=%lld "
              "heads=%lld width=%lld",
-             backward ? "backward" : "forward", text[why], (long long)args->segments,
+             backward ? "backward" : "forward", refusal_text[why], (long long)args->segments,
              (long long)args->tokens, (long long)args->heads, (long long)args->head_dim);
+}
+
+/* Decides whether our own kernels may take a call that the library is not asked for. They always
+ * may where it would launch too many empty blocks: there they are the faster way, and no fallback.
+ * Any other refusal is an error while choices are strict, so the trial before step 1 moves to our
+ * kernels, on all ranks and with a word, and a strict run ends. */
+static status refuse_call(const stream *queue, const attention_fwd_args *args, bool backward,
+                          enum refusal why)
+{
+    if (queue->dev->choices.strict && why != SPARSE)
+        return FAIL(ST_UNAVAILABLE,
+                    "attention of %lld segments, %lld tokens, %lld heads over %lld of width %lld: "
+                    "%s",
+                    (long long)args->segments, (long long)args->tokens, (long long)args->heads,
+                    (long long)args->kv_heads, (long long)args->head_dim, refusal_text[why]);
+    log_refusal(queue, args, backward, why);
+    return ST_OK;
 }
 
 /* Whether this call may go to cuDNN at all: not if the device was opened without it (its
@@ -446,10 +465,8 @@ status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *
     if (!is_asked(queue, args))
         return ST_OK;
     enum refusal why = refusal_of(args);
-    if (why != TAKEN) {
-        tell_refusal(queue, args, false, why);
-        return ST_OK;
-    }
+    if (why != TAKEN)
+        return refuse_call(queue, args, false, why);
     TRY(plans_of(queue, &all));
     TRY(plan_for(queue, all, &shape, false, &plan));
     *out_done = plan != NULL;
@@ -561,10 +578,8 @@ status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *
     if (!is_asked(queue, &fwd))
         return ST_OK;
     enum refusal why = refusal_of_bwd(args, &shape, &parts);
-    if (why != TAKEN) {
-        tell_refusal(queue, &fwd, true, why);
-        return ST_OK;
-    }
+    if (why != TAKEN)
+        return refuse_call(queue, &fwd, true, why);
     TRY(plans_of(queue, &all));
     TRY(plan_for(queue, all, &shape, true, &plan));
     const room wanted = {.tokens = args->tokens,

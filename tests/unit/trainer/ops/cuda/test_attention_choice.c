@@ -343,6 +343,38 @@ static void test_attention__a_choice_against_cudnn_is_logged_once_per_reason(voi
     close_bench(&setup);
 }
 
+/* While choices are strict, a shape that cuDNN does not take is an error, so that the trial before
+ * step 1 moves all ranks and a strict run ends. Where our own kernels are the faster way, their use
+ * is no fallback. */
+static void test_attention__a_refused_shape_is_an_error_if_choices_are_strict(void **state)
+{
+    (void)state;
+    const struct {
+        attention_bwd_args args;
+        const char *cause; /* NULL: our own kernels may take it */
+        bool forward;      /* it is refused in the forward pass too */
+    } cases[] = {{shape(256, 4, 136), "a multiple of 8 and at most 128", true},
+                 {shape(256, 4, 72), "only for head widths that are a multiple of 16", false},
+                 {shape(1 << 18, 1, 64), "needs too much memory", false},
+                 {shape(1 << 16, 1 << 14, 64), NULL, false},
+                 {shape(256, 4, 64), NULL, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench setup;
+        bool done = false;
+        open_bench(&setup);
+        setup.cuda.base.choices.strict = true;
+        attention_fwd_args forward = forward_of(&cases[i].args);
+        assert_int_equal(attention_cudnn_fwd(&setup.own.base, &forward, &done),
+                         cases[i].forward ? ST_UNAVAILABLE : ST_OK);
+        assert_int_equal(attention_cudnn_bwd(&setup.own.base, &cases[i].args, &done),
+                         cases[i].cause ? ST_UNAVAILABLE : ST_OK);
+        if (cases[i].cause)
+            assert_non_null(strstr(status_text(), cases[i].cause));
+        status_clear();
+        close_bench(&setup);
+    }
+}
+
 /* The description of the device says already that there is no cuDNN, so no reason is logged. */
 static void test_attention__without_cudnn_nothing_is_logged(void **state)
 {
@@ -567,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_attention__nothing_is_logged_where_cudnn_works),
         cmocka_unit_test(test_attention__no_engine_is_logged_once),
         cmocka_unit_test(test_attention__a_choice_against_cudnn_is_logged_once_per_reason),
+        cmocka_unit_test(test_attention__a_refused_shape_is_an_error_if_choices_are_strict),
         cmocka_unit_test(test_attention__without_cudnn_nothing_is_logged),
         cmocka_unit_test(test_attention__groups_are_aligned_as_declared),
         cmocka_unit_test(test_attention__runs_compute_every_segment_once),
