@@ -92,6 +92,7 @@ rates rates_of(const char *gpu)
 typedef struct reading {
     const char *path;
     rates *speeds;
+    bool *given; /* [RATE_KEYS] the file has this key itself */
 } reading;
 
 static status read_number(const reading *in, const yaml_item *item, double *out)
@@ -107,7 +108,8 @@ static status read_number(const reading *in, const yaml_item *item, double *out)
     return ST_OK;
 }
 
-/* Takes the rate of all passes of attention, as files had it before each pass had its own. */
+/* Takes the rate of all passes of attention, as files had it before each pass had its own. A pass
+ * that has its own in the file keeps it, whichever of the two lines comes first. */
 static status take_all_passes(const reading *in, const yaml_item *item, rate_key first,
                               bool *out_taken)
 {
@@ -120,6 +122,8 @@ static status take_all_passes(const reading *in, const yaml_item *item, rate_key
         return ST_OK;
     TRY(read_number(in, item, &value));
     for (int k = (int)first; k < (int)first + PASSES; k++) {
+        if (in->given[k])
+            continue;
         in->speeds->of[k] = value * keys[k].unit;
         in->speeds->kind[k] = RATE_MEASURED;
         in->speeds->from[k] = NULL;
@@ -140,6 +144,7 @@ static status take_rate(void *user, const yaml_item *item)
         if (strcmp(item->key, keys[k].name) != 0)
             continue;
         TRY(read_number(in, item, &value));
+        in->given[k] = true;
         in->speeds->of[k] = value * keys[k].unit;
         in->speeds->kind[k] = k == RATE_PEAK ? RATE_NOMINAL : RATE_MEASURED;
         in->speeds->from[k] = NULL;
@@ -177,7 +182,8 @@ static status take_rate(void *user, const yaml_item *item)
 status rates_read(const char *path, rates *out)
 {
     *out = rates_h200();
-    reading in = {path, out};
+    bool given[RATE_KEYS] = {false};
+    reading in = {path, out, given};
     snprintf(out->source, sizeof out->source, "%s", path);
     return yaml_read(path, take_rate, NULL, &in);
 }

@@ -602,6 +602,15 @@ static void test_rates__file_and_back(void **state)
         assert_true(back.kind[k] == RATE_MEASURED && !back.from[k]);
     }
     expect_share(back.of[RATE_OWN_ATTENTION], rates_h200().of[RATE_OWN_ATTENTION], 0);
+    for (int last = 0; last < 2; last++) { /* a pass with a rate of its own keeps it */
+        file = fopen(path, "w");
+        fprintf(file, "%sattention_backward_tflops: 100\n%s", last ? "attention_tflops: 217\n" : "",
+                last ? "" : "attention_tflops: 217\n");
+        fclose(file);
+        assert_ok(rates_read(path, &back));
+        expect_share(back.of[RATE_ATTENTION], 217e12, 1e-12);
+        expect_share(back.of[RATE_ATTENTION_BACKWARD], 100e12, 1e-12);
+    }
     file = fopen(path, "w");
     fprintf(file, "dense_tflops: 700\ncopy_gbs: fast\n");
     fclose(file);
