@@ -15,6 +15,11 @@ static int64_t self_of(const attention *sizes, int64_t token)
     return sizes->place ? sizes->place[token] : token;
 }
 
+bool attention_computes(const attention *sizes, int64_t token)
+{
+    return sizes->every == 0 || token % sizes->every == sizes->every - 1;
+}
+
 visible attention_sees(const attention *sizes, int64_t segment, int64_t token)
 {
     const int32_t *borders = key_borders(sizes);
@@ -120,7 +125,8 @@ static void heads_gradients(const attention *sizes, int64_t first, int64_t step,
     for (int64_t segment = 0; segment < sizes->segments; segment++)
         for (int64_t token = sizes->cu[segment]; token < sizes->cu[segment + 1]; token++) {
             const visible seen = attention_sees(sizes, segment, token);
-            for (int64_t head = first; head < sizes->heads; head += step)
+            const int64_t heads = attention_computes(sizes, token) ? sizes->heads : 0;
+            for (int64_t head = first; head < heads; head += step)
                 query_gradients(sizes, token, head, &seen, to, order);
         }
 }

@@ -25,6 +25,7 @@ typedef struct attention {
     const int32_t *prefix;        /* NULL: no segment has one */
     double *q, *k, *v, *up, *row; /* row: room for the scores of one query */
     int64_t q_stride, k_stride, v_stride, o_stride;
+    int64_t every; /* only the last of each `every` queries is computed; 0: all of them are */
 } attention;
 
 /* The keys that a query sees: those of its segment's prefix and then those of its own. */
@@ -43,13 +44,15 @@ typedef struct gradients {
     double *dq, *dk, *dv; /* what is computed is added; strides of q, k, v */
 } gradients;
 
+/* Whether the loops compute this query. */
+bool attention_computes(const attention *sizes, int64_t token);
 visible attention_sees(const attention *sizes, int64_t segment, int64_t token);
 /* One query's output [d] and log-sum-exp. With an order, the probabilities relative to the largest
  * are rounded, and so is the output. */
 double attention_query(const attention *sizes, int64_t token, int64_t head, const visible *seen,
                        double *out, const attention_order *order);
-/* The gradients of all queries, by the formulas of trainer/model/equations.md. With an order, sums
- * are not rounded at their end; the caller does that. */
+/* The gradients of all queries that are computed, by the formulas of trainer/model/equations.md.
+ * With an order, sums are not rounded at their end; the caller does that. */
 void attention_gradients(const attention *sizes, const gradients *to, const attention_order *order);
 
 #endif
