@@ -58,10 +58,11 @@ static void must(bool held, const char *what)
     exit(1);
 }
 
-static void tell_broken(const sim_request *asked, uint64_t seed, const char *how)
+static void tell_broken(const sim_request *asked, const sim_program *program, uint64_t seed,
+                        const char *how)
 {
-    printf("broken: %s; its story: %s --schedules 1 --seed %" PRIu64 " --trace\n", how, asked->name,
-           seed);
+    printf("broken: %s; its story: %s%s --schedules 1 --seed %" PRIu64 " --trace\n", how,
+           asked->name, program->words ? program->words : "", seed);
     fflush(stdout);
 }
 
@@ -75,7 +76,7 @@ void sim_play_one(const sim_request *asked, const sim_program *program, uint64_t
     if (!played.broken[0])
         return;
     tally->violations++;
-    tell_broken(asked, seed, played.broken);
+    tell_broken(asked, program, seed, played.broken);
 }
 
 static bool goes_on(const run *all, uint64_t number)
@@ -141,7 +142,7 @@ static void has_ended(run *all, uint64_t which, int how)
         snprintf(words, sizeof words, "the process ended with code %d", WEXITSTATUS(how));
     job->tally.schedules++;
     job->tally.violations++;
-    tell_broken(all->asked, all->asked->seed + job->at, words);
+    tell_broken(all->asked, all->program, all->asked->seed + job->at, words);
     if (goes_on(all, job->at + all->asked->jobs))
         start(all, which, job->at + all->asked->jobs);
 }

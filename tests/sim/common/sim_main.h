@@ -31,6 +31,7 @@ typedef struct sim_program {
     sim_play play;
     uint64_t *counters; /* [n_counters] to which `play` adds; all processes' are summed up in it */
     size_t n_counters;
+    const char *words; /* of the command line that the story of a seed needs as well; NULL: none */
 } sim_program;
 
 /* Returns the exit code of main: 0, 1 if an invariant was broken, 64 for a wrong command line. */

@@ -46,7 +46,7 @@ static void begin(simulation *sim)
     sim->lies = sim_random_split(&luck, 4);
     sim->now_ns = SECOND;
     sim->next_pid = 2000;
-    (sim->thousand ? rules_draw_thousand : rules_draw)(&luck, &sim->rules, &sim->options);
+    rules_draw(&sim->choice, &luck, &sim->rules, &sim->options);
     /* With one builder, the calm is counted from when the other daemons start. */
     sim->calm_ns = sim->now_ns + (sim->rules.one_builds ? PATIENCE_NS / 4 : sim->rules.calm_ns);
     make_data(sim);
@@ -164,12 +164,12 @@ static void take_apart(simulation *sim)
     free(sim->accidents);
 }
 
-sim_played play_schedule(uint64_t seed, bool thousand, FILE *trace, sim_stats *stats)
+sim_played play_schedule(uint64_t seed, const sim_choice *choice, FILE *trace, sim_stats *stats)
 {
     static simulation sim;
     memset(&sim, 0, sizeof sim);
     sim.seed = seed;
-    sim.thousand = thousand;
+    sim.choice = *choice;
     sim.stats = stats;
     sim.log = sim_log_begin(seed, trace);
     const uint64_t before = stats->events;

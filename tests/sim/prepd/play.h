@@ -5,8 +5,7 @@
 #include "tests/sim/common/sim_main.h"
 #include "tests/sim/prepd/stats.h"
 
-/* Plays the schedule of a seed and adds what it held to the stats. thousand: one of 128 daemons and
- * 1,024 ranks. */
-sim_played play_schedule(uint64_t seed, bool thousand, FILE *trace, sim_stats *stats);
+/* Plays the schedule of a seed and adds what it held to the stats. */
+sim_played play_schedule(uint64_t seed, const sim_choice *choice, FILE *trace, sim_stats *stats);
 
 #endif

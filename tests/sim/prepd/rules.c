@@ -152,11 +152,11 @@ static void draw_hopeless(sim_random *luck, sim_rules *out)
         out->weight[i] = 0;
 }
 
-void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
+static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out, conf *out_options)
 {
     sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
     sim_random rare = sim_random_split(luck, 10);
-    *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, 100)};
+    *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, choice->real_every)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
     draw_data(luck, out_options, PICK(luck, 5, 20, 40), &out->data[1]);
@@ -179,9 +179,9 @@ void rules_draw(sim_random *luck, sim_rules *out, conf *out_options)
 
 enum { DAEMONS = 128, RANKS_EACH = 8, RANKS = DAEMONS * RANKS_EACH };
 
-void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options)
+/* Makes of a schedule one of many daemons, and many ranks of one stream. */
+static void make_thousand(sim_random *luck, sim_rules *out, conf *out_options)
 {
-    rules_draw(luck, out, out_options);
     out_options->training_seq_len = 256;
     out_options->training_global_batch_size = RANKS;
     out_options->training_epochs = 1;
@@ -206,4 +206,11 @@ void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options)
     out->fault_every_ns = 100000000;
     if (out->weight[FAULT_RESTART_JOB] > 0) /* a thousand ranks greet again each time */
         out->weight[FAULT_RESTART_JOB] = 1;
+}
+
+void rules_draw(const sim_choice *choice, sim_random *luck, sim_rules *out, conf *out_options)
+{
+    draw_any(choice, luck, out, out_options);
+    if (choice->thousand)
+        make_thousand(luck, out, out_options);
 }

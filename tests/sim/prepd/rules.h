@@ -106,16 +106,20 @@ typedef struct sim_rules {
     hopeless hopeless;
 } sim_rules;
 
+/* What whoever runs the simulator has chosen for all schedules. */
+typedef struct sim_choice {
+    bool thousand;       /* each has 128 daemons and 1,024 ranks */
+    uint64_t real_every; /* one in so many has real rows */
+} sim_choice;
+
 /* The daemon from which a rank gets its rows. */
 int rules_daemon_of(const sim_rules *rules, int rank);
 /* Writes the ranks of a daemon as prepd.ranks has them; "" for all. */
 enum { RANKS_TEXT = 400 };
 void rules_ranks_of(const sim_rules *rules, int daemon, char out[RANKS_TEXT]);
 
-/* Draws a schedule of 128 daemons and 1,024 ranks of one stream. */
-void rules_draw_thousand(sim_random *luck, sim_rules *out, conf *out_options);
 /* Draws the rules and the daemon's options. The options borrow constant texts. */
-void rules_draw(sim_random *luck, sim_rules *out, conf *out_options);
+void rules_draw(const sim_choice *choice, sim_random *luck, sim_rules *out, conf *out_options);
 
 /* rules_rare.c: in some schedules makes one thing common that is rare in all others: bad data, slow
  * rows, workers that lie or lack files. Changes nothing else of the rules. */

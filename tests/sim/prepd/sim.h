@@ -66,7 +66,7 @@ enum { MOST_LIED = 256 };
 
 typedef struct simulation {
     uint64_t seed;
-    bool thousand; /* a schedule of 128 daemons and 1,024 ranks */
+    sim_choice choice;
     sim_rules rules;
     conf options;
     sim_data data[2]; /* train, eval */
