@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/json/json.h"
+#include "proto/tag_scan.h"
 
 enum { PLACE_TEXT = 512 };
 
@@ -59,22 +60,9 @@ static int64_t length_at(const row *packed, int64_t doc)
     return packed->cu_seqlens[doc + 1] - packed->cu_seqlens[doc];
 }
 
-/* Counts by several at a time, which the compiler turns into one comparison: of a row of texts this
- * is a good part of the tag's check. */
 static int64_t targets_at(const row *packed, int64_t doc)
 {
-    enum { LANES = 8 };
-    const int32_t end = packed->cu_seqlens[doc + 1];
-    int32_t lane[LANES] = {0}, i = packed->cu_seqlens[doc];
-    int64_t count = 0;
-    for (; i + LANES <= end; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            lane[k] += packed->labels[i + k] != NO_LABEL;
-    for (; i < end; i++)
-        count += packed->labels[i] != NO_LABEL;
-    for (int k = 0; k < LANES; k++)
-        count += lane[k];
-    return count;
+    return row_count_targets(packed, doc);
 }
 
 static int64_t grid_at(const row *packed, int64_t index)
@@ -118,8 +106,31 @@ static status take_texts(const json_value *tag, arena *memory, row *packed)
     return take_text(tag, "worker", memory, &packed->worker);
 }
 
+/* Tries the fast reader. *out: whether it was enough. */
+static status apply_scanned(span text, const frame *head, arena *memory, row *inout, bool *out)
+{
+    const arena_mark before = arena_save(memory);
+    tag_texts texts;
+    char *to;
+    TRY(arena_alloc(memory, tag_texts_bytes(text), (void **)&to));
+    *out = tag_scan(text, head->row, inout, to, &texts);
+    if (!*out) {
+        arena_release(memory, before);
+        return ST_OK;
+    }
+    inout->worker = texts.worker;
+    inout->cursor = texts.cursor;
+    inout->quarantine = texts.quarantine;
+    inout->references = texts.references;
+    return ST_OK;
+}
+
 status tag_apply(span text, const frame *head, const char *peer, arena *memory, row *inout)
 {
+    bool done;
+    TRY(apply_scanned(text, head, memory, inout, &done));
+    if (done)
+        return ST_OK;
     json_value *tag = NULL;
     char place[PLACE_TEXT];
     snprintf(place, sizeof place, "%s, tag of row %" PRIu64, peer, head->row);

@@ -270,9 +270,31 @@ static void test_row_from_tensors__refuses(void **state)
     arena_done(&memory);
 }
 
+static void test_row_count_targets__counts_each_length(void **state)
+{
+    (void)state;
+    enum { MOST = 70 };
+    int32_t label[MOST], cu_seqlens[2];
+    row packed = {.labels = label, .cu_seqlens = cu_seqlens, .n_docs = 1};
+    uint32_t luck = 1;
+    for (int32_t from = 0; from < 4; from++)
+        for (int32_t to = from; to <= MOST; to++) {
+            int64_t count = 0;
+            for (int32_t i = 0; i < MOST; i++) {
+                luck = luck * 1664525 + 1013904223;
+                label[i] = luck >> 31 ? (int32_t)(luck >> 8) : NO_LABEL;
+                count += i >= from && i < to && label[i] != NO_LABEL;
+            }
+            cu_seqlens[0] = from;
+            cu_seqlens[1] = to;
+            assert_int_equal(row_count_targets(&packed, 0), count);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_row_count_targets__counts_each_length),
         cmocka_unit_test(test_row_check__accepts_every_recipe),
         cmocka_unit_test(test_row_check__names_the_wrong_value),
         cmocka_unit_test(test_row_check__names_what_is_wrong_with_a_prefix),

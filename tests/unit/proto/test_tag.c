@@ -7,6 +7,7 @@
 #include "common/json/json.h"
 #include "proto/codec.h"
 #include "proto/tag.h"
+#include "proto/tag_scan.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 
@@ -86,12 +87,109 @@ static void test_tag__refuses_a_list_of_another_length(void **state)
     }
 }
 
+/* Reads the tag with the fast reader. The texts live in the scene's memory. */
+static bool scan(scene *all, const char *text, tag_texts *out)
+{
+    const span tag = span_of(text, strlen(text));
+    char *to;
+    assert_ok(arena_alloc(&all->memory, tag_texts_bytes(tag), (void **)&to));
+    return tag_scan(tag, ROW, &all->packed, to, out);
+}
+
+static void test_tag_scan__is_enough_for_what_dispatchers_write(void **state)
+{
+    (void)state;
+    static char text[TAG_BYTES];
+    scene all;
+    tag_texts texts;
+    set_up(&all);
+    row_write_tag(&all.packed, ROW, -1, false, text);
+    assert_true(scan(&all, text, &texts));
+    assert_string_equal(texts.cursor, "{\"row\":43}");
+    row_write_tag(&all.packed, ROW, -1, true, text);
+    strcpy(text + strlen(text) - 1, ",\"references\":\"a \\\\ b\"}");
+    assert_true(scan(&all, text, &texts));
+    assert_string_equal(texts.references, "a \\ b");
+    assert_string_equal(texts.worker, "7 on there");
+    arena_done(&all.memory);
+}
+
+/* Replaces the first of these words. */
+static void put_instead(char *text, const char *words, const char *other)
+{
+    static char rest[TAG_BYTES];
+    char *at = strstr(text, words);
+    assert_non_null(at);
+    strcpy(rest, at + strlen(words));
+    sprintf(at, "%s%s", other, rest);
+}
+
+static void test_tag_scan__leaves_what_is_written_otherwise(void **state)
+{
+    (void)state;
+    static const char *const other[][2] = {{"{", " {"},
+                                           {",\"ids\"", ", \"ids\""},
+                                           {"\"worker\"", "\"also\":[1,{}],\"worker\""},
+                                           {"on there", "o\\u006e there"},
+                                           {"on there", "on the\\/re"},
+                                           {"on there", "on th\xc3\xa9re"}};
+    static char text[TAG_BYTES];
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        scene all;
+        tag_texts texts;
+        set_up(&all);
+        row_write_tag(&all.packed, ROW, -1, false, text);
+        put_instead(text, other[i][0], other[i][1]);
+        assert_false(scan(&all, text, &texts));
+        assert_ok(
+            tag_apply(span_of(text, strlen(text)), &all.head, "daemon", &all.memory, &all.packed));
+        assert_string_equal(all.packed.cursor, "{\"row\":43}");
+        arena_done(&all.memory);
+    }
+}
+
+/* What is not a tag of the row for who parses it is none for the fast reader, whichever byte is
+ * another or missing. */
+static void test_tag_scan__takes_nothing_that_a_parser_would_not(void **state)
+{
+    (void)state;
+    static const char instead[] = "0 1,9\"\\-n[]{}\n\x7f\xc3";
+    static char was[TAG_BYTES], text[TAG_BYTES + 1];
+    int taken = 0;
+    scene all;
+    set_up(&all);
+    row_write_tag(&all.packed, ROW, -1, false, was);
+    const size_t size = strlen(was);
+    for (size_t at = 0; at < size; at++)
+        for (size_t k = 0; k < sizeof instead; k++) { /* the last one ends the text there */
+            const arena_mark before = arena_save(&all.memory);
+            row parsed = all.packed;
+            tag_texts texts;
+            sprintf(text, " %s", was); /* which the fast reader does not take */
+            text[1 + at] = instead[k];
+            if (scan(&all, text + 1, &texts)) {
+                taken++;
+                assert_ok(tag_apply(span_of(text, strlen(text)), &all.head, "daemon", &all.memory,
+                                    &parsed));
+                assert_string_equal(texts.cursor, parsed.cursor);
+                assert_string_equal(texts.quarantine, parsed.quarantine);
+                assert_string_equal(texts.worker, parsed.worker);
+            }
+            arena_release(&all.memory, before);
+        }
+    assert_true(taken > 20); /* other bytes in the texts, and those that were there */
+    arena_done(&all.memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tag__gives_its_texts_to_a_row_that_agrees),
         cmocka_unit_test(test_tag__refuses_every_other_number),
         cmocka_unit_test(test_tag__refuses_a_list_of_another_length),
+        cmocka_unit_test(test_tag_scan__is_enough_for_what_dispatchers_write),
+        cmocka_unit_test(test_tag_scan__leaves_what_is_written_otherwise),
+        cmocka_unit_test(test_tag_scan__takes_nothing_that_a_parser_would_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

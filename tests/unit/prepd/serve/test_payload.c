@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "prepd/serve/core/dispatch_state.h"
+#include "proto/tag_scan.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
@@ -197,6 +198,43 @@ static bool says(const json_value *docs, size_t doc, const char *key)
     return json_bool(json_find(json_item(docs, doc), key), false);
 }
 
+/* Receivers read a tag fast if it is written as they expect it. */
+static void assert_fits_scan(const char *text, const json_value *tag)
+{
+    enum { MOST = 16, TOKENS = 4096 };
+    static const char *const member[] = {"ids", "parts", "prefixes", "lengths", "targets"};
+    static uint64_t id[MOST];
+    static int32_t nth_part[MOST], prefix[MOST], cu_seqlens[MOST + 1], grid[3 * MOST],
+        label[TOKENS];
+    const json_value *list[5];
+    row packed = {.doc_sample_id = id, .doc_part = nth_part, .doc_prefix = prefix, .labels = label};
+    packed.cu_seqlens = cu_seqlens;
+    packed.grid_thw = grid;
+    for (int i = 0; i < 5; i++)
+        list[i] = json_find(tag, member[i]);
+    packed.n_docs = (int64_t)json_count(list[0]);
+    for (size_t i = 0; i < (size_t)packed.n_docs; i++) {
+        id[i] = (uint64_t)json_int(json_item(list[0], i), 0);
+        nth_part[i] = (int32_t)json_int(json_item(list[1], i), 0);
+        prefix[i] = (int32_t)json_int(json_item(list[2], i), 0);
+        cu_seqlens[i + 1] = cu_seqlens[i] + (int32_t)json_int(json_item(list[3], i), 0);
+        const int64_t targets = json_int(json_item(list[4], i), 0);
+        for (int32_t k = cu_seqlens[i]; k < cu_seqlens[i + 1]; k++)
+            label[k] = k < cu_seqlens[i + 1] - targets ? NO_LABEL : 1;
+    }
+    const json_value *grids = json_find(tag, "grids");
+    packed.n_items = (int64_t)json_count(grids) / 3;
+    for (size_t i = 0; i < json_count(grids); i++)
+        grid[i] = (int32_t)json_int(json_item(grids, i), 0);
+    const span bytes = span_of(text, strlen(text));
+    char *to = (char *)malloc(tag_texts_bytes(bytes));
+    tag_texts texts;
+    assert_non_null(to);
+    assert_true(
+        tag_scan(bytes, (uint64_t)json_int(json_find(tag, "row"), -1), &packed, to, &texts));
+    free(to);
+}
+
 /* The tag of the row, which the dispatcher keeps for its consumer. */
 static json_value *tag_of(scene *all)
 {
@@ -207,6 +245,7 @@ static json_value *tag_of(scene *all)
     assert_int_equal(all->lease->by, 5);
     assert_ok(json_parse(all->lease->tag, strlen(all->lease->tag), "tag", &tag));
     assert_string_equal(json_text(json_find(tag, "worker"), ""), "7 on there");
+    assert_fits_scan(all->lease->tag, tag);
     return tag;
 }
 
