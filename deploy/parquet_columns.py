@@ -1,0 +1,245 @@
+"""parquet_columns: which column of an image table is what, and the records that its rows become. No part of it knows
+pyarrow: a column is its name and the text of its type, a row a dict of Python values.
+
+Roles: image (one column, or several joined by +, whose pictures come in that order), question, answer, choices,
+conversation, caption; question_id and image_id, which only VQAv2's own form needs."""
+
+import collections
+import json
+import re
+
+# Names that people give to columns, the most telling first. The first one that is there and has a fitting type is taken.
+NAMES = {
+    "image": "image images img picture pictures photo jpg png webp pixel_values".split(),
+    "conversation": "messages conversations conversation texts dialog dialogue chat turns qa qas".split(),
+    "question": "question query prompt instruction problem user input".split(),
+    "answer": "multiple_choice_answer answer answers response output solution target assistant label".split(),
+    "choices": "choices options".split(),
+    "caption": "caption captions description text sentences alt_text title label labels".split(),
+    "question_id": ["question_id"],
+    "image_id": ["image_id"],
+}
+PICTURE = r"(large_)?binary|struct<.*\bbytes: (large_)?binary\b.*>|(large_)?string"
+TEXT = r"(large_)?string|u?int\d+|bool|float|double|halffloat"
+PARTS = r"list<.*struct<.*>>"
+FITS = {
+    "image": rf"{PICTURE}|(large_)?list<\w+: ({PICTURE})>",
+    "conversation": rf"{PARTS}|(large_)?string",
+    "question": r"(large_)?string",
+    "answer": rf"{TEXT}|(large_)?list<.*>",
+    "choices": rf"(large_)?list<\w+: ({TEXT})>",
+    "caption": rf"{TEXT}|(large_)?list<\w+: (large_)?string>",
+    "question_id": r"u?int\d+|(large_)?string",
+    "image_id": r"u?int\d+|(large_)?string",
+}
+WORDS = {
+    "image": "binary, a struct with bytes, or the path of a file, or a list of one of these",
+    "conversation": "a list of structs (role and content, from and value, user and assistant, question and answer), or that as JSON",
+    "question": "a string",
+    "answer": "a string, a number, or a list of answers",
+    "choices": "a list of strings",
+    "caption": "a string, a list of strings, or a class label",
+    "question_id": "an integer",
+    "image_id": "an integer",
+}
+MARK = "<image>"
+
+
+class Wrong(Exception):
+    """What the table or its map of columns cannot be used for, in a sentence."""
+
+
+class Skipped(Exception):
+    """Why one row makes no record."""
+
+
+def described(columns):
+    return "; ".join(f"{name} is {kind}" for name, kind in columns.items())
+
+
+def fitting(role, kind):
+    return re.fullmatch(FITS[role], kind) is not None
+
+
+def holds_bytes(kind):
+    return "binary" in kind
+
+
+def guess_pictures(columns):
+    """Pictures inside the table come before paths, a usual name before any other."""
+    inside = [n for n, kind in columns.items() if fitting("image", kind) and holds_bytes(kind)]
+    named = [n for n in NAMES["image"] if n in columns and fitting("image", columns[n])]
+    for name in [n for n in named if n in inside] + inside + named:
+        numbered = re.fullmatch(r"(.*?)_?\d+", name)
+        if not numbered or name not in inside:
+            return [name]
+        stem = numbered.group(1)
+        return sorted((n for n in inside if re.fullmatch(re.escape(stem) + r"_?\d+", n)), key=lambda n: int(re.search(r"\d+$", n).group()))
+    return []
+
+
+def guess(columns):
+    """{role: [columns]} of what the names and types say."""
+    found = {"image": guess_pictures(columns)}
+    free = [n for n in columns if n not in found["image"]]
+    for role in list(NAMES)[1:]:
+        found[role] = [n for n in NAMES[role] if n in free and fitting(role, columns[n])][:1]
+        if role == "conversation" and found[role] and columns[found[role][0]].endswith("string") and \
+                found[role][0] not in ("messages", "conversations", "conversation"):
+            found[role] = []
+    if found["conversation"]:
+        found["question"] = found["answer"] = found["choices"] = found["caption"] = []
+    elif found["question"] and found["answer"]:
+        found["caption"] = []
+    else:
+        found["question"] = found["answer"] = found["choices"] = []
+    return {role: names for role, names in found.items() if names}
+
+
+def chosen(words, columns):
+    """The roles that --columns gives: "answer=best,caption=" takes one column and leaves a role out."""
+    found = {}
+    for word in filter(None, words.split(",")):
+        role, equals, names = word.partition("=")
+        if not equals or role not in NAMES:
+            raise Wrong(f"--columns {word}: a role and its column are wanted, such as answer=best; the roles are {', '.join(NAMES)}")
+        found[role] = list(filter(None, names.split("+")))
+        for name in found[role]:
+            if name not in columns:
+                raise Wrong(f"there is no column {name}; {described(columns)}")
+            if not fitting(role, columns[name]):
+                raise Wrong(f"column {name} is {columns[name]}, but {role} must be {WORDS[role]}")
+    return found
+
+
+def column_map(columns, words):
+    """The roles that were guessed, changed by those of --columns."""
+    given = chosen(words, columns)
+    found = guess({n: kind for n, kind in columns.items() if not any(n in names for names in given.values())})
+    if given.get("conversation"):
+        found = {role: names for role, names in found.items() if role not in ("question", "answer", "choices", "caption")}
+    elif given.get("question") or given.get("answer") or given.get("caption"):
+        found.pop("conversation", None)
+        rest = guess({n: kind for n, kind in columns.items() if n not in found.get("image", []) and not fitting("conversation", kind)})
+        found = {**{r: n for r, n in rest.items() if r != "image"}, **found}
+    found.update(given)
+    found = {role: names for role, names in found.items() if names}
+    for role in ("question", "answer"):
+        other = "answer" if role == "question" else "question"
+        if role in found and other not in found:
+            found[other] = next(([n] for n in NAMES[other] if n in columns and fitting(other, columns[n])
+                                 and [n] != found[role]), [])
+            if not found[other]:
+                raise Wrong(f"column {found[role][0]} is the {role}, but no column is its {other}: --columns {other}=NAME; "
+                            + described(columns))
+    return found
+
+
+def check_map(found, columns, pictures_wanted):
+    if pictures_wanted and not found.get("image"):
+        raise Wrong("no column holds pictures. A picture is " + WORDS["image"] + "; " + described(columns)
+                    + ". --columns image=NAME names it; --no-pictures makes records of text alone")
+    if not any(role in found for role in ("conversation", "question", "caption")):
+        raise Wrong("no column has a text to learn: --columns question=NAME,answer=NAME, or conversation=NAME, or caption=NAME; "
+                    + described(columns))
+
+
+# --- values to texts ---
+
+def text_of(value, labels=None):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and labels:
+        return labels[value] if 0 <= value < len(labels) else None
+    if value is None:
+        return None
+    return value if isinstance(value, str) else format(value, "g") if isinstance(value, float) else str(value)
+
+
+def answer_of(value, labels=None):
+    """The answer; of a list of answers that people gave, the most common, and of equally common ones the first."""
+    if isinstance(value, list):
+        words = [text_of(v.get("answer") if isinstance(v, dict) else v) for v in value]
+        counted = collections.Counter(w for w in words if w)
+        return counted.most_common(1)[0][0] if counted else None
+    return text_of(value, labels)
+
+
+def choice(question, answer, choices):
+    """A question with its choices, and the answer in words where it is a number or a letter of one of them."""
+    lines = [f"{chr(ord('A') + i)}. {text_of(c)}" for i, c in enumerate(choices)]
+    at = answer if isinstance(answer, int) else ord(answer) - ord("A") if isinstance(answer, str) and re.fullmatch("[A-Z]", answer) else None
+    if at is not None:
+        if not 0 <= at < len(choices):
+            raise Skipped("the answer is none of the choices")
+        answer = lines[at]
+    return "\n".join([question, *lines]), answer
+
+
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "bot": "assistant",
+         "model": "assistant"}
+
+
+def turns_of(value):
+    """A conversation as messages, whatever its members are called."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise Skipped("the conversation is not JSON") from None
+    messages = []
+    for turn in value or []:
+        pair = next(((a, b) for a, b in (("user", "assistant"), ("question", "answer")) if a in turn and b in turn), None)
+        if pair:
+            messages += [{"role": role, "content": text_of(turn[key])} for role, key in zip(("user", "assistant"), pair)]
+            continue
+        role = ROLES.get(turn.get("role") or turn.get("from"))
+        content = turn.get("content", turn.get("value"))
+        if isinstance(content, list):  # parts, in which a picture is a mark
+            content = "".join(MARK if part.get("type") == "image" else part.get("text") or "" for part in content)
+        if role is None:
+            raise Skipped(f"a turn is of {turn.get('role') or turn.get('from')!r}, which is neither user nor assistant")
+        messages.append({"role": role, "content": content})
+    if not any(m["role"] == "assistant" and m["content"] for m in messages):
+        raise Skipped("nothing is answered in the conversation")
+    if any(m["content"] is None for m in messages):
+        raise Skipped("a turn is empty")
+    return messages
+
+
+def marked(messages, n_pictures):
+    """With as many marks as pictures: if there is none, they come before the first words of the user."""
+    marks = sum(m["content"].count(MARK) for m in messages if m["role"] == "user")
+    if marks == 0 and n_pictures:
+        first = next((m for m in messages if m["role"] == "user"), None)
+        if first is None:
+            raise Skipped("there are pictures, but the user says nothing")
+        first["content"] = MARK * n_pictures + first["content"]
+    elif marks != n_pictures:
+        raise Skipped(f"{marks} marks <image> for {n_pictures} pictures")
+    return messages
+
+
+def records_of(row, found, pictures, prompt, labels):
+    """The records of data.format conversations that a row becomes. pictures: the names of its files."""
+    names = {"image": pictures[0]} if len(pictures) == 1 else {"images": pictures} if pictures else {}
+    if "conversation" in found:
+        return [{**names, "messages": marked(turns_of(row[found["conversation"][0]]), len(pictures))}]
+    if "question" in found:
+        column = found["answer"][0]
+        question, answer = row[found["question"][0]], row[column]
+        if not question:
+            raise Skipped("no question")
+        if "choices" in found and row[found["choices"][0]]:
+            question, answer = choice(question, answer, row[found["choices"][0]])
+        answer = answer_of(answer, labels.get(column))
+        if not answer:
+            raise Skipped("no answer")
+        return [{**names, "messages": marked([{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
+                                             len(pictures))}]
+    column = found["caption"][0]
+    captions = row[column] if isinstance(row[column], list) else [row[column]]
+    texts = [t for t in (text_of(c, labels.get(column)) for c in captions) if t]
+    if not texts:
+        raise Skipped("no caption")
+    return [{**names, "question": prompt, "answer": text} for text in texts]

@@ -1,0 +1,2 @@
+"""Stands in for pyarrow where it is missing: a "parquet file" is JSON, {"columns": {name: type}, "groups": [[row, ...], ...],
+"metadata": text}, in which bytes are {"$": HEX}. TABLE_DOUBLE_KILL=N kills the process when it reads the Nth row group."""

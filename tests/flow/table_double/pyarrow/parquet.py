@@ -1,0 +1,46 @@
+"""The part of pyarrow.parquet that deploy/from-parquet uses."""
+
+import json
+import os
+import signal
+
+asked = 0
+
+
+def value_of(value):
+    if isinstance(value, list):
+        return [value_of(v) for v in value]
+    if isinstance(value, dict):
+        return bytes.fromhex(value["$"]) if "$" in value else {k: value_of(v) for k, v in value.items()}
+    return value
+
+
+class Field:
+    def __init__(self, name, kind):
+        self.name, self.type = name, kind
+
+
+class Schema(list):
+    metadata = None
+
+
+class ParquetFile:
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as f:
+            self.table = json.load(f)
+        self.schema_arrow = Schema(Field(*column) for column in self.table["columns"].items())
+        if self.table.get("metadata"):
+            self.schema_arrow.metadata = {b"huggingface": self.table["metadata"].encode()}
+        self.num_row_groups = len(self.table["groups"])
+
+    def read_row_group(self, group, columns):
+        global asked
+        asked += 1
+        if os.environ.get("TABLE_DOUBLE_KILL") == str(asked):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Rows([{name: value_of(row.get(name)) for name in columns} for row in self.table["groups"][group]])
+
+
+class Rows(list):
+    def to_pylist(self):
+        return self
