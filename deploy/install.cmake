@@ -6,7 +6,7 @@
 #                             look for them in ../lib from their own folder
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
 #   P/share/tessera           configs, client.py and masks.py (the Python client), dashboard,
-#                             licence, train.sbatch
+#                             licence, train.sbatch, from-parquet
 #   P/share/doc/tessera       the pages that the units, the scripts and the programs refer to
 foreach(program IN LISTS tessera_programs)
     if(TARGET ${program})
@@ -19,8 +19,10 @@ foreach(backend IN LISTS tessera_modules)
     endif()
 endforeach()
 install(PROGRAMS deploy/prepd-run DESTINATION bin)
-install(PROGRAMS deploy/slurm/train.sbatch DESTINATION share/tessera)
-install(FILES proto/client.py proto/masks.py deploy/grafana-prepd.json LICENSE DESTINATION share/tessera)
+set(tessera_scripts deploy/slurm/train.sbatch deploy/from-parquet)
+install(PROGRAMS ${tessera_scripts} DESTINATION share/tessera)
+set(tessera_share proto/client.py proto/masks.py deploy/parquet_columns.py deploy/grafana-prepd.json LICENSE)
+install(FILES ${tessera_share} DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
 set(folders . deploy prepd prepd/dataset prepd/plan proto)
 if(TARGET trainer)
