@@ -77,6 +77,10 @@ static status check_replay(const conf *options)
         return bad(options,
                    "comm.engine replay: TensorBoard files cannot say that their figures are "
                    "modelled, not measured: metrics.enable_tensorboard must be false");
+    if (options->metrics_trainer_listen[0])
+        return bad(options,
+                   "comm.engine replay: who reads /metrics would take modelled figures for "
+                   "measured ones: metrics.trainer_listen must be empty");
     if (options->parallelism_pipeline_parallel_degree > 1)
         return bad(options,
                    "comm.engine replay: a pipeline stage waits for the other stages to compute, "

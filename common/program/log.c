@@ -6,8 +6,6 @@
 #include "common/program/log.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +14,10 @@
 #include <unistd.h>
 
 #include "common/json/json.h"
-#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/base/visible.h"
 #include "common/program/bar.h"
+#include "common/program/log_file.h"
 
 enum {
     ROLE_MAX = 64,
@@ -33,9 +31,9 @@ static struct {
     char role[ROLE_MAX];
     _Atomic int level;
     bool json;
-    int file, stderr_level;
+    int stderr_level;
     _Atomic bool hushed; /* nothing goes to stderr */
-} state = {.role = "", .level = LOG_INFO, .json = false, .file = -1, .stderr_level = LOG_DEBUG};
+} state = {.role = "", .level = LOG_INFO, .json = false, .stderr_level = LOG_DEBUG};
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
 
@@ -67,18 +65,12 @@ static void write_line(int level, const char *line, size_t size)
 {
     if (level <= state.stderr_level && !state.hushed)
         bar_write_line(line, size);
-    if (state.file >= 0)
-        (void)!file_write_all(state.file, line, size); /* there is nowhere to report a failure */
+    log_file_write(line, size);
 }
 
-status log_keep(const char *path, int stderr_level)
+status log_keep(const char *path, int64_t limit_bytes, int stderr_level)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return FAIL_IN(ST_CANT_CREATE, path, "cannot open the log file: %s", strerror(errno));
-    if (state.file >= 0)
-        close(state.file);
-    state.file = fd;
+    TRY(log_file_open(path, limit_bytes));
     state.stderr_level = stderr_level;
     return ST_OK;
 }

@@ -12,6 +12,7 @@
 #define TESSERA_COMMON_PROGRAM_LOG_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "common/base/status.h"
 
@@ -22,9 +23,9 @@ enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG }; /* in the order of log.level'
 void log_init(const char *role, int level, bool json);
 /* Changes the level; can be called at any time from any thread. */
 void log_set_level(int level);
-/* From now on also appends every event to this file. Events above stderr_level then go only to the
- * file. Call before threads start. ST_CANT_CREATE. */
-WARN_UNUSED status log_keep(const char *path, int stderr_level);
+/* From now on also appends every event to this file, which is renamed at limit_bytes (log_file.h).
+ * Events above stderr_level then go only to the file. Call before threads start. ST_CANT_CREATE. */
+WARN_UNUSED status log_keep(const char *path, int64_t limit_bytes, int stderr_level);
 /* Stops writing to stderr, or starts again; the file of log_keep is written either way. Can be
  * called at any time. */
 void log_hush(bool hushed);

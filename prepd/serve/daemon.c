@@ -61,8 +61,17 @@ static status open_train(shell *around)
 
 static status open_metrics(shell *around)
 {
-    const char *at = around->options->metrics_listen;
-    return at[0] ? http_open(at, metrics_answer, around->core, &around->metrics) : ST_OK;
+    const http_place at = {.option = "metrics.listen",
+                           .address = around->options->metrics_listen,
+                           .any_address = around->options->metrics_any_address};
+    return at.address[0] ? http_open(&at, metrics_answer, around->core, &around->metrics) : ST_OK;
+}
+
+static void tell_audience(const conf *options)
+{
+    const char *who = http_audience(options->metrics_listen);
+    if (who)
+        log_warn("metrics.listen %s: %s", options->metrics_listen, who);
 }
 
 /* What draws the rows that are audited. Without the system's random numbers, the time draws them.
@@ -106,6 +115,7 @@ static status start(shell *around)
     if (around->core->stopping)
         return ST_OK;
     TRY(open_metrics(around));
+    tell_audience(around->options);
     TRY(doors_open(around));
     dispatch_at(around->core, clock_ns()); /* the data may have taken minutes */
     return dispatch_begin(around->core);

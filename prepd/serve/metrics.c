@@ -2,50 +2,15 @@
  * ids), and the answers to a service manager's two questions: /healthz (does the loop turn, and
  * does work come back?) and /readyz (would a consumer get rows now?).
  *
- * To add a metric, write it in put_work, put_streams or put_all, and add it to
+ * To add a metric, write it in put_work, put_streams, put_sections or put_all, and add it to
  * deploy/grafana-prepd.json if people should see it. */
-#include <dirent.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/proc.h"
+#include "common/http/exposition.h"
 #include "prepd/serve/shell.h"
 
-typedef struct put {
-    FILE *file;
-} put;
-
-static void family(const put *text, const char *name, const char *type, const char *help)
-{
-    fprintf(text->file, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
-}
-
-static void one(const put *text, const char *name, const char *type, const char *help, double value)
-{
-    family(text, name, type, help);
-    fprintf(text->file, "%s %.17g\n", name, value);
-}
-
-static void labelled(const put *text, const char *name, const char *label, const char *is,
-                     double value)
-{
-    fprintf(text->file, "%s{%s=\"%s\"} %.17g\n", name, label, is, value);
-}
-
-static int open_descriptors(void)
-{
-    int count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count > 3 ? count - 3 : 0; /* without ".", ".." and this directory itself */
-}
-
-static void put_work(const put *text, const dispatch *state, int64_t now)
+static void put_work(FILE *out, const dispatch *state, int64_t now)
 {
     int busy = 0, joined = 0;
     int64_t oldest = 0;
@@ -55,90 +20,166 @@ static void put_work(const put *text, const dispatch *state, int64_t now)
         if (worker->work && now - worker->since_ns > oldest)
             oldest = now - worker->since_ns;
     }
-    family(text, "prepd_workers", "gauge", "worker processes by state");
-    labelled(text, "prepd_workers", "state", "busy", busy);
-    labelled(text, "prepd_workers", "state", "idle", joined - busy);
-    one(text, "prepd_workers_wanted", "gauge", "local workers asked for", state->local.target);
-    one(text, "prepd_worker_restarts_total", "counter", "local workers replaced",
-        (double)state->local.respawned);
-    one(text, "prepd_lease_age_seconds", "gauge", "longest time a worker is on its present item",
-        (double)oldest / 1e9);
-    one(text, "prepd_leases_waiting", "gauge", "lost leases to be given again",
-        (double)lease_book_waiting(&state->book));
-    family(text, "prepd_leases_lost_total", "counter", "leases whose worker went, by cause");
-    labelled(text, "prepd_leases_lost_total", "reason", "crash", (double)state->counts.crashes);
-    labelled(text, "prepd_leases_lost_total", "reason", "timeout", (double)state->counts.timeouts);
-    labelled(text, "prepd_leases_lost_total", "reason", "outside", (double)state->counts.outside);
-    labelled(text, "prepd_leases_lost_total", "reason", "breach", (double)state->counts.breaches);
-    family(text, "prepd_audited_rows_total", "counter",
-           "rows drawn to be made by two workers (prepd.audit), by outcome");
-    labelled(text, "prepd_audited_rows_total", "outcome", "alike", (double)state->counts.audited);
-    labelled(text, "prepd_audited_rows_total", "outcome", "alone", (double)state->counts.unaudited);
-    one(text, "prepd_audit_deviants_total", "counter",
-        "workers that made another row than two others", (double)state->counts.deviants);
-    family(text, "prepd_stage_seconds_total", "counter", "time of all workers by stage of a row");
+    exposition_family(out, "prepd_workers", "gauge", "worker processes by state");
+    exposition_labelled(out, "prepd_workers", "state", "busy", busy);
+    exposition_labelled(out, "prepd_workers", "state", "idle", joined - busy);
+    exposition_one(out, "prepd_workers_wanted", "gauge", "local workers asked for",
+                   state->local.target);
+    exposition_one(out, "prepd_worker_restarts_total", "counter", "local workers replaced",
+                   (double)state->local.respawned);
+    exposition_one(out, "prepd_lease_age_seconds", "gauge",
+                   "longest time a worker is on its present item", (double)oldest / 1e9);
+    exposition_one(out, "prepd_leases_waiting", "gauge", "lost leases to be given again",
+                   (double)lease_book_waiting(&state->book));
+    exposition_family(out, "prepd_leases_lost_total", "counter",
+                      "leases whose worker went, by cause");
+    exposition_labelled(out, "prepd_leases_lost_total", "reason", "crash",
+                        (double)state->counts.crashes);
+    exposition_labelled(out, "prepd_leases_lost_total", "reason", "timeout",
+                        (double)state->counts.timeouts);
+    exposition_labelled(out, "prepd_leases_lost_total", "reason", "outside",
+                        (double)state->counts.outside);
+    exposition_labelled(out, "prepd_leases_lost_total", "reason", "breach",
+                        (double)state->counts.breaches);
+    exposition_family(out, "prepd_audited_rows_total", "counter",
+                      "rows drawn to be made by two workers (prepd.audit), by outcome");
+    exposition_labelled(out, "prepd_audited_rows_total", "outcome", "alike",
+                        (double)state->counts.audited);
+    exposition_labelled(out, "prepd_audited_rows_total", "outcome", "alone",
+                        (double)state->counts.unaudited);
+    exposition_one(out, "prepd_audit_deviants_total", "counter",
+                   "workers that made another row than two others", (double)state->counts.deviants);
+    exposition_family(out, "prepd_stage_seconds_total", "counter",
+                      "time of all workers by stage of a row");
     for (int i = 0; i < N_STAGES; i++)
-        labelled(text, "prepd_stage_seconds_total", "stage", stage_names[i],
-                 (double)state->counts.stage_ns[i] / 1e9);
+        exposition_labelled(out, "prepd_stage_seconds_total", "stage", stage_names[i],
+                            (double)state->counts.stage_ns[i] / 1e9);
 }
 
-static void put_streams(const put *text, const dispatch *state)
+/* A stream of rows as consumers ask for it, and what those that read it hold. */
+typedef struct stream_sums {
+    const char *name;
+    int64_t consumers, credit, reserved, unreturned, slots, rows;
+    double pace;
+} stream_sums;
+enum { STREAMS = 3 };
+
+static void add_consumer(const consumer_seat *consumer, stream_sums *sums)
 {
-    int64_t credit = 0, reserved = 0, unreturned = 0, slots = 0;
-    for (const consumer_seat *consumer = state->consumer_seats; consumer;
-         consumer = consumer->next) {
-        credit += consumer->credit;
-        reserved += consumer->reserved;
-        unreturned += consumer->unreturned;
-        slots += consumer->n_slots;
-    }
-    one(text, "prepd_consumers", "gauge", "connected consumers", state->n_consumers);
-    one(text, "prepd_credit_bytes", "gauge", "credit left, all consumers", (double)credit);
-    family(text, "prepd_queue_bytes", "gauge", "bytes of rows under way by place");
-    labelled(text, "prepd_queue_bytes", "place", "reserved", (double)reserved);
-    labelled(text, "prepd_queue_bytes", "place", "sent", (double)unreturned);
-    one(text, "prepd_queue_rows", "gauge", "rows between lease and sending", (double)slots);
-    family(text, "prepd_quarantined", "gauge", "samples in quarantine by data section");
-    labelled(text, "prepd_quarantined", "section", "train", (double)state->train.bad.n_entries);
-    labelled(text, "prepd_quarantined", "section", "eval", (double)state->eval.bad.n_entries);
-    family(text, "prepd_damaged", "gauge",
-           "pictures that decoded with a warning that their file is damaged, by data section");
-    labelled(text, "prepd_damaged", "section", "train", (double)state->train.damaged.n_entries);
-    labelled(text, "prepd_damaged", "section", "eval", (double)state->eval.damaged.n_entries);
-    family(text, "prepd_index_records_left", "gauge", "index records still to be made");
-    labelled(text, "prepd_index_records_left", "section", "train",
-             state->train.build.active ? (double)state->train.build.left : 0);
-    labelled(text, "prepd_index_records_left", "section", "eval",
-             state->eval.build.active ? (double)state->eval.build.left : 0);
+    sums->consumers++;
+    sums->credit += consumer->credit;
+    sums->reserved += consumer->reserved;
+    sums->unreturned += consumer->unreturned;
+    sums->slots += consumer->n_slots;
+    sums->rows += (int64_t)consumer->rows_sent;
+    if (consumer->rows_per_s > sums->pace)
+        sums->pace = consumer->rows_per_s;
 }
 
-static void put_all(const put *text, const dispatch *state)
+static void put_place(FILE *out, const char *stream, const char *place, int64_t bytes)
+{
+    const exposition_label labels[] = {{"stream", stream}, {"place", place}};
+    exposition_sample(out, "prepd_queue_bytes", labels, 2, (double)bytes);
+}
+
+/* One metric with a sample for each stream. */
+#define PUT_STREAMS(metric, type, help, member)                                                    \
+    do {                                                                                           \
+        exposition_family(out, metric, type, help);                                                \
+        for (int i = 0; i < STREAMS; i++)                                                          \
+            exposition_labelled(out, metric, "stream", sums[i].name, (double)sums[i].member);      \
+    } while (0)
+
+static void put_streams(FILE *out, const dispatch *state)
+{
+    stream_sums sums[STREAMS] = {{.name = "train"}, {.name = "eval"}, {.name = "sample"}};
+    for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
+        for (int i = 0; i < STREAMS; i++)
+            if (strcmp(consumer->stream, sums[i].name) == 0)
+                add_consumer(consumer, &sums[i]);
+    PUT_STREAMS("prepd_consumers", "gauge", "connected consumers", consumers);
+    PUT_STREAMS("prepd_credit_bytes", "gauge", "credit that consumers have left", credit);
+    exposition_family(out, "prepd_queue_bytes", "gauge", "bytes of rows under way by place");
+    for (int i = 0; i < STREAMS; i++) {
+        put_place(out, sums[i].name, "reserved", sums[i].reserved);
+        put_place(out, sums[i].name, "sent", sums[i].unreturned);
+    }
+    PUT_STREAMS("prepd_queue_rows", "gauge", "rows between lease and sending", slots);
+    PUT_STREAMS("prepd_stream_rows_sent", "gauge",
+                "rows sent to the consumers that are connected now", rows);
+    PUT_STREAMS(
+        "prepd_stream_rows_per_second", "gauge",
+        "how fast the fastest consumer moves along the stream, rows of other ranks included", pace);
+}
+
+/* Which stream a section is. The id is the same for all daemons and trainers of one stream. */
+static void put_stream_info(FILE *out, const source *section)
+{
+    char id[HASH_TEXT];
+    if (!section->stream_json)
+        return;
+    hash_print(hash_bytes(section->stream_json, strlen(section->stream_json)), id);
+    const exposition_label labels[] = {{"section", section->name},
+                                       {"id", id},
+                                       {"data", section->options.data_path},
+                                       {"split", section->options.data_split},
+                                       {"model", section->options.model_path}};
+    exposition_sample(out, "prepd_stream_info", labels, sizeof labels / sizeof *labels, 1);
+}
+
+static void put_sections(FILE *out, const dispatch *state)
+{
+    exposition_family(out, "prepd_stream_info", "gauge",
+                      "1, with what the rows of a data section are made of");
+    put_stream_info(out, &state->train);
+    put_stream_info(out, &state->eval);
+    exposition_family(out, "prepd_quarantined", "gauge", "samples in quarantine by data section");
+    exposition_labelled(out, "prepd_quarantined", "section", "train",
+                        (double)state->train.bad.n_entries);
+    exposition_labelled(out, "prepd_quarantined", "section", "eval",
+                        (double)state->eval.bad.n_entries);
+    exposition_family(out, "prepd_damaged", "gauge",
+                      "pictures that decoded with a warning that their file is damaged, by data "
+                      "section");
+    exposition_labelled(out, "prepd_damaged", "section", "train",
+                        (double)state->train.damaged.n_entries);
+    exposition_labelled(out, "prepd_damaged", "section", "eval",
+                        (double)state->eval.damaged.n_entries);
+    exposition_family(out, "prepd_index_records_left", "gauge", "index records still to be made");
+    exposition_labelled(out, "prepd_index_records_left", "section", "train",
+                        state->train.build.active ? (double)state->train.build.left : 0);
+    exposition_labelled(out, "prepd_index_records_left", "section", "eval",
+                        state->eval.build.active ? (double)state->eval.build.left : 0);
+}
+
+static void put_all(FILE *out, const dispatch *state)
 {
     const serve_counts *counts = &state->counts;
     const int64_t now = clock_ns();
-    family(text, "prepd_build_info", "gauge", "1, with the version");
-    labelled(text, "prepd_build_info", "version", TESSERA_VERSION, 1);
-    one(text, "prepd_uptime_seconds", "gauge", "since the daemon began",
-        (double)(now - state->started_ns) / 1e9);
-    one(text, "prepd_rows_total", "counter", "rows sent", (double)counts->rows);
-    one(text, "prepd_samples_total", "counter", "samples sent", (double)counts->samples);
-    one(text, "prepd_sent_bytes_total", "counter", "bytes of rows sent", (double)counts->bytes);
-    family(text, "prepd_cache_total", "counter", "pictures looked for in the cache, by outcome");
-    labelled(text, "prepd_cache_total", "outcome", "hit", (double)counts->cached[0]);
-    labelled(text, "prepd_cache_total", "outcome", "miss", (double)counts->cached[1]);
-    one(text, "prepd_shipped_bytes_total", "counter", "bytes of files sent with leases (data.ship)",
-        (double)counts->shipped);
-    one(text, "prepd_quarantined_total", "counter", "samples put in quarantine by this run",
-        (double)counts->quarantined);
-    one(text, "prepd_refused_messages_total", "counter", "messages that broke the protocol",
-        (double)state->peer_limits.refused);
-    one(text, "prepd_refused_keys_total", "counter", "connections with an unknown key",
-        (double)state->peer_limits.refused_keys);
-    put_work(text, state, now);
-    put_streams(text, state);
-    one(text, "process_resident_memory_bytes", "gauge", "of the dispatcher",
-        (double)proc_rss_bytes());
-    one(text, "process_open_fds", "gauge", "of the dispatcher", open_descriptors());
+    exposition_family(out, "prepd_build_info", "gauge", "1, with the version");
+    exposition_labelled(out, "prepd_build_info", "version", TESSERA_VERSION, 1);
+    exposition_one(out, "prepd_uptime_seconds", "gauge", "since the daemon began",
+                   (double)(now - state->started_ns) / 1e9);
+    exposition_one(out, "prepd_rows_total", "counter", "rows sent", (double)counts->rows);
+    exposition_one(out, "prepd_samples_total", "counter", "samples sent", (double)counts->samples);
+    exposition_one(out, "prepd_sent_bytes_total", "counter", "bytes of rows sent",
+                   (double)counts->bytes);
+    exposition_family(out, "prepd_cache_total", "counter",
+                      "pictures looked for in the cache, by outcome");
+    exposition_labelled(out, "prepd_cache_total", "outcome", "hit", (double)counts->cached[0]);
+    exposition_labelled(out, "prepd_cache_total", "outcome", "miss", (double)counts->cached[1]);
+    exposition_one(out, "prepd_shipped_bytes_total", "counter",
+                   "bytes of files sent with leases (data.ship)", (double)counts->shipped);
+    exposition_one(out, "prepd_quarantined_total", "counter",
+                   "samples put in quarantine by this run", (double)counts->quarantined);
+    exposition_one(out, "prepd_refused_messages_total", "counter",
+                   "messages that broke the protocol", (double)state->peer_limits.refused);
+    exposition_one(out, "prepd_refused_keys_total", "counter", "connections with an unknown key",
+                   (double)state->peer_limits.refused_keys);
+    put_work(out, state, now);
+    put_streams(out, state);
+    put_sections(out, state);
+    exposition_process(out);
 }
 
 /* The daemon is healthy if work that is out makes progress and comes back; otherwise the loop turns
@@ -181,7 +222,6 @@ static const char index_page[] =
 int metrics_answer(void *user, const char *path, FILE *out, const char **out_type)
 {
     const dispatch *state = user;
-    const put text = {out};
     const char *why = NULL;
     if (strcmp(path, "/") == 0) {
         *out_type = "text/html; charset=utf-8";
@@ -189,7 +229,7 @@ int metrics_answer(void *user, const char *path, FILE *out, const char **out_typ
         return 200;
     }
     if (strcmp(path, "/metrics") == 0) {
-        put_all(&text, state);
+        put_all(out, state);
         return 200;
     }
     if (strcmp(path, "/healthz") == 0)

@@ -6,9 +6,9 @@
 #ifndef TESSERA_PREPD_SERVE_SHELL_H
 #define TESSERA_PREPD_SERVE_SHELL_H
 
+#include "common/http/http.h"
 #include "prepd/serve/core/dispatch.h"
 #include "prepd/serve/core/dispatch_state.h"
-#include "prepd/serve/http.h"
 #include "prepd/serve/io_threads.h"
 
 /* What has come of a line that the process that makes fingerprints is writing. */

@@ -17,6 +17,7 @@ import urllib.request
 from faults import trap
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, state_of, \
     wait_for, workers_below
+from prometheus import asked_by_dashboard, check_asked, figures
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 sys.path.insert(0, os.path.join(SOURCE, "proto"))
@@ -57,25 +58,12 @@ def rows_of(folder, n=None, **options):
     return out, cursor
 
 
-def shown_on_the_dashboard():
-    """(panel, metric, one of its labels or "") of all that it asks for."""
-    with open(os.path.join(SOURCE, "deploy/grafana-prepd.json")) as f:
-        board = json.load(f)
-    asked = [("variables", v["query"], "") for v in board["templating"]["list"] if v["type"] == "query"]
-    asked += [(p["title"], t["expr"], t.get("legendFormat", "")) for p in board["panels"] for t in p["targets"]]
-    for what, text, legend in asked:
-        names = set(re.findall(r"(?:prepd|process)_[a-z_]+", text))
-        check(names, f"{what} asks for nothing: {text}")
-        wanted = set(re.findall(r"{{([a-z]+)}}", legend) + re.findall(r"by \(([a-z]+)", text) +
-                     re.findall(r"([a-z]+)=", text)) - {"instance"}  # Prometheus adds this one
-        yield from ((what, name, label) for name in names for label in wanted or {""})
-
-
 def figures_for_prometheus():
     with Folder(**{"training.epochs": 1}) as f:
         port = free_ports()
-        with Daemon(f.config, "--metrics.listen", f"127.0.0.1:{port}") as d:
+        with Daemon(f.config, "--metrics.listen", f"0.0.0.0:{port}", "--metrics.any_address") as d:
             up(f)
+            check(f"metrics.listen 0.0.0.0:{port}: everyone who reaches this address can read" in d.said(), d.said())
             check(get(port, "/healthz")[0] == 200, "healthz")
             rows, _ = rows_of(f)
             wait_for(lambda: get(port, "/readyz")[0] == 200, "readyz")
@@ -84,24 +72,17 @@ def figures_for_prometheus():
             code, text = get(port, "/metrics")
             check(code == 200 and get(port, "/other")[0] == 404, "codes")
             links_at_the_bare_address(port)
-            value, typed = {}, set()
-            for line in text.splitlines():
-                if line.startswith("# TYPE "):
-                    name, kind = line.split()[2:]
-                    check(kind != "counter" or name.endswith("_total"), f"counter {name}")
-                    check(name not in typed, f"{name} is told twice")
-                    typed.add(name)
-                elif not line.startswith("#"):
-                    m = re.fullmatch(r'([a-z_]+)(\{[a-z]+="[^"]*"\})? (-?[0-9.e+]+)', line)
-                    check(m and m[1] in typed, f"not in the text format: {line}")
-                    value[m[1] + (m[2] or "")] = float(m[3])
+            value = figures(text)
             check(value["prepd_rows_total"] == len(rows), f"rows: {value}")
             check(value["prepd_samples_total"] == sum(len(r[1]) for r in rows), "samples")
             check(value['prepd_stage_seconds_total{stage="decode"}'] > 0, "no stage times")
             check(value['prepd_workers{state="idle"}'] == 2, "workers")
-            labels = {(name.partition("{")[0], label) for name in value for label in re.findall(r"([a-z]+)=", name)}
-            for what, name, label in shown_on_the_dashboard():
-                check(name in typed and (not label or (name, label) in labels), f"{what}: not told: {name} {label}")
+            info = re.findall(r'prepd_stream_info\{section="(.*?)",id="([0-9a-f]{32})",data="(.*?)",', text)
+            check([(a, c) for a, _, c in info] == [("train", f.file("data"))], f"{info}")
+            check(value['prepd_consumers{stream="train"}'] == value['prepd_stream_rows_sent{stream="eval"}'] == 0, text)
+            check(value["process_cpu_seconds_total"] > 0, "no CPU time")
+            check(abs(time.time() - value["process_start_time_seconds"]) < 600, "another start")
+            check_asked(asked_by_dashboard("grafana-prepd.json"), "prepd", value)
             said = run("status", "-c", f.config)
             check("stages" in said and "decode" in said and "oldest" in said, said)
             d.p.send_signal(signal.SIGSTOP)  # a frozen daemon is not healthy
@@ -115,7 +96,7 @@ def figures_for_prometheus():
             wait_for(lambda: get(port, "/healthz")[0] == 200, "the daemon is healthy again")
         p = subprocess.run([BIN, "serve", "-c", f.config, "--metrics.listen", "0.0.0.0:9464"],
                            capture_output=True, text=True, timeout=30)
-        check(p.returncode == 78 and "loopback" in p.stderr, p.stderr)
+        check(p.returncode == 78 and "metrics.any_address" in p.stderr, p.stderr)
 
 
 def a_daemon_says(endpoint, answer, after_s=0):

@@ -5,10 +5,15 @@ import json
 import math
 import os
 import re
+import signal
 import struct
+import subprocess
+import urllib.error
+import urllib.request
 
-from prepd_flow import Folder, check, main
-from resume_flow import STREAM, go, ledger, recorded
+from prepd_flow import LIMIT_S, Folder, check, free_ports, main, wait_for
+from prometheus import figures
+from resume_flow import STREAM, command, go, ledger, recorded
 
 
 def crc32c(data):
@@ -107,6 +112,48 @@ def numbers_and_pages():
         check("optimizer.lr: " in page, "no options")
 
 
+def answer(port, path):
+    """The code and the text of an answer; code 0 while no one listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+    except urllib.error.URLError:
+        return 0, ""
+
+
+def figures_for_prometheus():
+    """A run under way answers, and tells what the lines of metrics.jsonl tell."""
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 4)
+        port = free_ports()
+        watched = command(f, "run", **dict(rows, training__steps=1000000, checkpoint__interval=2,
+                                           checkpoint__keep_latest_k=1, metrics__step_timeout=LIMIT_S,
+                                           metrics__trainer_listen=f"127.0.0.1:{port}"))
+        with open(f.file("said"), "w") as said, subprocess.Popen(watched, stdout=said, stderr=said) as p:
+            try:
+                wait_for(lambda: p.poll() is not None or "\ntrainer_checkpoint_step " in answer(port, "/metrics")[1],
+                         "a checkpoint")
+                check(p.poll() is None, open(f.file("said")).read())
+                code, text = answer(port, "/metrics")
+                check(code == 200 and answer(port, "/healthz") == (200, "ok\n"), text)
+                in_use = go(f, "other", code=69, metrics__trainer_listen=f"127.0.0.1:{port}", **rows)
+                check("metrics.trainer_listen" in in_use, in_use)
+            finally:
+                p.send_signal(signal.SIGTERM)
+            check(p.wait(LIMIT_S) == 0, open(f.file("said")).read())
+        value = figures(text)
+        line = metrics(f, "run")[int(value["trainer_step"]) - 1]
+        check(value["trainer_loss"] == line["loss"] and value["trainer_grad_norm"] == line["grad_norm"], f"{line} {text}")
+        check(value["trainer_steps_total"] == value["trainer_step"], text)
+        check(value["trainer_checkpoint_step"] % 2 == 0 and value['trainer_checkpoints_total{outcome="written"}'] > 0, text)
+        with open(f.file("run/memory.json")) as file:
+            check(value["trainer_memory_planned_bytes"] == json.load(file)["total"], text)
+        wide = go(f, "wide", code=78, metrics__trainer_listen="0.0.0.0:9465", **rows)
+        check("metrics.any_address" in wide, wide)
+
+
 def a_bad_step_stops_the_run():
     with Folder(**STREAM) as f:
         rows = recorded(f, 4)
@@ -122,4 +169,4 @@ def a_bad_step_stops_the_run():
         check(os.path.isdir(f.file(f"stop/checkpoint/step-{bad[0]}")), "no checkpoint")
 
 
-main(numbers_and_pages, a_bad_step_stops_the_run)
+main(numbers_and_pages, figures_for_prometheus, a_bad_step_stops_the_run)

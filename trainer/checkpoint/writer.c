@@ -66,12 +66,14 @@ struct checkpoint_writer {
     bool thread_runs;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool busy, quit;   /* a save is in progress; the thread is to end */
-    int64_t saves;     /* how many were begun, the same number on all ranks */
-    progress todo;     /* the state that belongs to it */
-    status outcome;    /* how the last save ended */
-    status_note note;  /* the cause, if it failed */
-    int64_t last_step; /* of the last whole checkpoint */
+    bool busy, quit;      /* a save is in progress; the thread is to end */
+    int64_t saves;        /* how many were begun, the same number on all ranks */
+    progress todo;        /* the state that belongs to it */
+    status outcome;       /* how the last save ended */
+    status_note note;     /* the cause, if it failed */
+    int64_t last_step;    /* of the last whole checkpoint */
+    checkpoint_told told; /* NULL: no one asked for it */
+    void *told_user;
 };
 
 bool checkpoint_writer_in_background(const conf *options)
@@ -238,11 +240,18 @@ static status write_checkpoint(checkpoint_writer *writer)
     return action.code;
 }
 
+static void tell_outcome(const checkpoint_writer *writer, int64_t step, int64_t start_ns, status st)
+{
+    if (writer->told)
+        writer->told(writer->told_user, step, (double)(clock_ns() - start_ns) * 1e-9, st);
+}
+
 static void save_and_tell(checkpoint_writer *writer)
 {
     int64_t start = clock_ns();
     status st = write_checkpoint(writer);
     writer->outcome = st;
+    tell_outcome(writer, writer->todo.step, start, st);
     if (st == ST_OK) {
         writer->last_step = writer->todo.step;
         if (writer->together.first)
@@ -431,6 +440,7 @@ static status begin_save(checkpoint_writer *writer, int64_t step, int32_t *out)
     if (!kept && writer->together.first && begin_folder(writer, step) != ST_OK) {
         writer->outcome = status_last()->code;
         writer->note = *status_last();
+        tell_outcome(writer, step, clock_ns(), writer->outcome);
         log_error("the checkpoint of step %" PRId64 " is not written: %s", step, status_text());
         *out = SAVE_NO_FOLDER;
     }
@@ -497,6 +507,12 @@ status checkpoint_writer_settle(const checkpoint_writer *writer, status mine, in
 void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from)
 {
     writer->last_step = from;
+}
+
+void checkpoint_writer_tells(checkpoint_writer *writer, checkpoint_told told, void *user)
+{
+    writer->told = told;
+    writer->told_user = user;
 }
 
 int64_t checkpoint_writer_last_step(const checkpoint_writer *writer)

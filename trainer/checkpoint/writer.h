@@ -47,6 +47,10 @@ WARN_UNUSED status checkpoint_writer_settle(const checkpoint_writer *writer, sta
 /* To be called once: says from which checkpoint the run goes on; 0: it starts from the
  * beginning. */
 void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from);
+/* Hears how each save ended: the time it took, and its status. Called by the thread that wrote. */
+typedef void (*checkpoint_told)(void *user, int64_t step, double seconds, status how);
+/* To be called before the first save; `user` is borrowed. */
+void checkpoint_writer_tells(checkpoint_writer *writer, checkpoint_told told, void *user);
 /* The step of the last whole checkpoint, of this run or the one it went on from; 0: there is none.
  */
 int64_t checkpoint_writer_last_step(const checkpoint_writer *writer);

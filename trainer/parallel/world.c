@@ -313,7 +313,7 @@ status world_log(const world *job, const conf *settings)
     snprintf(folder, sizeof folder, "%s/log", settings->job_dump_folder);
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
-    return log_keep(path,
+    return log_keep(path, settings->log_rank_bytes,
                     job->place.rank == 0 || world_simulated(job) ? settings->log_level : LOG_WARN);
 }
 

@@ -33,6 +33,7 @@ struct reporter {
     bool mute; /* the user knows that standard output is closed */
     char path[STATUS_PATH_MAX];
     tensorboard *board;  /* NULL: not wanted */
+    monitor *watch;      /* NULL: there is none */
     double step_seconds; /* of the steps up to the last line, for the time left */
     /* The steps since the last line: how many, when they began, their sums, the last of them. */
     int64_t steps, since_ns;
@@ -103,6 +104,11 @@ void reporter_free(reporter **held)
     *held = NULL;
 }
 
+void reporter_watch(reporter *reports, monitor *watch)
+{
+    reports->watch = watch;
+}
+
 static void add_report(step_report *sum, const step_report *step)
 {
     sum->tokens += step->tokens;
@@ -117,8 +123,9 @@ static void add_report(step_report *sum, const step_report *step)
 }
 
 typedef struct figures {
-    int64_t until_ns; /* when the steps of this line ended */
-    int64_t next_ns;  /* when those of the next one began */
+    int64_t until_ns;                 /* when the steps of this line ended */
+    int64_t next_ns;                  /* when those of the next one began */
+    size_t memory_used, memory_total; /* bytes */
     double seconds, memory_gib, memory_share, tps, tflops, mfu, vision, wait, fill;
     double images, samples, pairs; /* per second */
     double left;                   /* seconds; below 0: not known */
@@ -175,6 +182,8 @@ static status figures_of(reporter *reports, figures *numbers)
     numbers->until_ns = clock_ns();
     numbers->seconds = (double)(numbers->until_ns - reports->since_ns) * 1e-9;
     TRY(run->device->backend->memory(run->device, &used, &total));
+    numbers->memory_used = used;
+    numbers->memory_total = total;
     numbers->memory_gib = (double)used / 1073741824.0;
     numbers->memory_share = total ? 100.0 * (double)used / (double)total : 0.0;
     /* Tokens and FLOPs of one device. metrics.mfu torchtitan counts whole rows with their padding,
@@ -355,6 +364,10 @@ static status print_last(reporter *reports)
     if (reports->steps)
         reports->step_seconds = numbers.seconds / (double)reports->steps;
     numbers.left = seconds_left(reports);
+    monitor_line(reports->watch, &(line_rates){.tokens = numbers.tps,
+                                               .mfu = numbers.mfu / 100,
+                                               .memory_used = numbers.memory_used,
+                                               .memory_total = numbers.memory_total});
     print_line(reports, &numbers);
     if (fflush(stdout) != 0 && !reports->mute) {
         reports->mute = true;
@@ -441,6 +454,7 @@ status reporter_evaluated(reporter *reports, int64_t step, const evaluation *res
                                   evaluation_percent(result->right, result->answers)}};
     scalar scalars[MOST_FIGURES];
     int count = 2;
+    monitor_evaluated(reports->watch, result);
     if (result->documents != result->answers)
         list[count++] = (number){"documents_percent", "eval/documents(%)",
                                  evaluation_percent(result->documents_right, result->documents)};

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "trainer/eval/evaluate.h"
+#include "trainer/report/monitor.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/step.h"
 
@@ -19,6 +20,8 @@ typedef struct reporter reporter;
 WARN_UNUSED status reporter_new(const conf *options, const session *run, const peak_rate *peak,
                                 const char *folder, reporter **out);
 void reporter_free(reporter **reporter);
+/* Also hands the figures of lines and evaluations to the monitor, which is borrowed. */
+void reporter_watch(reporter *reporter, monitor *watch);
 
 /* Takes a finished step, and prints a line at step 1 and at every multiple of metrics.log_freq.
  * loss, aux, grad_norm, lr, skipped and rows_digest are those of the printed step; counts and

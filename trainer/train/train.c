@@ -180,6 +180,7 @@ static status show_memory(training *run)
     char text[MEMORY_BYTES_TEXT];
     memory_plan plan;
     TRY(session_memory_plan(opened, &plan));
+    monitor_opened(run->monitor, opened, plan.total);
     if (full || opened->mesh.layout.world == 1)
         memory_plan_print(&plan, &opened->mesh.layout, &opened->planned,
                           (int)run->conf->memory_table, stdout);
@@ -206,6 +207,8 @@ static status open_run(training *run)
                     true)); /* before anything is written */
     TRY(world_log(run->world, options));
     TRY(take_folder(run));
+    if (training_is_first(run))
+        TRY(monitor_new(options, &run->monitor));
     if (training_is_first(run) && session_evaluates(options) && options->eval_page[0])
         TRY(page_try(options->eval_page)); /* fails now, not hours later at the first evaluation */
     TRY(session_meet(options, run->world, &run->session));
@@ -232,6 +235,7 @@ static status open_run(training *run)
         TRY(checkpoint_writer_new(options, run->folder, &run->session.dims, run->session.params,
                                   run->session.stream, run->world->rank_link,
                                   &run->checkpoint_writer));
+        checkpoint_writer_tells(run->checkpoint_writer, monitor_saved, run->monitor);
         if (run->resumes)
             checkpoint_writer_goes_on(run->checkpoint_writer, run->from.progress.step);
     }
@@ -242,12 +246,15 @@ static status open_run(training *run)
         TRY(ledger_open(options->job_dump_folder, options->metrics_ledger_ids, &run->ledger));
     }
     const char *folder = training_is_first(run) ? options->job_dump_folder : "";
-    return reporter_new(options, &run->session, &peak, folder, &run->reporter);
+    TRY(reporter_new(options, &run->session, &peak, folder, &run->reporter));
+    reporter_watch(run->reporter, run->monitor);
+    return ST_OK;
 }
 
 static void close_run(training *run)
 {
     checkpoint_writer_free(&run->checkpoint_writer);
+    monitor_free(&run->monitor); /* after the writer, which tells it how its last save ended */
     ledger_close(&run->ledger);
     reporter_free(&run->reporter);
     profile_free(&run->profile);
@@ -295,6 +302,7 @@ static status finish_training(training *run, status st)
 {
     const conf *options = run->conf;
     const status_note why = *status_last();
+    monitor_phase(run->monitor, PHASE_ENDING);
     if (run->no_rows)
         stop_by_deadline();
     if (reporter_finish(run->reporter) != ST_OK) /* a failed line must not cost the model */
@@ -339,6 +347,7 @@ status train_run(const conf *options, const world *job)
     if (run.session.mesh.layout.world > 1)
         stop_together();
     /* Up to here there is nothing to finish, so a signal may simply end the process. */
+    monitor_phase(run.monitor, PHASE_TRAINING);
     TRY_OR(done, stop_listen(options->checkpoint_exit_deadline, job->place.rank == 0));
     st = training_steps(&run);
     if (st == ST_OK || run.no_rows)

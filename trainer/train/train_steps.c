@@ -89,6 +89,7 @@ static status note_step(training *run, const step_report *report)
     if (run->ledger)
         TRY(spare_ledger(run, ledger_add(run->ledger, report, leaps,
                                          run->told == 1 ? run->session.choices : "")));
+    monitor_step(run->monitor, report);
     TRY(reporter_step(run->reporter, report));
     /* The update of a bad step was not applied, so a checkpoint written after it has the values
      * from before it. */
@@ -125,7 +126,9 @@ static status between_steps(training *run)
 {
     if (evaluation_due(run, run->now.step)) {
         int64_t start = clock_ns();
+        monitor_phase(run->monitor, PHASE_EVALUATING);
         status st = tell_evaluation(run);
+        monitor_phase(run->monitor, PHASE_TRAINING);
         if (costs_a_figure(st)) {
             log_warn("step %" PRId64 " is not evaluated: %s", run->now.step, status_text());
             reporter_rest(run->reporter, clock_ns() - start);
@@ -133,7 +136,12 @@ static status between_steps(training *run)
         }
         TRY(st);
     }
-    return checkpoint_due(run, run->now.step) ? training_save(run) : ST_OK;
+    if (!checkpoint_due(run, run->now.step))
+        return ST_OK;
+    monitor_phase(run->monitor, PHASE_SAVING);
+    TRY(training_save(run));
+    monitor_phase(run->monitor, PHASE_TRAINING);
+    return ST_OK;
 }
 
 /* Queues as many steps as may be under way beside the one that is told next. None is queued after a

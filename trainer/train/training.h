@@ -7,6 +7,7 @@
 #include "trainer/checkpoint/writer.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
+#include "trainer/report/monitor.h"
 #include "trainer/report/profile.h"
 #include "trainer/report/spike.h"
 #include "trainer/run/step.h"
@@ -20,6 +21,7 @@ typedef struct training {
     bool resumes;
     session session;
     reporter *reporter;
+    monitor *monitor; /* NULL: no one watches, or this is not the first rank */
     ledger *ledger;
     checkpoint_writer *checkpoint_writer; /* NULL: no checkpoints are written */
     profile *profile;                     /* NULL: off */

@@ -1,10 +1,10 @@
 /* http.c: libmicrohttpd without threads, and limits on its connections. libmicrohttpd closes an
  * idle connection by itself, but one that sends a byte now and then is never idle; so every
  * connection is cut after LIFE_NS, and the oldest one when there are more than KEPT. */
-#include "prepd/serve/http.h"
+#include "common/http/http.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include <microhttpd.h>
 
 #include "common/base/clock.h"
+#include "common/http/http_address.h"
 
 enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
 static const int64_t LIFE_NS = 5000000000; /* time for a connection's request and answer */
@@ -30,38 +31,6 @@ struct http {
     int fd;
     visit visits[ACCEPTED];
 };
-
-static status parse_address(const char *address, struct sockaddr_storage *out)
-{
-    struct sockaddr_in *four = (struct sockaddr_in *)out;
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)out;
-    const char *colon = strrchr(address, ':');
-    char host[64], *end;
-    const size_t size = colon ? (size_t)(colon - address) : 0;
-    const long port = colon ? strtol(colon + 1, &end, 10) : 0;
-    *out = (struct sockaddr_storage){0};
-    if (size == 0 || size >= sizeof(host) || port < 1 || port > 65535 || *end)
-        return FAIL(ST_CONFIG, "metrics.listen is \"%s\"; expected HOST:PORT", address);
-    memcpy(host, address, size);
-    host[size] = 0;
-    if (strcmp(host, "[::1]") == 0) {
-        six->sin6_family = AF_INET6;
-        six->sin6_addr = in6addr_loopback;
-        six->sin6_port = htons((uint16_t)port);
-        return ST_OK;
-    }
-    four->sin_family = AF_INET;
-    four->sin_port = htons((uint16_t)port);
-    if (inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &four->sin_addr) !=
-            1 ||
-        ntohl(four->sin_addr.s_addr) >> 24 != 127)
-        return FAIL(
-            ST_CONFIG,
-            "metrics.listen is \"%s\", but only loopback addresses are allowed; let a proxy "
-            "or an agent on this machine carry the metrics elsewhere",
-            address);
-    return ST_OK;
-}
 
 /* Cuts a connection. libmicrohttpd then reads its end and closes it. */
 static void cut_visit(visit *request)
@@ -148,28 +117,37 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     return good;
 }
 
-status http_open(const char *address, http_handler handle, void *user, http **out)
+/* An IPv6 address that stands for all of this machine's takes IPv4 too, as people expect. */
+static unsigned family_flags(const struct sockaddr_storage *to)
+{
+    if (to->ss_family != AF_INET6)
+        return 0;
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)to)->sin6_addr)
+               ? MHD_USE_DUAL_STACK
+               : MHD_USE_IPv6;
+}
+
+status http_open(const http_place *place, http_handler handle, void *user, http **out)
 {
     struct sockaddr_storage to;
-    TRY(parse_address(address, &to));
+    TRY(http_address(place, &to));
     http *server = calloc(1, sizeof(*server));
     if (!server)
         return FAIL(ST_NO_MEMORY, "no memory for an HTTP daemon");
     *server = (http){.handle = handle, .user = user, .fd = -1};
     for (size_t i = 0; i < ACCEPTED; i++)
         server->visits[i].fd = -1;
-    const unsigned flags = MHD_USE_EPOLL | (to.ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    const unsigned flags = MHD_USE_EPOLL | family_flags(&to);
     server->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, answer_request, server, MHD_OPTION_SOCK_ADDR, &to,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED, MHD_OPTION_NOTIFY_CONNECTION, came_or_went,
-        server, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1U, MHD_OPTION_END);
+        server, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
     const union MHD_DaemonInfo *info =
         server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (!info) {
         const int error = errno;
         http_close(&server);
-        return FAIL(ST_UNAVAILABLE, "cannot listen on metrics.listen %s: %s", address,
+        return FAIL(ST_UNAVAILABLE, "cannot listen on %s %s: %s", place->option, place->address,
                     strerror(error));
     }
     server->fd = info->epoll_fd;
