@@ -188,6 +188,8 @@ void fault_event(simulation *sim, const sim_event *event)
 bool fault_end(simulation *sim)
 {
     bool gone = true;
+    if (sim->rules.hopeless) /* drained before it knows, it would rightly end as if all were well */
+        return false;
     if (!sim->rules.drain_at_end)
         return true;
     for (int i = 0; i < sim->rules.n_daemons; i++) {

@@ -65,8 +65,8 @@ int64_t lie_failure(simulation *sim, const sim_worker *worker)
         return -1;
     const int64_t place = (int64_t)sim_random_below(&sim->lies, (uint64_t)job->n_items),
                   id = lease_sample(job->item[place]);
-    if (sim_data_is_bad(data, id, sim->now_ns) || !is_first_lie(sim, data, id))
-        return -1;
+    if (sim_data_is_bad(data, id, INT64_MAX) || !is_first_lie(sim, data, id))
+        return -1; /* the lie would come true, and then stand against the honest one before */
     sim->stats->failures_made_up++;
     return place;
 }
