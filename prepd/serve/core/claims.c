@@ -28,6 +28,8 @@ static bool is_waited_for(const dispatch *state, const worker_seat *other,
                           const worker_seat *worker)
 {
     const int64_t now = state->now_ns;
+    if (other->late)
+        return false;
     if (other == worker || other->local)
         return other != worker;
     if (breach_is_held(&state->breaches, other->from, now) &&

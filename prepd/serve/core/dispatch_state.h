@@ -170,6 +170,7 @@ typedef struct worker_seat {
     lease *ahead;     /* its next lease, sent before it has answered for work; NULL if none */
     bool last_item;   /* it has begun the last item of work */
     bool ended;       /* its process has ended; what it said before may still come */
+    bool late;        /* it took too long, and all that it still says comes too late */
     bool unbegun;     /* it has said nothing about work, so if it leaves, work was not begun */
     int64_t since_ns; /* when work was given, or its last item was reported in order */
     int64_t leased_ns,
@@ -445,6 +446,10 @@ worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
+/* The worker takes too long: its leases are given again, and nothing is blamed. Its seat stays, late,
+ * until its connection ends or it leaves: its answer may be on its way, behind the JOIN of a moment
+ * in which it was idle, and must not be taken for that of a worker which has just come. */
+void seat_set_aside(dispatch *dispatch, worker_seat *worker, const char *what);
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
 /* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
 void seats_condemn(dispatch *dispatch, const lease *lease, int64_t item, const char *cause);

@@ -58,6 +58,8 @@ static bool has_said_all(const dispatch *state, const worker_seat *worker)
 
 status seat_prove(dispatch *state, worker_seat *worker, const char *name)
 {
+    if (worker->late)
+        return ST_OK;
     const print_kind other = fingerprints_other(&worker->fingerprints, &state->fingerprints);
     if (other < N_PRINTS && !state->options->prepd_mixed_workers)
         return refuse_other(state, worker,

@@ -47,7 +47,7 @@ void seats_check_time(dispatch *state, int64_t now)
             local_kill(state, worker->pid);
         else
             breach_note(&state->breaches, worker->from, now);
-        seat_gone(state, worker, LOSS_OUTSIDE, "it hangs past its own time limit");
+        seat_set_aside(state, worker, "it hangs past its own time limit");
     }
 }
 
@@ -312,7 +312,7 @@ void seats_schedule(dispatch *state)
     end_third(state);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
-        if (!worker->work && worker->local && !worker->ended &&
+        if (!worker->work && worker->local && !worker->ended && !worker->late &&
             local_is_leaving(state, worker->pid))
             seat_retire(state, worker, false);
     }

@@ -40,14 +40,15 @@ static const worker_seat *next_voter(const dispatch *state, const failure *told,
     return other;
 }
 
-/* Whether a local worker that has not voted is still to come. One that has voted and leaves, or has
- * ended, is none of those that there are to be. Where the system starts none, none is. */
+/* Whether a local worker that has not voted is still to come. One that has voted and leaves, is
+ * late, or has ended, is none of those that there are to be. Where the system starts none, none is.
+ */
 static bool is_local_to_come(const dispatch *state, const failure *told)
 {
     int voted = 0;
     for (const worker_seat *worker = state->seats; worker; worker = worker->next)
-        voted += worker->local && !worker->ended && !local_is_leaving(state, worker->pid) &&
-                 has_voted(told, worker->number);
+        voted += worker->local && !worker->ended && !worker->late &&
+                 !local_is_leaving(state, worker->pid) && has_voted(told, worker->number);
     return state->local.target > voted && local_is_expected(state);
 }
 

@@ -147,17 +147,35 @@ void seat_give_back(dispatch *state, lease *leased)
         lease_free(&leased); /* its consumer has left */
 }
 
+/* Says in the log that a worker is no longer counted on. */
+static void log_gone(const dispatch *state, const worker_seat *worker, loss how, const char *what)
+{
+    if (worker->work || how != LOSS_OUTSIDE)
+        outside_info(&state->outside, "worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
+                     worker->work ? ", its lease is given again" : "", (int)worker->pid,
+                     worker->host, what);
+}
+
 void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
 {
     lease *leased = worker->work;
     seat_give_back(state, worker->ahead);
-    if (leased || how != LOSS_OUTSIDE)
-        outside_info(&state->outside, "worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
-                     leased ? ", its lease is given again" : "", (int)worker->pid, worker->host,
-                     what);
+    log_gone(state, worker, how, what);
     remove_seat(state, worker);
     if (leased)
         lose_lease(state, leased, how, what);
+}
+
+void seat_set_aside(dispatch *state, worker_seat *worker, const char *what)
+{
+    lease *leased = worker->work, *ahead = worker->ahead;
+    log_gone(state, worker, LOSS_OUTSIDE, what);
+    worker->work = worker->ahead = NULL;
+    worker->proved = worker->unbegun = false;
+    worker->late = true;
+    worker->shipped = 0;
+    seat_give_back(state, ahead);
+    lose_lease(state, leased, LOSS_OUTSIDE, what);
 }
 
 void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)

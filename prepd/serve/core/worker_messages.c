@@ -46,6 +46,13 @@ static status send_away(dispatch *state, const wire_peer *from)
     return ST_OK;
 }
 
+/* What a worker says whose lease was given to another, because it took too long. Once it has
+ * answered it starts anew; then its connection ends, and its seat with it. */
+static status handle_late(dispatch *state, const worker_seat *worker, const frame *head)
+{
+    return head->kind == KIND_ON ? ST_OK : send_away(state, &worker->peer);
+}
+
 /* JOIN, of a worker or of a supervisor that says what it keeps. */
 static status let_join(dispatch *state, const wire_peer *from, const char *name,
                        const json_value *said)
@@ -64,6 +71,8 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
     TRY(frame_decode(wire_msg_part(message, 0), name, &head));
     if (worker)
         worker->heard_ns = state->now_ns;
+    if (worker && worker->late && head.kind != KIND_BYE && head.kind != KIND_ERROR)
+        return handle_late(state, worker, &head);
     if (worker && !worker->begun &&
         (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
         begun(state, worker);

@@ -109,10 +109,23 @@ int fault_link(simulation *sim, sim_fault fault)
     return of_rank ? sim->rank[rank]->link : sim->worker[worker]->link;
 }
 
+/* Now and then longer than a worker may take, which has just asked whether its daemon is there. */
+static void stall_long(simulation *sim, int link)
+{
+    const int64_t limit_ns = (int64_t)(sim->options.prepd_sample_timeout * 1e9);
+    sim_worker *worker = sim->worker[sim->link[link].who];
+    link_stall(sim, link, limit_ns + sim_random_between(&sim->faults, 0, limit_ns));
+    if (worker->state == WORKER_IDLE)
+        worker_send_join(sim, worker);
+}
+
 void fault_do_link(simulation *sim, sim_fault fault, int link)
 {
     const int64_t for_ns = sim_random_tail(&sim->faults, MS, SECOND);
-    if (fault == FAULT_STALL)
+    if (fault == FAULT_STALL && sim->link[link].kind == END_WORKER &&
+        sim_random_chance(&sim->faults, 1, 4))
+        stall_long(sim, link);
+    else if (fault == FAULT_STALL)
         link_stall(sim, link, for_ns);
     else if (fault == FAULT_CLOG)
         sim->link[link].clogged_ns = sim->now_ns + for_ns;

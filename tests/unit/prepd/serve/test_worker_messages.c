@@ -1,5 +1,5 @@
 /* Test of worker_messages.c: messages of a worker whose connection has ended before they are
- * read. */
+ * read, or whose lease was given to another. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "prepd/serve/shell.h"
 #include "proto/wire.h"
 #include "tests/harness.h"
+#include "tests/unit/prepd/serve/still_world.h"
 
 enum { WAIT_MS = 20000 };
 
@@ -83,10 +84,75 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     free(daemon.terms);
 }
 
+/* The kinds of the messages that were sent to workers. */
+static int n_sent[KIND_ANSWER + 1];
+
+static status note_sent(void *around, door at, const wire_peer *to, wire_msg *message)
+{
+    frame head;
+    (void)around, (void)to;
+    assert_int_equal(at, DOOR_WORKERS);
+    assert_ok(frame_decode(wire_msg_part(message, 0), "core", &head));
+    n_sent[head.kind]++;
+    wire_msg_clear(message);
+    return ST_OK;
+}
+
+static void say(dispatch *daemon, const wire_peer *from, frame_kind kind, uint64_t row,
+                const char *json)
+{
+    wire_msg *message = NULL;
+    assert_ok(wire_json_message(kind, row, json, strlen(json), NULL, &message));
+    seat_message(daemon, from, message);
+    wire_msg_free(&message);
+}
+
+/* A connection stands still. The worker at its end asks whether the daemon is there, is given a
+ * row, makes it, and all that it says comes when the row was given to another long ago. It gets no
+ * other lease, which its late row would seem to answer: it starts anew. */
+static void test_seat_message__what_comes_late_is_no_breach(void **state)
+{
+    (void)state;
+    static const char join[] = "{\"version\":\"1\",\"host\":\"there\",\"pid\":7}";
+    static consumer_seat consumer;
+    conf options = {.prepd_sample_timeout = 1};
+    dispatch daemon = {.outside = still_world(), .options = &options};
+    worker_seat *seat = calloc(1, sizeof *seat);
+    lease *leased = NULL;
+    assert_non_null(seat);
+    assert_non_null(daemon.terms = strdup("{}"));
+    daemon.outside.send = note_sent;
+    lease_book_init(&daemon.book, 2);
+    assert_ok(lease_new(&daemon.book, LEASE_ROW, &consumer, 19, (const int64_t[]){3}, 1, &leased));
+    *seat = (worker_seat){.number = 1, .pid = 7, .proved = true, .has_terms = true, .work = leased};
+    const wire_peer from = seat->peer = (wire_peer){.size = 1, .id = {5}, .roles = WIRE_WORK};
+    daemon.seats = seat;
+    daemon.n_seats = 1;
+    dispatch_at(&daemon, INT64_C(5000000000));
+    seats_check_time(&daemon, daemon.now_ns);
+    assert_ptr_equal(daemon.book.lost, leased); /* for another worker */
+    assert_int_equal(leased->losses, 0);
+    memset(n_sent, 0, sizeof n_sent);
+    say(&daemon, &from, KIND_JOIN, 0, join);
+    say(&daemon, &from, KIND_ON, leased->number, "{\"item\":3}");
+    say(&daemon, &from, KIND_ROW, 19, "{}");
+    assert_ptr_equal(daemon.seats, seat);
+    assert_int_equal(daemon.n_seats, 1);
+    assert_false(seat_can_work(&daemon, seat));
+    assert_int_equal(n_sent[KIND_BYE], 2);
+    assert_int_equal(n_sent[KIND_ERROR], 0);
+    say(&daemon, &from, KIND_BYE, 0, "{}");
+    assert_null(daemon.seats);
+    assert_ptr_equal(lease_book_take(&daemon.book, true), leased);
+    lease_free(&leased);
+    free(daemon.terms);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seat_message__ending_is_not_a_breach),
+        cmocka_unit_test(test_seat_message__what_comes_late_is_no_breach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
