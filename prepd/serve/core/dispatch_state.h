@@ -20,6 +20,7 @@
 #include "prepd/sample/clip.h"
 #include "prepd/serve/core/breaches.h"
 #include "prepd/serve/core/dispatch.h"
+#include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/lease.h"
 #include "prepd/serve/core/peer_limits.h"
 #include "prepd/serve/core/predecessors.h"
@@ -123,6 +124,8 @@ typedef struct consumer_seat {
     int64_t told_bytes; /* memory held for what it said: its HELLO, then its cursor's list */
     char stream[8];     /* "train", "eval" or "sample" */
     int rank, ranks;
+    char run[HELLO_NAME_BYTES + 1]; /* its run, and its own name, as it said; "" if it did not */
+    char self[HELLO_NAME_BYTES + 1];
     char *hello;          /* heap; its HELLO as JSON, kept until the index is ready */
     bool placed;          /* next_row and what its cursor brought are known */
     bool welcomed, ended; /* ended: its last row is leased */
@@ -383,6 +386,13 @@ void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could 
 /* The row of this lease is good. Takes the lease and the message, which has its tag. */
 void consumer_take_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *made);
 
+/* twins.c */
+/* Makes room for a consumer, not yet in the list, that says that it is a rank of a run: one that
+ * has said the same is closed if it has gone, or if it is this one on an earlier connection.
+ * CONFIG, and the newcomer may not stay: that one is there. */
+WARN_UNUSED status twin_make_room(dispatch *dispatch, const consumer_seat *newcomer,
+                                  const char *name);
+
 /* sample_failures.c */
 /* The worker says that an item of its row lease cannot be decoded. */
 WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
@@ -446,9 +456,9 @@ worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
-/* The worker takes too long: its leases are given again, and nothing is blamed. Its seat stays, late,
- * until its connection ends or it leaves: its answer may be on its way, behind the JOIN of a moment
- * in which it was idle, and must not be taken for that of a worker which has just come. */
+/* The worker takes too long: its leases are given again, and nothing is blamed. Its seat stays,
+ * late, until its connection ends or it leaves: its answer may be on its way, behind the JOIN of a
+ * moment in which it was idle, and must not be taken for that of a worker which has just come. */
 void seat_set_aside(dispatch *dispatch, worker_seat *worker, const char *what);
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
 /* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */

@@ -417,6 +417,8 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     consumer->credit = greeting.credit_bytes;
     consumer->rank = greeting.rank;
     consumer->ranks = greeting.ranks;
+    snprintf(consumer->run, sizeof(consumer->run), "%s", greeting.run);
+    snprintf(consumer->self, sizeof(consumer->self), "%s", greeting.consumer);
     consumer->rank_of = calloc((size_t)batch, sizeof(*consumer->rank_of));
     return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
@@ -446,6 +448,7 @@ status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
         st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
         goto failed;
     }
+    TRY_OR(failed, twin_make_room(state, consumer, name));
     TRY_OR(failed, check_crowd(state, consumer, name));
     TRY_OR(failed,
            keep_told(state, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));

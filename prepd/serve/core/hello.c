@@ -15,6 +15,26 @@ const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
                                      .all_unread_bytes = 12 << 20};
 const int64_t STILL_HERE_NS = 15000000000;
 
+/* Reads a name that HELLO may give: printable, so that it can stand in a log line. */
+static status read_name(const json_value *said, const char *member, const char *name,
+                        const char **out)
+{
+    const json_value *given = json_given(said, member);
+    *out = "";
+    if (!given)
+        return ST_OK;
+    TRY(json_want_text(said, member, name, out));
+    const size_t length = json_text_size(given);
+    bool good = length > 0 && length <= HELLO_NAME_BYTES;
+    for (size_t i = 0; good && i < length; i++)
+        good = (*out)[i] > ' ' && (*out)[i] < 0x7f && !strchr("\"\\", (*out)[i]);
+    return good ? ST_OK
+                : FAIL_IN(ST_PROTOCOL, name,
+                          "HELLO's %s must be a name of 1 to %d printable characters of ASCII, "
+                          "without spaces, quotes and backslashes",
+                          member, HELLO_NAME_BYTES);
+}
+
 status hello_read(const json_value *said, int64_t step_rows, const char *name, hello *out)
 {
     int64_t version;
@@ -47,6 +67,8 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
         return FAIL_IN(ST_PROTOCOL, name,
                        "HELLO has an impossible credit of %lld bytes or start row %lld",
                        (long long)greeting.credit_bytes, (long long)greeting.start_row);
+    TRY(read_name(said, "run", name, &greeting.run));
+    TRY(read_name(said, "consumer", name, &greeting.consumer));
     greeting.version = version;
     greeting.rank = (int)rank;
     greeting.ranks = (int)ranks;

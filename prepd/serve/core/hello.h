@@ -16,9 +16,12 @@ typedef struct hello {
     int rank, ranks;
     int64_t credit_bytes;
     int64_t start_row;
-    int64_t version; /* SESSION_OLDEST to SESSION_VERSION */
-    bool prefixes;   /* the consumer knows what a prefix is (doc_prefix) */
+    int64_t version;            /* SESSION_OLDEST to SESSION_VERSION */
+    bool prefixes;              /* the consumer knows what a prefix is (doc_prefix) */
+    const char *run, *consumer; /* names; "" if not said; borrowed */
 } hello;
+
+enum { HELLO_NAME_BYTES = 64 }; /* of each of these names */
 
 /* Reads the fields of HELLO that need no knowledge of the stream, and checks their ranges.
  * step_rows: the rows of a step, of which every rank gets at least one. `name` is the consumer's,
