@@ -261,7 +261,7 @@ def trainer_alone(root, debs, rows, model):
     said = root.run("trainer", "train", "--feed.replay", "/srv/rows.rec", "--model.path", "/srv/model", "--training.seq_len", "512",
                     "--training.global_batch_size", "2", "--training.local_batch_size", "1", "--training.steps", "3",
                     "--job.dump_folder", "/var/lib/tessera/first", "--metrics.log_freq", "1", "--checkpoint.enable", "true")
-    losses = re.findall(r"loss +([0-9.]+)", said)
+    losses = re.findall(r"loss: +([0-9.]+)", said)
     check(len(losses) >= 3, said)
     root.apt("purge", "tessera-trainer", "tessera-common")
     left = tessera_files(root)
