@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoConfig, Qwen3VLMoeForConditionalGeneration  # noqa: E402
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto", "python"))
+from tessera import client  # noqa: E402
 
 IGNORED = -100
 

@@ -12,8 +12,8 @@ import urllib.request
 from faults import trap
 from prepd_flow import BIN, SANITIZED, Daemon, Folder, check, digest, free_ports, listed, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def damage(folder):

@@ -9,8 +9,8 @@ import sys
 from formats import options
 from prepd_flow import Daemon, Folder, check, main, run, seed, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def stream(f, args, meanwhile=None, said=None, by=()):

@@ -22,11 +22,11 @@ import urllib.request
 from faults import sanitized, trap, trouble
 from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, children, command_line, digest, free_ports, main, run, unprivileged, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 TRAINER = os.path.join(os.path.dirname(BIN), "trainer")
-CLIENT = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "client.py")
+CLIENT = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python", "tessera")
 PROGRAMS = [BIN] + [TRAINER] * os.path.exists(TRAINER)
 
 
@@ -141,10 +141,9 @@ def may_not_write_to_the_socket(f, end):
             one.bind(end + kind)
             one.listen()
             os.chmod(end + kind, 0o500 if root else 0)
-        for name in ("client.py", "masks.py"):
-            shutil.copy(os.path.join(os.path.dirname(CLIENT), name), f.file(name))
+        shutil.copytree(CLIENT, f.file("tessera"))
         for words in ([*by, BIN, "status", "--connect"], [*by, BIN, "worker", "--connect"],
-                      [*UNPRIVILEGED * root, "/usr/bin/python3", "-B", f.file("client.py")]):
+                      [*UNPRIVILEGED * root, "/usr/bin/python3", "-B", f.file("tessera")]):
             p = subprocess.run([*words, f"ipc://{end}"], capture_output=True, text=True, timeout=LIMIT_S)
             check(p.returncode == 78 and "may not write to the socket" in p.stderr, f"{words}: {p.stderr}")
     os.remove(end)

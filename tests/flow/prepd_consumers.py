@@ -17,8 +17,9 @@ from formats import fingerprint, own_of
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
 
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
-sys.path.insert(0, PROTO)
-import client  # noqa: E402
+PYTHON = os.path.join(PROTO, "python")
+sys.path.insert(0, PYTHON)
+from tessera import client  # noqa: E402
 import numpy as np  # noqa: E402
 import zmq  # noqa: E402
 
@@ -184,7 +185,7 @@ def with_torch(f):
     if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode != 0:
         with open(f.file("stub/torch.py"), "w") as stub:
             stub.write(TORCH)
-    return {**os.environ, "PYTHONPATH": f.file("stub")}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([f.file("stub"), PYTHON])}
 
 
 def the_page_s_lines_for_pytorch():
@@ -194,7 +195,7 @@ def the_page_s_lines_for_pytorch():
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
         up(f)
-        env = {**with_torch(f), "TESSERA_CLIENT": PROTO}
+        env = with_torch(f)
 
         def said(what, source=endpoint(f), code=0, **more):
             p = subprocess.run([sys.executable, "-B", "-c", what, source], cwd=f.path, env={**env, **more},
@@ -223,7 +224,7 @@ def the_page_s_lines_for_pytorch():
         check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
     with Folder(**ONE_EPOCH) as f, Daemon(f.config, "--data.group", "shared_prefix"):  # rows with prefixes, whose mask they take
         up(f)
-        p = subprocess.run([sys.executable, "-B", "-c", lines, endpoint(f)], cwd=f.path, env={**with_torch(f), "TESSERA_CLIENT": PROTO},
+        p = subprocess.run([sys.executable, "-B", "-c", lines, endpoint(f)], cwd=f.path, env=with_torch(f),
                            capture_output=True, text=True, timeout=60)
         check(p.returncode == 0 and len(p.stdout.splitlines()) >= STEP, p.stdout + p.stderr)
 
@@ -234,7 +235,7 @@ def the_readme_s_lines_for_pytorch():
         lines = page.read().split("```python\n")[1].split("```")[0]
     with Folder(**ONE_EPOCH) as f, Daemon(f.config):
         up(f)
-        for written, here in (("ipc://build/smoke/prepd.sock", endpoint(f)), ('"proto"', repr(PROTO))):
+        for written, here in (("ipc://build/smoke/prepd.sock", endpoint(f)), ('"proto/python"', repr(PYTHON))):
             check(lines.count(written) == 1, lines)
             lines = lines.replace(written, here)
         said = subprocess.run([sys.executable, "-B", "-c", lines], cwd=f.path, env=with_torch(f), capture_output=True, text=True,
@@ -483,8 +484,8 @@ def eval_files_that_hang_stop_no_one_else():
             up(f)
             held_out = subprocess.Popen([sys.executable, "-B", "-c",
                                          "import sys\n"
-                                         f"sys.path.insert(0, {PROTO!r})\n"
-                                         "import client\n"
+                                         f"sys.path.insert(0, {PYTHON!r})\n"
+                                         "from tessera import client\n"
                                          f"print(len(list(client.connect({endpoint(f)!r}, "
                                          "'eval', timeout=60))))"], stdout=subprocess.PIPE)
             wait_for(lambda: status(f)["eval"]["state"] == "being opened", "the eval section")
@@ -532,10 +533,10 @@ def one_that_vanishes_is_forgotten():
     daemon shows that it is gone."""
     with Folder() as f, Daemon(f.config) as d:
         up(f)
-        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "
+        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); from tessera import client; "
                 "s = client.connect(sys.argv[1], credit_bytes=1 << 20); next(s); "
                 "print('on', flush=True); time.sleep(60)")
-        p = subprocess.Popen([sys.executable, "-c", code, endpoint(f), PROTO],
+        p = subprocess.Popen([sys.executable, "-c", code, endpoint(f), PYTHON],
                              stdout=subprocess.PIPE)
         check(p.stdout.readline() == b"on\n", "the consumer did not get a row")
         p.kill()

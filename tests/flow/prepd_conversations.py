@@ -14,8 +14,8 @@ from formats import (fingerprint, in_data, llava, load, messages, options, strea
                      write_lines)
 from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def form(path, **more):

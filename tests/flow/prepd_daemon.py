@@ -19,8 +19,8 @@ from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, childr
     unprivileged, wait_for, workers_below
 from terminal import Terminal
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def maps(pid):

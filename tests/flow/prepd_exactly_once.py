@@ -33,7 +33,7 @@ LONG_S = 6 * LIMIT_S
 RANK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-import client
+from tessera import client
 for row in client.connect(sys.argv[2], cursor=json.loads(sys.argv[3]), rank=int(sys.argv[4]), ranks=int(sys.argv[5]),
                           timeout=float(sys.argv[6])):
     print(row["number"], flush=True)
@@ -121,7 +121,7 @@ class Run:
         """A process is killed among ranks at work. Their step is not whole, so the rows that all of them had are
         lost and come again."""
         rank = self.rng.randrange(ranks)
-        words = (os.path.dirname(client.__file__), self.end, json.dumps(cursor), str(rank), str(ranks), str(silence_s))
+        words = (os.path.dirname(os.path.dirname(client.__file__)), self.end, json.dumps(cursor), str(rank), str(ranks), str(silence_s))
 
         def after_its_first_row(p):
             if p.stdout.readline():

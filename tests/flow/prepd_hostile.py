@@ -22,8 +22,8 @@ import zmq
 from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
 from prepd_workers import FAILED, JOIN, LEASE, ON, RECORDS, ROW, answer, joining, message
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
 IO_THREADS = 3  # of the daemon; several read the connections of one socket
@@ -44,7 +44,7 @@ LAG_S = 1
 FLOOD_S = 0.5  # a shorter flood does not show what the consumer gets meanwhile
 # A process of its own, so that the work of the attack takes no time from it.
 CONSUMER = """import hashlib, sys, time
-import client
+from tessera import client
 for row in client.connect(sys.argv[1], timeout=30.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,
                           start_row=int(sys.argv[3])):
     now, h = time.monotonic(), hashlib.blake2b()
@@ -79,7 +79,7 @@ class Consumer:
         self.seen, self.at = [], 0
         self.p = subprocess.Popen([sys.executable, "-B", "-c", CONSUMER, endpoint, keys or "", str(start_row)],
                                   stdout=self.said, stderr=self.errors,
-                                  env={**os.environ, "PYTHONPATH": os.path.dirname(client.__file__)})
+                                  env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(client.__file__))})
 
     @property
     def rows(self):

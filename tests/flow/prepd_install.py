@@ -53,7 +53,7 @@ def links_nothing_of_the_trainer(prefix):
 def everything_is_in_its_place():
     with Prefix() as p:
         for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so", "lib/libprepd_video.so",
-                     "share/tessera/client.py", "share/tessera/masks.py", "share/tessera/configs/smoke.yaml",
+                     "share/tessera/python/tessera/client.py", "share/tessera/python/tessera/__main__.py", "share/tessera/configs/smoke.yaml",
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
         links_nothing_of_the_trainer(p.path)
@@ -71,8 +71,8 @@ def everything_is_in_its_place():
                 text = f.read()
             check("AF_NETLINK" in text and "MemoryMax=" in text, f"{name}: tcp or memory")
             check("@prefix@" not in text and f"ExecStart={p.path}/bin/prepd" in text, text)
-        said_by("/usr/bin/python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import client",
-                p.file("share/tessera"))
+        said_by("/usr/bin/python3", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import tessera",
+                p.file("share/tessera/python"))
 
 
 def a_worker_from_there_serves_a_daemon():
@@ -98,7 +98,7 @@ def a_worker_from_there_serves_a_daemon():
                 pid = workers_below(worker.pid)[0]
                 with open(f"/proc/{pid}/maps") as m:
                     check(p.file("lib/libprepd_image.so") in m.read(), "another image module")
-                rows = said_by("/usr/bin/python3", p.file("share/tessera/client.py"), end)
+                rows = said_by("/usr/bin/python3", p.file("share/tessera/python/tessera"), end)
                 check(rows.count("row ") > 8, f"the installed client: {rows}")
                 check([w["leases"] > 0 for w in status()["workers"]] == [True], "it did no work")
             finally:

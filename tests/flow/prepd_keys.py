@@ -8,8 +8,8 @@ import sys
 
 from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 THERE = "on the daemon's machine run prepd keygen --out FOLDER --client NAME"

@@ -21,8 +21,8 @@ from middle import Middle
 from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
 from prepd_workers import FAILED, JOIN, LEASE, ROW, answer, joining, message
 
-sys.path.insert(0, os.path.join(os.environ["TESSERA_SOURCE"], "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ["TESSERA_SOURCE"], "proto", "python"))
+from tessera import client  # noqa: E402
 
 ERROR = 6
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 0

@@ -11,8 +11,8 @@ import time
 
 from prepd_flow import SANITIZED, Daemon, Folder, check, main, run, wait_for, workers_below
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 MIB = 1 << 20
 

@@ -14,8 +14,8 @@ import threading
 from faults import trap
 from prepd_flow import Daemon, Folder, check, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 DAEMONS, EACH = int(sys.argv[1]) if len(sys.argv) > 1 else 8, 8
 RANKS = DAEMONS * EACH

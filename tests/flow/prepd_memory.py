@@ -16,8 +16,8 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for, workers_below
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 SHARED = os.environ.get("TESSERA_SHARED", os.path.join(SOURCE, "..", "shared"))
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 MIB = 1 << 20
 BASE = 64 * MIB  # of a worker that has decoded nothing large: program, libraries, tokenizer and rows

@@ -11,8 +11,8 @@ import tarfile
 from formats import fingerprint, in_data, llava, load, options, stream_of, write_lines
 from prepd_flow import Daemon, Folder, check, digest, main, run, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def write_list(f, text):

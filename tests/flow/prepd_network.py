@@ -30,7 +30,7 @@ HOME = f"tcp://10.77.0.1:{PORT}"
 CONSUMER = """
 import hashlib, sys, time
 sys.path.insert(0, sys.argv[1])
-import client
+from tessera import client
 h, ids, began = hashlib.sha256(), [], time.monotonic()
 for row in client.connect(sys.argv[2], timeout=60.0, keys=sys.argv[3], credit_bytes=4 << 20):
     for name in ("input_ids", "labels", "pixels", "doc_sample_id"):
@@ -43,7 +43,7 @@ print(h.hexdigest(), len(ids), len(set(ids)), time.monotonic() - began)
 CUT_OFF = """
 import hashlib, json, sys
 sys.path.insert(0, sys.argv[1])
-import client
+from tessera import client
 h, ids, cursor, connections = hashlib.sha256(), [], None, 0
 while connections == 0 or lost:
     lost = False
@@ -112,7 +112,7 @@ class Network:
 
     def epoch(self, where=None):
         p = subprocess.run(["ip", "netns", "exec", where or self.home, "/usr/bin/python3", "-c", CONSUMER,
-                            os.path.join(SOURCE, "proto"), HOME, self.keys], capture_output=True, text=True,
+                            os.path.join(SOURCE, "proto", "python"), HOME, self.keys], capture_output=True, text=True,
                            timeout=LIMIT_S)
         check(p.returncode == 0, p.stderr + self.daemon.said())
         digest, n, distinct, took_s = p.stdout.split()
@@ -270,7 +270,7 @@ def a_consumer_that_is_cut_off():
     comes again with its cursor and has every row once."""
     with Folder(images=256, **{"training.epochs": 1}) as f, Network(f, 1) as net:
         quiet = net.epoch()
-        p = subprocess.Popen(["ip", "netns", "exec", net.sites[0], "/usr/bin/python3", "-c", CUT_OFF, os.path.join(SOURCE, "proto"),
+        p = subprocess.Popen(["ip", "netns", "exec", net.sites[0], "/usr/bin/python3", "-c", CUT_OFF, os.path.join(SOURCE, "proto", "python"),
                               HOME, net.keys], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             check(p.stdout.readline() == "three rows\n", "the consumer has no rows")

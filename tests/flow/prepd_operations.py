@@ -20,8 +20,8 @@ from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, ru
 from prometheus import asked_by_dashboard, check_asked, figures
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def get(port, path, timeout=60.0):

@@ -17,8 +17,8 @@ from faults import trap
 from prepd_flow import BIN, SOURCE, Daemon, Folder, check, digest, free_ports, main, run, wait_for, workers_below
 from prepd_video import clip, write_video
 
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 PREFIX = {"data.group": "shared_prefix", "training.epochs": 1, "training.seq_len": 128}
 NEEDS = "needs protocol version 2"

@@ -17,8 +17,8 @@ from prepd_flow import LIMIT_S, SANITIZED, Daemon, Folder, check, main, run, wai
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 SHARED = os.environ.get("TESSERA_SHARED", os.path.join(SOURCE, "..", "shared"))
 REAL = os.path.isdir(os.path.join(SHARED, "data", "vqav2"))
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 FULL = sys.argv[1:2] == ["full"]
 QUESTIONS, IMAGES, ANSWERS = (443757, 82783, 4437570) if FULL else (44375, 8278, 443750)

@@ -13,9 +13,9 @@ import zmq
 from formats import fingerprint
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, wait_for
 
-PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
-sys.path.insert(0, PROTO)
-import client  # noqa: E402
+PYTHON = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python")
+sys.path.insert(0, PYTHON)
+from tessera import client  # noqa: E402
 
 STEP, STEPS, FROM = 4, 3, 2  # training.global_batch_size of the folder; how many steps are recorded, from which one
 ROWS, FIRST = STEP * STEPS, STEP * FROM
@@ -154,9 +154,9 @@ def replay_checks_every_hash():
             check(len(list(client.replay(path, unchecked=True))) == n, "not read although that was asked for")
         finally:
             client.xxh3_128 = found
-        blind = f.file("blind.py")  # the program in a Python that finds neither
-        shutil.copy(os.path.join(PROTO, "masks.py"), f.file("masks.py"))
-        with open(os.path.join(PROTO, "client.py")) as x, open(blind, "w") as y:
+        blind = f.file("blind/tessera")  # the program in a Python that finds neither
+        shutil.copytree(os.path.join(PYTHON, "tessera"), blind)
+        with open(os.path.join(PYTHON, "tessera", "client.py")) as x, open(os.path.join(blind, "client.py"), "w") as y:
             y.write(x.read().replace("from xxhash import", "from no_such_module import").replace("libxxhash.so.0", "no_such_library.so"))
         for words, code, said in (((), 69, "cannot be checked"), (("--unchecked",), 0, "")):
             p = subprocess.run(["/usr/bin/python3", "-B", blind, path, *words], capture_output=True, text=True, timeout=LIMIT_S)
@@ -165,10 +165,10 @@ def replay_checks_every_hash():
 
 def one_that_vanishes_is_forgotten():
     with Folder(**{"training.epochs": 4}) as f, Recorded(f) as r:
-        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); import client; "
+        code = ("import sys, time; sys.path.insert(0, sys.argv[2]); from tessera import client; "
                 "s = client.connect(sys.argv[1], credit_bytes=1 << 10); next(s); "
                 "print('on', flush=True); time.sleep(60)")
-        p = subprocess.Popen([sys.executable, "-c", code, r.end, PROTO], stdout=subprocess.PIPE)
+        p = subprocess.Popen([sys.executable, "-c", code, r.end, PYTHON], stdout=subprocess.PIPE)
         check(p.stdout.readline() == b"on\n", "the consumer did not get a row")
         slow = client.connect(r.end, timeout=18.0, credit_bytes=1 << 10)
         next(slow)

@@ -18,8 +18,8 @@ from prepd_video import data_set, form, mapped
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, run, scale, seed, \
     wait_for, workers_below
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 # AddressSanitizer's handler of SIGSEGV does not say whether the signal was sent by another process; ours does.
 OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"

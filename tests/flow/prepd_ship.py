@@ -16,8 +16,8 @@ from prepd_flow import BIN, Daemon, Folder, check, free_ports, main, run, scale,
 from prepd_video import clip, data_set, write_video
 from prepd_zip import official
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 HIDE = ["unshare", "-m", "sh", "-c", 'for d in $HIDDEN; do mount -t tmpfs none "$d" || exit 1; done; exec "$0" "$@"']
 

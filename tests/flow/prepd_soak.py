@@ -18,8 +18,8 @@ from deaths import larger_pictures
 from faults import trap
 from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, digest, main, run, wait_for, workers_below
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 6000
 LONG = IMAGES >= 50000

@@ -12,8 +12,8 @@ import sys
 from formats import fingerprint
 from prepd_flow import BIN, Daemon, Folder, check, digest, free_ports, main, run, scale, wait_for
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 IMAGES = int(sys.argv[1]) if len(sys.argv) > 1 else 160
 STEP = 8

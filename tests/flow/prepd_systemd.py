@@ -163,7 +163,7 @@ class Machine:
 
 
 SOCKET = "ipc:///run/prepd/prepd.sock"
-CLIENT = ["/usr/bin/python3", "/opt/tessera/share/tessera/client.py"]
+CLIENT = ["/usr/bin/python3", "/opt/tessera/share/tessera/python/tessera"]
 
 
 def not_again(m, unit, code):

@@ -11,8 +11,8 @@ import numpy as np
 from formats import fingerprint, in_data, llava, load, options, stream_of, write_array, write_lines
 from prepd_flow import BIN, Daemon, Folder, check, digest, main, run, wait_for, workers_below
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 WRITE = os.path.join(os.path.dirname(BIN), "..", "tests", "write_video")
 VIDEO_PAD = "<|video_pad|>"

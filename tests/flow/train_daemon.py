@@ -18,8 +18,8 @@ from prepd_flow import LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, 
 from resume_flow import STREAM, command, ledger
 from train_flow import TRAINER, options
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 4
 STEPS, AWAY_S = (24, 0.8) if KILLS <= 4 else (8 * KILLS, 5.0)

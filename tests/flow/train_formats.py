@@ -12,8 +12,8 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for
 from prepd_video import data_set
 from train_flow import train, trainer
 
-sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def read(path):

@@ -12,8 +12,8 @@ from prepd_flow import LIMIT_S, SOURCE, Daemon, Folder, check, main, wait_for
 from resume_flow import command, ledger, resealed
 from train_flow import has_mpi, options, settings
 
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 STEP, STEPS = 4, 4  # rows of a step; steps of a run
 STREAM = {"training.seq_len": 128, "training.global_batch_size": STEP, "prepd.workers": 1, "data.quarantine_limit": 100}

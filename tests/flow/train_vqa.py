@@ -10,8 +10,8 @@ import sys
 from prepd_flow import SOURCE, Daemon, Folder, check, main, run
 from train_flow import SHORT, options, trainer
 
-sys.path.insert(0, os.path.join(SOURCE, "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
+from tessera import client  # noqa: E402
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
 

@@ -277,7 +277,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.path.join(pictures.HERE, "..", "..", "proto"))
-    import client
+    sys.path.insert(0, os.path.join(pictures.HERE, "..", "..", "proto", "python"))
+    from tessera import client
 
     sys.exit(main())

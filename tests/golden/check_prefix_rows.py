@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains small models of transformers on rows with prefixes, by the masks of proto/masks.py, and compares their gradients with
+"""Trains small models of transformers on rows with prefixes, by the masks of tessera/masks.py, and compares their gradients with
 those of separate samples.
 
     VENV/bin/python tests/golden/check_prefix_rows.py [--prepd build/bin/prepd] [--rows 100] [--seed 1]
@@ -38,11 +38,11 @@ except ImportError as missing:
 
 import numpy as np  # noqa: E402
 
-sys.path.insert(0, os.path.join(HERE, "..", "..", "proto"))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "proto", "python"))
 import cases_rows as rows  # noqa: E402
 import flavours  # noqa: E402
 import make_cases  # noqa: E402
-import masks  # noqa: E402
+from tessera import masks  # noqa: E402
 import prefix_trees  # noqa: E402
 from compare import TOLERANCE, ZERO  # noqa: E402
 
@@ -160,7 +160,7 @@ def documents_of(row, special):
 
 
 def record_rows(prepd, folder, group, steps):
-    import client
+    from tessera import client
     config, path = (os.path.join(folder, group + end) for end in (".yaml", ".rec"))
     with open(config, "w", encoding="utf-8") as f:
         f.write(f"model: {{path: data/model}}\ndata: {{format: vqav2, path: data, group: {group}}}\n"

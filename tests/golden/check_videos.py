@@ -46,8 +46,8 @@ def find(name):
 
 def samples(prepd, root, model, paths, settings):
     """{path: (grid, text, hash of the patches)} by prepd, a clip in a row."""
-    sys.path.insert(0, os.path.join(HERE, "..", "..", "proto"))
-    import client
+    sys.path.insert(0, os.path.join(HERE, "..", "..", "proto", "python"))
+    from tessera import client
     with open(os.path.join(root, "v.jsonl"), "w") as f:
         for path in paths:
             os.symlink(os.path.abspath(path), os.path.join(root, os.path.basename(path)))

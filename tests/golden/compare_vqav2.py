@@ -30,8 +30,8 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoP
 import make_chat
 import make_images
 
-sys.path.insert(0, os.path.join(make_chat.HERE, "..", "..", "proto"))
-import client  # noqa: E402
+sys.path.insert(0, os.path.join(make_chat.HERE, "..", "..", "proto", "python"))
+from tessera import client  # noqa: E402
 
 
 def rows(prepd, data, split, group):

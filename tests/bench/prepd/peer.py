@@ -64,9 +64,9 @@ def loader(files, load, processes):
 
 
 def prepd_float(files, processes):
-    """Makes the reference's pixel_values from prepd's rows, which proto/client.py receives."""
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "proto"))
-    import client
+    """Makes the reference's pixel_values from prepd's rows, which tessera/client.py receives."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "proto", "python"))
+    from tessera import client
 
     room = [np.zeros((0, 3, 2, 256), np.float32)] * 2  # filled in turn, like buffers that go to a device
     for row in client.connect(os.environ[PREPD].split(",")[0]):

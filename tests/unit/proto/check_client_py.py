@@ -1,16 +1,13 @@
-"""check_client_py.py CLIENT SOURCE ROW.safetensors...: imports client.py from CLIENT and checks that the rows it
+"""check_client_py.py FOLDER SOURCE ROW.safetensors...: imports the package tessera from FOLDER and checks that the rows it
 yields from SOURCE, an endpoint or a recording, equal these files byte for byte. Run by test_client.c."""
-import importlib.util
 import itertools
 import os
 import sys
 
 import numpy as np
 
-sys.path.insert(0, os.path.dirname(sys.argv[1]))  # where masks.py is
-spec = importlib.util.spec_from_file_location("client", sys.argv[1])
-client = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(client)
+sys.path.insert(0, sys.argv[1])
+from tessera import client  # noqa: E402
 
 source, files = sys.argv[2], sys.argv[3:]
 rows = list(client.connect(source, prefixes=True) if source.startswith("ipc:") else client.replay(source, prefixes=True))

@@ -1,4 +1,4 @@
-"""check_masks.py PROTO: the masks of proto/masks.py are those of a loop over every pair of tokens, on trees drawn at random; a
+"""check_masks.py FOLDER: the masks of tessera/masks.py are those of a loop over every pair of tokens, on trees drawn at random; a
 row whose documents cannot be is refused with its place; borders alone are not given of a row with prefixes; the picture of a
 mask shows it. Exit code 77 (skipped): python3-numpy is missing."""
 import os
@@ -15,7 +15,7 @@ except ImportError:
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
-import masks  # noqa: E402
+from tessera import masks  # noqa: E402
 
 
 def draw_row(draw, trees=4):

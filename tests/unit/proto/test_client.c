@@ -567,7 +567,7 @@ static void python_client(image_filter filter, image_codec image)
         if (live)
             assert_int_equal(pthread_create(&side.thread, NULL, serve, &side), 0);
         snprintf(command, sizeof command,
-                 "ASAN_OPTIONS= %s %s/tests/unit/proto/check_client_py.py %s/proto/client.py %s%s",
+                 "ASAN_OPTIONS= %s %s/tests/unit/proto/check_client_py.py %s/proto/python %s%s",
                  PYTHON, source, source, live ? side.endpoint : path, files);
         assert_int_equal(system(command), 0);
     }

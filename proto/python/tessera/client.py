@@ -1,6 +1,5 @@
-#!/usr/bin/env python3
-"""Reads the rows of a running prepd, or of a recording, as numpy arrays. python.md beside this file says how to use it,
-wire.md specifies the bytes. Needs masks.py beside it, python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
+"""Reads the rows of a running prepd, or of a recording, as numpy arrays. proto/python.md says how to use it,
+proto/wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
 hashes, python3-xxhash or libxxhash, which prepd is linked with."""
 import argparse
 import ctypes
@@ -13,9 +12,8 @@ import struct
 import sys
 
 import numpy as np
-import zstandard
 
-import masks
+from . import masks
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
@@ -113,6 +111,7 @@ def header(part):
 
 
 def unzstd(data, size):
+    import zstandard  # here, so that a Python without it can read with the C extension
     check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame does not declare the expected", size, "bytes")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
@@ -364,7 +363,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     import zmq  # here, so that recordings do not need it
     absence(endpoint)
     if xxh3_128 is None:
-        print(f"client.py: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
+        print(f"tessera: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
     where, is_tcp = endpoint, not endpoint.startswith("ipc://")
     pair = read_keys(keys) if keys and is_tcp else None
     context = zmq.Context()
@@ -401,7 +400,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             why = None if told else absence(where)
             if why:
                 told = True
-                print(f"client.py: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
+                print(f"tessera: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
         raise zmq.Again
 
     def refuse(number, why):
@@ -423,7 +422,7 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
         place = {"cursor": dict(cut, quarantine=[]) if cut else None,
                  "quarantine": merge_quarantine([{"decisions": quarantine, "cursor": cursor}])}
     try:
-        send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "client.py", "stream": stream, "options": None,
+        send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "tessera for Python", "stream": stream, "options": None,
                      **place, "start_row": start_row, "rank": rank, "ranks": ranks,
                      "credit_bytes": credit_bytes, "rows_later": True})
         while True:
@@ -561,11 +560,11 @@ def exit_code(error, live):
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         self.print_usage(sys.stderr)
-        self.exit(64, f"client.py: {message}\n")
+        self.exit(64, f"tessera: {message}\n")
 
 
 def main():
-    parser = Parser(description=__doc__)
+    parser = Parser("tessera", description=__doc__)
     parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
     parser.add_argument("--rows", type=int, default=0, help="stop after this many rows; 0 for all")
     parser.add_argument("--stream", default="train", help="train, eval or sample")
@@ -579,7 +578,7 @@ def main():
     args = parser.parse_args()
     for path in (args.out, args.mask):
         if path and os.path.exists(path) and not args.overwrite:
-            print(f"client.py: {path}: this exists already; name another place, or say --overwrite", file=sys.stderr)
+            print(f"tessera: {path}: this exists already; name another place, or say --overwrite", file=sys.stderr)
             sys.exit(EXIT_CODES["ST_CANT_CREATE"])
     live = args.source.startswith(("ipc://", "tcp://"))
     rows = (connect(args.source, args.stream, timeout=args.timeout, keys=args.keys, prefixes=True) if live
@@ -593,7 +592,7 @@ def main():
             if n == args.rows:
                 break
     except (ImportError, OSError, RuntimeError, ValueError) as e:
-        print(f"client.py: {e}", file=sys.stderr)
+        print(f"tessera: {e}", file=sys.stderr)
         sys.exit(exit_code(e, live))
     rows.close()
     if args.out and row is not None:
@@ -601,6 +600,3 @@ def main():
     if args.mask and row is not None:
         masks.draw(row, args.mask)
 
-
-if __name__ == "__main__":
-    main()

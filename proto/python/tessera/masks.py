@@ -1,5 +1,5 @@
 """Says which tokens of a row see which, for an attention that is not Tessera's own: as a function (PyTorch's FlexAttention),
-as a 4-D mask (transformers) and as a picture. python.md beside this file says how to use it.
+as a 4-D mask (transformers) and as a picture. proto/python.md says how to use it.
 
 A token sees itself and the tokens before it in its own document. A token of a branch, a document whose doc_prefix names
 another one, also sees all of that other one, its prefix. cu_seqlens alone does not say so: whoever goes by it trains branches
