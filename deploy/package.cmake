@@ -59,6 +59,8 @@ if(TARGET trainer)
     package_units(trainer trainer@.service)
 endif()
 package_file(usr/share/tessera common ${tessera_share})
+install(DIRECTORY proto/python/tessera DESTINATION usr/share/tessera/python COMPONENT common EXCLUDE_FROM_ALL
+    FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed")
 install(PROGRAMS ${tessera_scripts} DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL)
 install(DIRECTORY configs DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL
     FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")

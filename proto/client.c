@@ -66,8 +66,9 @@ failed:
 
 static void free_texts(client_options *options)
 {
-    const char *const text[] = {options->endpoint,       options->keys,   options->stream,
-                                options->stream_options, options->cursor, options->quarantine};
+    const char *const text[] = {
+        options->endpoint, options->keys,       options->stream, options->stream_options,
+        options->cursor,   options->quarantine, options->run,    options->consumer};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         free((char *)text[i]);
     memset(options, 0, sizeof *options);
@@ -78,8 +79,9 @@ static status keep_options(client *consumer, const client_options *options)
 {
     consumer->hello = *options;
     client_options *const hello = &consumer->hello;
-    const char **const text[] = {&hello->endpoint,       &hello->keys,   &hello->stream,
-                                 &hello->stream_options, &hello->cursor, &hello->quarantine};
+    const char **const text[] = {
+        &hello->endpoint, &hello->keys,       &hello->stream, &hello->stream_options,
+        &hello->cursor,   &hello->quarantine, &hello->run,    &hello->consumer};
     bool all = true;
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (*text[i])
@@ -201,6 +203,10 @@ static status send_hello(client *consumer)
     json_put_key_bool(&writer, "prefixes", true); /* whoever reads rows here reads doc_prefix */
     if (options->report)
         json_put_key_bool(&writer, "report", true);
+    if (options->run)
+        json_put_key_cstr(&writer, "run", options->run);
+    if (options->consumer)
+        json_put_key_cstr(&writer, "consumer", options->consumer);
     json_end_object(&writer);
     if (st == ST_OK)
         st = json_writer_take(&writer, &text, &size);

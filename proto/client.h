@@ -30,11 +30,14 @@ typedef struct client_options {
     int64_t credit_bytes;       /* bytes of rows that may be under way to this consumer */
     bool rows_later;            /* WELCOME may come before all epochs are planned; it then says
                                  * null for the number of rows */
-    bool report;                /* asks a command's private daemon for its plan, which WELCOME then
-                                 * has; no rows follow */
-    int timeout_ms;             /* longest silence to accept while waiting for WELCOME or a row */
-    bool patient;               /* wait for a daemon that leaves before WELCOME, as for one that has
-                                 * not started yet */
+    const char *run; /* names the run, and this consumer of it, so that the daemon refuses a
+                      * second consumer of its rank (wire.md, "Who is who"); NULL: none */
+    const char *consumer;
+    bool report;    /* asks a command's private daemon for its plan, which WELCOME then
+                     * has; no rows follow */
+    int timeout_ms; /* longest silence to accept while waiting for WELCOME or a row */
+    bool patient;   /* wait for a daemon that leaves before WELCOME, as for one that has
+                     * not started yet */
     /* Called while WELCOME is awaited, after one second and then every ten, with the reason. May
      * be NULL. */
     void (*waiting)(const char *endpoint, double seconds, const char *why);

@@ -75,7 +75,7 @@ def each_file_is_in_one_package():
     with Packages() as p:
         modules = {os.path.basename(m) for m in glob.glob(os.path.join(BUILD, "lib/*.so"))}
         check(set(p.debs) == {"tessera-common", "tessera-prepd", *(["tessera-trainer"] if TRAINER else [])}, p.debs)
-        holds(p, "tessera-common", ["usr/share/tessera/client.py", "usr/share/tessera/configs/smoke.yaml",
+        holds(p, "tessera-common", ["usr/share/tessera/python/tessera/client.py", "usr/share/tessera/configs/smoke.yaml",
                                     "usr/share/doc/tessera/prepd/operating.md", "usr/share/doc/tessera/deploy/README.md"],
               beside=("usr/share/tessera/", "usr/share/doc/tessera/"))
         units = "usr/lib/systemd/system/"

@@ -2,6 +2,7 @@
 proto/wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
 hashes, python3-xxhash or libxxhash, which prepd is linked with."""
 import argparse
+import contextlib
 import ctypes
 import errno
 import json
@@ -10,6 +11,7 @@ import os
 import socket as sockets
 import struct
 import sys
+import time
 
 import numpy as np
 
@@ -23,6 +25,7 @@ DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
 HELLO_LIMIT = 8 << 20  # prepd cuts off a connection that sends more, without a reason
 TELL_S = 1.0  # seconds of silence before the reason for it is printed
+LOOK_S = 0.1  # how often a wait that can be stopped looks
 # Exit codes as prepd's (sysexits.h): by the code of the daemon's refusal, and by the exception raised here.
 EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAILABLE": 69, "ST_OS": 71,
               "ST_NO_MEMORY": 71, "ST_CANT_CREATE": 73, "ST_IO": 74, "ST_TIMEOUT": 75, "ST_STOPPED": 75,
@@ -346,6 +349,173 @@ NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which 
                "would show questions without their pictures. Take the row's mask from masks.py, and say so with prefixes=True")
 
 
+class Session:
+    """A connection to a daemon, from HELLO to BYE. The arguments are those of connect. Closing it from another thread is what
+    `stop` is for: once it is set, a call that waits raises InterruptedError."""
+
+    def __init__(self, endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1, credit_bytes=256 << 20, timeout=60.0,
+                 keys=None, prefixes=False, quarantine=None, rows_later=True, run=None, consumer=None, watched=False, stop=None):
+        import zmq  # here, so that recordings do not need it
+        self.zmq, self.where, self.timeout, self.prefixes, self.stop = zmq, endpoint, timeout, prefixes, stop
+        self.is_tcp, self.order, self.tagged, self.welcome, self.told = not endpoint.startswith("ipc://"), None, False, None, timeout <= TELL_S
+        self.asked = (cursor, start_row, rank, ranks)
+        self.heard = merge_quarantine([{"decisions": quarantine}])
+        absence(endpoint)
+        if xxh3_128 is None:
+            print(f"tessera: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
+        self.keys = read_keys(keys) if keys and self.is_tcp else None
+        self.folder = self.monitor = None
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        try:
+            self.reach(endpoint, watched)
+            place = {"cursor": cursor}
+            if quarantine:  # one list for both, since a long one must not be in HELLO twice
+                cut = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
+                place = {"cursor": dict(cut, quarantine=[]) if cut else None,
+                         "quarantine": merge_quarantine([{"decisions": quarantine, "cursor": cursor}])}
+            self.listed = len(place.get("quarantine", []))
+            self.send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "tessera for Python", "stream": stream,
+                              "options": None, **place, "start_row": start_row, "rank": rank, "ranks": ranks,
+                              "credit_bytes": credit_bytes, "rows_later": rows_later, "run": run, "consumer": consumer})
+        except BaseException as e:
+            self.close()
+            if isinstance(e, ValueError):
+                raise ValueError(f"{endpoint}: {e}") from None
+            raise
+
+    def reach(self, endpoint, watched):
+        zmq, socket = self.zmq, self.socket
+        socket.setsockopt(zmq.LINGER, 2000)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 3), (zmq.TCP_KEEPALIVE_INTVL, 3),
+                              (zmq.TCP_KEEPALIVE_CNT, 3), (zmq.TCP_MAXRT, 10000)):
+            socket.setsockopt(option, value)  # no ZeroMQ heartbeats; wire.c has the reason
+        socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key reads nothing
+        if self.keys:
+            socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = self.keys
+        if watched:
+            self.monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            endpoint, self.folder = shorten(endpoint)
+        except OSError as e:
+            raise type(e)(f"{endpoint}: the socket's folder cannot be opened: {e.strerror}") from None
+        socket.connect(endpoint)
+
+    def send(self, kind, message):
+        text = json.dumps(message).encode()
+        if len(text) > HELLO_LIMIT:
+            size, longest = max((len(json.dumps(value)), name) for name, value in message.items())
+            check(False, "a message has", len(text), "bytes,", size, "of them", longest + ", but prepd accepts", HELLO_LIMIT)
+        head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
+        self.socket.send_multipart([head, text])
+
+    def receive(self):
+        """The parts of the next message."""
+        now = time.monotonic()
+        tell, end = now + TELL_S, now + self.timeout
+        while True:
+            if self.socket.poll(int(1000 * min(max(0, end - now), TELL_S if self.stop is None else LOOK_S))):
+                self.told = True  # a daemon is there
+                return [p.buffer for p in self.socket.recv_multipart(copy=False)]
+            if self.stop is not None and self.stop.is_set():
+                raise InterruptedError(f"{self.where}: stopped")
+            if self.monitor and self.monitor.poll(0):
+                raise Refused(f"{self.where}: the daemon has left", "ST_UNAVAILABLE")
+            now = time.monotonic()
+            why = None if self.told or now < tell else absence(self.where)
+            if why:
+                self.told = True
+                print(f"tessera: {self.where}: waiting, at most {self.timeout:g} s: {why}", file=sys.stderr, flush=True)
+            if now >= end:
+                raise self.zmq.Again
+
+    def refuse(self, number, why):
+        """Tells the daemon that a row is not what was ordered, and waits until it has ended the session."""
+        self.send(REFUSE, {"row": number, "message": why})
+        while True:
+            parts = self.receive()
+            if header(parts[0])[0] == ERROR:
+                break
+        said = json.loads(bytes(parts[1]))
+        again = said.get("code") == "ST_STOPPED"
+        raise Refused(f"{self.where}: row {number} was refused: {why}. " + (
+            "It is made again by another worker: call this again with the cursor of the row before" if again else said["message"]),
+            "ST_UNAVAILABLE" if again else said.get("code"))
+
+    def take_welcome(self, text):
+        self.welcome = json.loads(text)
+        check("recording" in self.welcome or (self.welcome.get("quarantined") or 0) >= self.listed,
+              "this daemon is older than the quarantine list of HELLO, which it has not taken")
+        self.order, self.tagged = Order(self.welcome, *self.asked), self.welcome.get("version", 0) >= SESSION_VERSION
+
+    def take_row(self, parts):
+        number, self.bytes = header(parts[0])[1], sum(len(p) for p in parts)
+        check(self.order, "a row came before WELCOME")
+        self.order.take(number)
+        self.send(CREDIT, {"bytes": self.bytes})
+        try:
+            row = decode(parts, self.tagged)
+        except ValueError as e:
+            self.refuse(number, str(e))
+        check(self.prefixes or "doc_prefix" not in row, NO_PREFIXES)
+        own = list(decisions_of(row["quarantine"] or [], number))
+        self.heard = merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
+        return dict(row, decisions=self.heard)
+
+    def take(self):
+        """The next message: WELCOME (True), a row, or the end (None)."""
+        while True:
+            parts = self.receive()
+            kind = header(parts[0])[0]
+            if kind == WELCOME:
+                self.take_welcome(bytes(parts[1]))
+                return True
+            if kind == ROW:
+                return self.take_row(parts)
+            if kind == END:
+                return None
+            if kind == ERROR:
+                said = json.loads(bytes(parts[1]))
+                # A daemon that cannot read HELLO is of another version; an older one cannot say which version this needs.
+                unread = not self.order and said.get("code") == "ST_PROTOCOL"
+                more = f". This client needs a daemon with protocol version {SESSION_VERSION}" if unread else ""
+                raise Refused(f"{self.where}: {said['message']}{more}", said.get("code"))
+            check(kind == CREDIT, "a message of the unexpected kind", kind, "came")
+
+    def call(self, what):
+        try:
+            return what()
+        except self.zmq.Again:
+            about_keys = ", and does it know these keys" if self.keys else ", and does it demand keys (keys=FOLDER, --keys)"
+            why = absence(self.where) or f"is prepd serve running there{about_keys if self.is_tcp else ''}?"
+            raise TimeoutError(f"{self.where}: nothing came for {self.timeout:g} s: {why}") from None
+        except ValueError as e:
+            raise ValueError(f"{self.where}: {e}") from None
+
+    def open(self):
+        """Waits for WELCOME."""
+        self.call(self.take)
+
+    def next(self):
+        """The next row, or None after the last; without open() before."""
+        row = self.call(self.take)
+        return self.call(self.take) if row is True else row
+
+    def close(self):
+        try:
+            self.send(BYE, {})
+        except self.zmq.Again:
+            pass  # the daemon has left
+        if self.monitor:
+            self.socket.disable_monitor()
+            self.monitor.close()
+        self.socket.close()
+        self.context.term()
+        if self.folder is not None:
+            os.close(self.folder)
+
+
 def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
             credit_bytes=256 << 20, timeout=60.0, keys=None, prefixes=False, quarantine=None):
     """Yields the rows of a running daemon until the stream ends.
@@ -360,116 +530,12 @@ def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
     words, or because a row was not what the daemon had ordered of its worker, ValueError for a message that is malformed or out of order, PermissionError if this user may not use the
     socket. Nothing is tried again: call this again with the last cursor. A wait for a socket that does not exist is
     reported on stderr, once."""
-    import zmq  # here, so that recordings do not need it
-    absence(endpoint)
-    if xxh3_128 is None:
-        print(f"tessera: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
-    where, is_tcp = endpoint, not endpoint.startswith("ipc://")
-    pair = read_keys(keys) if keys and is_tcp else None
-    context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.LINGER, 2000)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 3), (zmq.TCP_KEEPALIVE_INTVL, 3),
-                          (zmq.TCP_KEEPALIVE_CNT, 3), (zmq.TCP_MAXRT, 10000)):
-        socket.setsockopt(option, value)  # no ZeroMQ heartbeats; wire.c has the reason
-    socket.setsockopt(zmq.SNDTIMEO, 1000)  # a daemon that refuses our key reads nothing
-    if pair:
-        socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey = pair
+    session = Session(endpoint, stream, cursor, start_row, rank, ranks, credit_bytes, timeout, keys, prefixes, quarantine)
     try:
-        endpoint, folder = shorten(endpoint)
-    except OSError as e:
-        raise type(e)(f"{where}: the socket's folder cannot be opened: {e.strerror}") from None
-    socket.connect(endpoint)
-    told = timeout <= TELL_S
-
-    def send(kind, message):
-        text = json.dumps(message).encode()
-        if len(text) > HELLO_LIMIT:
-            size, longest = max((len(json.dumps(value)), name) for name, value in message.items())
-            check(False, "a message has", len(text), "bytes,", size, "of them", longest + ", but prepd accepts", HELLO_LIMIT)
-        head = HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
-        socket.send_multipart([head, text])
-
-    def receive():
-        nonlocal told
-        for seconds in (min(timeout, TELL_S), max(0, timeout - TELL_S)):
-            if socket.poll(int(seconds * 1000)):
-                told = True  # a daemon is there
-                return [p.buffer for p in socket.recv_multipart(copy=False)]
-            why = None if told else absence(where)
-            if why:
-                told = True
-                print(f"tessera: {where}: waiting, at most {timeout:g} s: {why}", file=sys.stderr, flush=True)
-        raise zmq.Again
-
-    def refuse(number, why):
-        """Tells the daemon that a row is not what was ordered, and waits until it has ended the session."""
-        send(REFUSE, {"row": number, "message": why})
-        while True:
-            parts = receive()
-            if header(parts[0])[0] == ERROR:
-                break
-        said = json.loads(bytes(parts[1]))
-        again = said.get("code") == "ST_STOPPED"
-        raise Refused(f"{where}: row {number} was refused: {why}. " + ("It is made again by another worker: call this again with "
-                      "the cursor of the row before" if again else said["message"]), "ST_UNAVAILABLE" if again else said.get("code"))
-
-    order, tagged, heard = None, False, merge_quarantine([{"decisions": quarantine}])
-    place = {"cursor": cursor}
-    if quarantine:  # one list for both, since a long one must not be in HELLO twice
-        cut = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
-        place = {"cursor": dict(cut, quarantine=[]) if cut else None,
-                 "quarantine": merge_quarantine([{"decisions": quarantine, "cursor": cursor}])}
-    try:
-        send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "tessera for Python", "stream": stream, "options": None,
-                     **place, "start_row": start_row, "rank": rank, "ranks": ranks,
-                     "credit_bytes": credit_bytes, "rows_later": True})
-        while True:
-            parts = receive()
-            kind = header(parts[0])[0]
-            if kind == WELCOME:
-                welcome = json.loads(bytes(parts[1]))
-                check("recording" in welcome or (welcome.get("quarantined") or 0) >= len(place.get("quarantine", [])),
-                      "this daemon is older than the quarantine list of HELLO, which it has not taken")
-                order, tagged = Order(welcome, cursor, start_row, rank, ranks), welcome.get("version", 0) >= SESSION_VERSION
-            elif kind == ROW:
-                check(order, "a row came before WELCOME")
-                order.take(header(parts[0])[1])
-                send(CREDIT, {"bytes": sum(len(p) for p in parts)})
-                try:
-                    row = decode(parts, tagged)
-                except ValueError as e:
-                    refuse(header(parts[0])[1], str(e))
-                check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
-                own = list(decisions_of(row["quarantine"] or [], row["number"]))
-                heard = merge_quarantine([{"decisions": heard}, {"decisions": own}]) if own else heard
-                yield dict(row, decisions=heard)
-            elif kind == ERROR:
-                said = json.loads(bytes(parts[1]))
-                # A daemon that cannot read HELLO is of another version; an older one cannot say which version this needs.
-                unread = not order and said.get("code") == "ST_PROTOCOL"
-                more = f". This client needs a daemon with protocol version {SESSION_VERSION}" if unread else ""
-                raise Refused(f"{where}: {said['message']}{more}", said.get("code"))
-            elif kind == END:
-                return
-            else:
-                check(kind == CREDIT, "a message of the unexpected kind", kind, "came")
-    except zmq.Again:
-        about_keys = ", and does it know these keys" if pair else ", and does it demand keys (keys=FOLDER, --keys)"
-        why = absence(where) or f"is prepd serve running there{about_keys if is_tcp else ''}?"
-        raise TimeoutError(f"{where}: nothing came for {timeout:g} s: {why}") from None
-    except ValueError as e:
-        raise ValueError(f"{where}: {e}") from None
+        while (row := session.next()) is not None:
+            yield row
     finally:
-        try:
-            send(BYE, {})
-        except zmq.Again:
-            pass  # the daemon has left
-        socket.close()
-        context.term()
-        if folder is not None:
-            os.close(folder)
+        session.close()
 
 
 class Recording:
@@ -482,6 +548,7 @@ class Recording:
         size = struct.unpack_from("<Q", data, 8)[0]
         self.check(size <= len(data) - 32, "the recording is cut short: it ends at byte", len(data), "inside its WELCOME")
         self.match(data[16:32], "the WELCOME does not match the hash in the head", data[32:32 + size])
+        self.welcome = bytes(data[32:32 + size])
         first = (32 + size + 7) // 8 * 8  # the first chunk
         self.check(len(data) >= first + 32 and data[-4:] == b"TSRE", "the recording is cut short: it ends at byte", len(data),
                    "without its index; record it again")
@@ -524,6 +591,21 @@ class Recording:
                 *([tag] if len(tag) else [])]
 
 
+@contextlib.contextmanager
+def open_recording(path):
+    """The Recording in a file."""
+    with open(path, "rb") as f:
+        check(os.fstat(f.fileno()).st_size > 0, f"{path}: this is not a recording, because it is empty")
+        with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield Recording(path, data)
+
+
+def welcome_of(path):
+    """WELCOME of a recording; its "rows" are those of the file."""
+    with open_recording(path) as recording:
+        return dict(json.loads(recording.welcome), rows=len(recording.rows))
+
+
 def replay(path, unchecked=False, prefixes=False):
     """Yields the rows of a recording, once through. Errors name the file: ValueError for one that is damaged or cut short,
     and for one whose samples share prefixes, unless `prefixes` says that the caller heeds doc_prefix.
@@ -533,20 +615,17 @@ def replay(path, unchecked=False, prefixes=False):
     if xxh3_128 is None and not unchecked:
         raise ImportError(f"{path}: its hashes cannot be checked, because {NO_HASH}: install one of them, or accept an unchecked "
                           "file with unchecked=True (--unchecked)")
-    with open(path, "rb") as f:
-        check(os.fstat(f.fileno()).st_size > 0, f"{path}: this is not a recording, because it is empty")
-        with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            recording = Recording(path, data)
-            before = start = None
-            for at in recording.rows:
-                parts = recording.row(at)
-                number = header(parts[0])[1]
-                recording.check(before is None or number in (before + 1, start), "row", number, "comes after row", before,
-                                "- the recording is not of one stream")
-                before, start = number, number if start is None else start
-                row = decode(parts)
-                recording.check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
-                yield row
+    with open_recording(path) as recording:
+        before = start = None
+        for at in recording.rows:
+            parts = recording.row(at)
+            number = header(parts[0])[1]
+            recording.check(before is None or number in (before + 1, start), "row", number, "comes after row", before,
+                            "- the recording is not of one stream")
+            before, start = number, number if start is None else start
+            row = decode(parts)
+            recording.check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
+            yield row
 
 
 def exit_code(error, live):

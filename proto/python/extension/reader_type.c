@@ -1,0 +1,259 @@
+/* reader_type.c: the type Reader, a client (proto/client.h) for Python (reader_parts.h).
+ *
+ * Waiting and decoding happen without Python's lock. A client belongs to one thread at a time, so a
+ * call while another thread is in one is an error; only interrupt() may come from another thread.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "common/program/log.h"
+#include "proto/python/extension/reader_parts.h"
+
+typedef struct reader {
+    PyObject_HEAD client *source; /* NULL until it is opened, and after close() */
+    wire_msg *message;
+    atomic_bool stop;
+    bool busy;
+} reader;
+
+/* client_options.stopped has no argument, so the thread that opens says here whose stop counts. */
+static _Thread_local const atomic_bool *stop_of_thread;
+
+static bool is_stopped(void)
+{
+    return atomic_load(stop_of_thread);
+}
+
+static void tell_waiting(const char *endpoint, double seconds, const char *why)
+{
+    log_warn("waiting for prepd at %s since %.0f s: %s", endpoint, seconds, why);
+}
+
+/* Claims the reader for a call. False with an exception if it has a client where there must be
+ * none, or the other way round, or if another thread is in a call. */
+static bool begin_call(reader *self, bool opened)
+{
+    if (self->busy)
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this Reader");
+    else if (opened != (self->source != NULL))
+        PyErr_SetString(PyExc_RuntimeError,
+                        opened ? "this Reader is not open" : "this Reader is open already");
+    else
+        self->busy = true;
+    return self->busy && !PyErr_Occurred();
+}
+
+static PyObject *end_open(reader *self, status st)
+{
+    self->busy = false;
+    if (st != ST_OK)
+        return reader_failure_raise(st);
+    Py_RETURN_NONE;
+}
+
+static PyObject *open_daemon(PyObject *object, PyObject *args, PyObject *named)
+{
+    static const char *names[] = {"endpoint", "stream",  "cursor", "quarantine", "start_row",
+                                  "rank",     "ranks",   "credit", "rows_later", "timeout",
+                                  "keys",     "patient", "run",    "consumer",   NULL};
+    reader *self = (reader *)object;
+    client_options options = {
+        .rank = 0, .ranks = 1, .waiting = tell_waiting, .stopped = is_stopped};
+    long long start_row = 0, credit = 0;
+    double timeout = 60;
+    int rows_later = 1, patient = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "sszz|LiiLpdzpzz", (char **)names,
+                                     &options.endpoint, &options.stream, &options.cursor,
+                                     &options.quarantine, &start_row, &options.rank, &options.ranks,
+                                     &credit, &rows_later, &timeout, &options.keys, &patient,
+                                     &options.run, &options.consumer) ||
+        !begin_call(self, false))
+        return NULL;
+    options.start_row = start_row;
+    options.credit_bytes = credit;
+    options.rows_later = rows_later;
+    options.patient = patient;
+    options.timeout_ms = timeout < 2e6 ? (int)(timeout * 1e3) : 2000000000;
+    client *source = NULL;
+    status st;
+    Py_BEGIN_ALLOW_THREADS;
+    stop_of_thread = &self->stop;
+    st = client_open(&options, &source);
+    Py_END_ALLOW_THREADS;
+    self->source = source;
+    return end_open(self, st);
+}
+
+static PyObject *open_recording(PyObject *object, PyObject *args, PyObject *named)
+{
+    static const char *names[] = {"path", "skip", "rank", "ranks", "step_rows", "loops", NULL};
+    reader *self = (reader *)object;
+    replay_options options = {.ranks = 1, .loops = 1};
+    unsigned long long skip = 0;
+    long long step_rows = 0, loops = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "s|KiiLL", (char **)names, &options.path, &skip,
+                                     &options.rank, &options.ranks, &step_rows, &loops) ||
+        !begin_call(self, false))
+        return NULL;
+    options.skip = skip;
+    options.step_rows = step_rows;
+    options.loops = loops;
+    client *source = NULL;
+    status st;
+    Py_BEGIN_ALLOW_THREADS;
+    st = client_replay(&options, &source);
+    Py_END_ALLOW_THREADS;
+    self->source = source;
+    return end_open(self, st);
+}
+
+/* The next row into memory, without Python's lock. *out_bytes: what it had on the wire. An
+ * interrupt counts also if it came before there was a client. */
+static status take_row(reader *self, arena *memory, row *out, frame *out_head, size_t *out_bytes)
+{
+    if (atomic_load(&self->stop))
+        return FAIL(ST_STOPPED, "interrupted");
+    if (!self->message)
+        TRY(wire_msg_new(&self->message));
+    TRY(client_next(self->source, memory, out, out_head, self->message));
+    *out_bytes = wire_msg_bytes(self->message);
+    wire_msg_clear(self->message);
+    return ST_OK;
+}
+
+static PyObject *next_row(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    reader *self = (reader *)object;
+    row packed;
+    frame head;
+    size_t bytes = 0;
+    status st;
+    if (!begin_call(self, true))
+        return NULL;
+    PyObject *values = NULL, *memory = row_memory_new();
+    if (!memory) {
+        self->busy = false;
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    st = take_row(self, row_memory_arena(memory), &packed, &head, &bytes);
+    Py_END_ALLOW_THREADS;
+    self->busy = false;
+    if (st == ST_OK)
+        values = row_values(&packed, &head, bytes, memory);
+    else if (st == ST_END)
+        values = Py_NewRef(Py_None);
+    else
+        reader_failure_raise(st);
+    Py_DECREF(memory);
+    return values;
+}
+
+static PyObject *rejoin(PyObject *object, PyObject *args)
+{
+    reader *self = (reader *)object;
+    const char *cursor;
+    double timeout;
+    if (!PyArg_ParseTuple(args, "zd", &cursor, &timeout) || !begin_call(self, true))
+        return NULL;
+    status st;
+    Py_BEGIN_ALLOW_THREADS;
+    st = atomic_load(&self->stop) ? FAIL(ST_STOPPED, "interrupted")
+                                  : client_rejoin(self->source, cursor, (int)(timeout * 1e3));
+    Py_END_ALLOW_THREADS;
+    return end_open(self, st);
+}
+
+static PyObject *tell_welcome(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    reader *self = (reader *)object;
+    if (!begin_call(self, true))
+        return NULL;
+    self->busy = false;
+    const char *text = client_welcome(self->source);
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+static PyObject *count_recorded(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    reader *self = (reader *)object;
+    if (!begin_call(self, true))
+        return NULL;
+    self->busy = false;
+    return Py_BuildValue("(LL)", (long long)client_rows(self->source),
+                         (long long)client_left_over(self->source));
+}
+
+/* A client is freed only by close(), which refuses while another thread is in a call, so the one
+ * that is interrupted here stays. */
+static PyObject *interrupt(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    reader *self = (reader *)object;
+    atomic_store(&self->stop, true);
+    if (self->source)
+        client_interrupt(self->source);
+    Py_RETURN_NONE;
+}
+
+static void free_client(reader *self)
+{
+    client *source = self->source;
+    self->source = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    client_close(&source);
+    wire_msg_free(&self->message);
+    Py_END_ALLOW_THREADS;
+}
+
+static PyObject *close_reader(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    reader *self = (reader *)object;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread is in a call of this Reader");
+        return NULL;
+    }
+    free_client(self);
+    Py_RETURN_NONE;
+}
+
+static void end_reader(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_client((reader *)object);
+    free_it(object);
+    Py_DECREF(type);
+}
+
+int reader_type_add(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"open_daemon", (PyCFunction)(void (*)(void))open_daemon, METH_VARARGS | METH_KEYWORDS,
+         "Connects to a daemon and waits for its WELCOME."},
+        {"open_recording", (PyCFunction)(void (*)(void))open_recording,
+         METH_VARARGS | METH_KEYWORDS, "Opens the file of a recording."},
+        {"next", next_row, METH_NOARGS, "The next row, or None after the last."},
+        {"rejoin", rejoin, METH_VARARGS, "Enters the stream of a daemon again after this cursor."},
+        {"welcome", tell_welcome, METH_NOARGS, "WELCOME's JSON text."},
+        {"recorded", count_recorded, METH_NOARGS,
+         "Rows of a recording (-1: a daemon), and left over."},
+        {"interrupt", interrupt, METH_NOARGS, "Ends a call that waits in another thread."},
+        {"close", close_reader, METH_NOARGS, "Says BYE and frees everything."},
+        {NULL, NULL, 0, NULL}};
+    static PyType_Slot slots[] = {{Py_tp_dealloc, end_reader},
+                                  {Py_tp_methods, methods},
+                                  {Py_tp_new, PyType_GenericNew},
+                                  {Py_tp_doc, (void *)"Rows of a daemon or of a recording."},
+                                  {0, NULL}};
+    static PyType_Spec spec = {"tessera._reader.Reader", sizeof(reader), 0, Py_TPFLAGS_DEFAULT,
+                               slots};
+    PyObject *type = PyType_FromSpec(&spec);
+    const int added = type ? PyModule_AddObjectRef(module, "Reader", type) : -1;
+    Py_XDECREF(type);
+    return added;
+}
