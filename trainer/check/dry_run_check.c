@@ -270,8 +270,12 @@ int64_t dry_state_bytes(const params *registry)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < registry->count; i++)
-        sum += registry->list[i].own_n * (registry->list[i].frozen ? 1 : 3);
-    return sum * (int64_t)st_dtype_size(DT_F32);
+        sum +=
+            registry->list[i].own_n *
+            (int64_t)(registry->list[i].frozen ? st_dtype_size(registry->acts.dtype)
+                                               : st_dtype_size(registry->values.dtype) +
+                                                     2 * st_dtype_size(registry->moments1.dtype));
+    return sum;
 }
 
 static status check_weights(dry_checks *all, const dry_source *source, const params *whole,

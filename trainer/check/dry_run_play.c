@@ -60,12 +60,8 @@ static status check_memory(dry *played, const session *run)
     TRY(params_size(run->params, &backend_shapes, true, &size));
     TRY(session_memory_plan(run, &own));
     TRY(check_whole_plan(played, run));
-    /* Parameters that no ranks share are packed in blocks with gaps, which no plan counts. */
-    if (mesh_comm(&run->mesh, MESH_WHOLE)->size == 1)
-        return ST_OK;
-    const int64_t region[] = {4 * size.stored,  2 * size.stored,  4 * size.trained,
-                              4 * size.trained, 4 * size.trained, size.gathered_bytes,
-                              own.activations};
+    const int64_t region[] = {size.values,  size.acts,     size.grads,          size.moments,
+                              size.moments, size.unwanted, size.gathered_bytes, own.activations};
     int64_t taken = 0, planned = 0;
     for (size_t i = 0; i < sizeof region / sizeof *region; i++) {
         int same = 0;

@@ -13,8 +13,9 @@
 #include "common/model_folder/safetensors.h"
 #include "common/base/words.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/model/convert.h"
 
-enum { CHUNK_BYTES = 1 << 22, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
+enum { CHUNK_BYTES = 1 << 22, LARGEST = 8, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
 static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
 
 void train_state_name(state_writer writer, char out[64])
@@ -29,9 +30,18 @@ static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_wri
     return hf_path(out, folder, name);
 }
 
+/* A frozen parameter has the copy that is computed with and no other. */
 static void *array_of(const param *weight, int which)
 {
-    return which == 0 ? weight->value : which == 1 ? weight->moment1 : weight->moment2;
+    void *value = weight->value ? weight->value : weight->own_act;
+    return which == 0 ? value : which == 1 ? weight->moment1 : weight->moment2;
+}
+
+static st_dtype dtype_of(const param *weight, int which)
+{
+    return which > 0       ? weight->moment_dtype
+           : weight->value ? weight->value_dtype
+                           : weight->act_dtype;
 }
 
 /* The tensors of this rank's file, all [count]. */
@@ -51,7 +61,26 @@ static void list_done(state_list *states)
     free(states->of);
 }
 
-static status list_make(const params *registry, st_dtype acc, state_list *list)
+/* Adds an array of a row if its elements have this size. */
+static void list_add(state_list *list, const param *entry, int which, size_t size)
+{
+    const st_dtype dtype = dtype_of(entry, which);
+    const size_t at = list->count;
+    if (!array_of(entry, which) || entry->own_n == 0 || st_dtype_size(dtype) != size)
+        return;
+    snprintf(list->name[at], TENSOR_NAME, "%s/%s", prefixes[which], entry->name);
+    list->array[at] = array_of(entry, which);
+    list->of[at] = entry;
+    list->tensor[at] = (st_tensor){.name = list->name[at],
+                                   .dtype = dtype,
+                                   .n_dims = 1,
+                                   .shape = {entry->own_n},
+                                   .data = {.size = (size_t)entry->own_n * size}};
+    list->count++;
+}
+
+/* Larger elements come first in a file, so that all are aligned. */
+static status list_make(const params *registry, state_list *list)
 {
     size_t most = (size_t)(registry->count * ARRAYS);
     *list = (state_list){.tensor = calloc(most, sizeof *list->tensor),
@@ -62,22 +91,10 @@ static status list_make(const params *registry, st_dtype acc, state_list *list)
         list_done(list);
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu tensors", most);
     }
-    for (int which = 0; which < ARRAYS; which++)
-        for (int64_t i = 0; i < registry->count; i++) {
-            const param *entry = &registry->list[i];
-            if (!array_of(entry, which) || entry->own_n == 0)
-                continue;
-            snprintf(list->name[list->count], TENSOR_NAME, "%s/%s", prefixes[which], entry->name);
-            list->array[list->count] = array_of(entry, which);
-            list->of[list->count] = entry;
-            list->tensor[list->count] =
-                (st_tensor){.name = list->name[list->count],
-                            .dtype = acc,
-                            .n_dims = 1,
-                            .shape = {entry->own_n},
-                            .data = {.size = (size_t)entry->own_n * st_dtype_size(acc)}};
-            list->count++;
-        }
+    for (size_t size = LARGEST; size > 0; size /= 2)
+        for (int which = 0; which < ARRAYS; which++)
+            for (int64_t i = 0; i < registry->count; i++)
+                list_add(list, &registry->list[i], which, size);
     return ST_OK;
 }
 
@@ -185,7 +202,7 @@ status train_state_write(const params *registry, stream *queue, state_writer wri
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
     TRY_OR(done, file_path(path, folder, writer));
-    TRY_OR(done, list_make(registry, queue->dev->backend->acc, &list));
+    TRY_OR(done, list_make(registry, &list));
     if (writer.ranks > 1)
         TRY_OR(done, list_slices(&list, &slices));
     TRY_OR(done, st_header(list.tensor, list.count, slices, slices ? list.count : 0, &header,
@@ -210,18 +227,23 @@ done:
     return st;
 }
 
-/* Finds what a file has of a tensor. *out_there is false if it has nothing of it. */
+/* Finds what a file has of a tensor. *out_there is false if it has nothing of it. Values of a
+ * frozen parameter may have another type than here, since they were trained before, or were stored
+ * by a release that kept them in the type of trained ones. */
 static status find_stored(const st_file *file, const char *path, const param *weight,
-                          const char *name, st_dtype acc, const st_tensor **out,
+                          const char *name, st_dtype dtype, const st_tensor **out,
                           stored_slice *out_slice, bool *out_there)
 {
+    const st_tensor *found = st_find(file, name);
     char key[TENSOR_NAME + 8];
     snprintf(key, sizeof key, "slice/%s", name);
     const char *text = st_meta_find(file, key);
-    *out_there = st_find(file, name) != NULL;
+    *out_there = found != NULL;
     if (!*out_there)
         return ST_OK;
-    TRY(st_want(file, name, acc, 1, path, out));
+    if (weight->frozen && convert_known(found->dtype))
+        dtype = found->dtype;
+    TRY(st_want(file, name, dtype, 1, path, out));
     slice whole = weight->held;
     for (int i = 0; i < SLICE_AXES; i++) {
         whole.first[i] = 0;
@@ -241,15 +263,30 @@ static status find_stored(const st_file *file, const char *path, const param *we
     return ST_OK;
 }
 
+/* Copies `count` elements of a file's tensor from element `at` on into device memory of this type.
+ * room: [CHUNK_BYTES / 8] and as much again for values of another type. */
+static status put_stored(stream *queue, const st_tensor *tensor, int64_t at, int64_t count,
+                         void *to, st_dtype dtype, double *room)
+{
+    const uint8_t *from = tensor->data.data + at * (int64_t)st_dtype_size(tensor->dtype);
+    if (tensor->dtype != dtype) {
+        convert_to_double(room, from, tensor->dtype, count);
+        from = (const uint8_t *)(room + CHUNK_BYTES / 8);
+        convert_from_double((void *)from, dtype, room, count);
+    }
+    TRY(queue->dev->backend->to_device(queue, to, from, (size_t)count * st_dtype_size(dtype)));
+    return queue->dev->backend->wait(queue);
+}
+
 /* Copies to `to` those of this rank's elements of `weight` that the file's tensor has, and adds
  * their number to *inout_found. Each turn of the loop handles a run of `j` elements that is
  * consecutive in the parameter, in this rank's memory and in the file, or skips `j` that the file
  * does not have. */
 static status take_stored(const param *weight, stream *queue, const st_tensor *tensor,
-                          const stored_slice *part, void *to, int64_t *inout_found)
+                          const stored_slice *part, void *to, st_dtype dtype, double *room,
+                          int64_t *inout_found)
 {
-    const backend_vtable *backend = queue->dev->backend;
-    const int64_t size = (int64_t)st_dtype_size(backend->acc), most = CHUNK_BYTES / size;
+    const int64_t size = (int64_t)st_dtype_size(dtype), most = CHUNK_BYTES / LARGEST;
     for (int64_t i = 0, j; i < weight->own_n; i += j) {
         int64_t stored, theirs;
         j = slice_run(&weight->held, weight->own_first + i,
@@ -269,9 +306,7 @@ static status take_stored(const param *weight, stream *queue, const st_tensor *t
         if (at >= tensor->shape[0])
             continue;
         j = tensor->shape[0] - at < j ? tensor->shape[0] - at : j;
-        TRY(backend->to_device(queue, (char *)to + i * size, tensor->data.data + at * size,
-                               (size_t)(j * size)));
-        TRY(backend->wait(queue));
+        TRY(put_stored(queue, tensor, at, j, (char *)to + i * size, dtype, room));
         *inout_found += j;
     }
     return ST_OK;
@@ -326,19 +361,20 @@ static status open_files(const char *folder, state_files *opened_files)
 }
 
 static status load_array(const state_files *files, const char *folder, const state_list *list,
-                         size_t index, stream *queue)
+                         size_t index, stream *queue, double *room)
 {
     const param *weight = list->of[index];
+    const st_dtype dtype = list->tensor[index].dtype;
     int64_t found = 0;
     for (int k = 0; k < files->count && found < weight->own_n; k++) {
         const st_tensor *tensor;
         stored_slice part;
         bool there;
-        TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index],
-                        queue->dev->backend->acc, &tensor, &part, &there));
+        TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index], dtype, &tensor,
+                        &part, &there));
         if (!there)
             continue;
-        TRY(take_stored(weight, queue, tensor, &part, list->array[index], &found));
+        TRY(take_stored(weight, queue, tensor, &part, list->array[index], dtype, room, &found));
         st_forget(tensor->data);
     }
     if (found < weight->own_n)
@@ -354,15 +390,19 @@ status train_state_load(params *registry, stream *queue, const char *folder)
     state_files files = {0};
     state_list list = {0};
     status st;
+    double *room = malloc(2 * CHUNK_BYTES);
+    if (!room)
+        return FAIL(ST_NO_MEMORY, "no memory to read a checkpoint");
     TRY_OR(done, open_files(folder, &files));
-    TRY_OR(done, list_make(registry, queue->dev->backend->acc, &list));
+    TRY_OR(done, list_make(registry, &list));
     for (size_t i = 0; i < list.count; i++) {
-        TRY_OR(done, load_array(&files, folder, &list, i, queue));
+        TRY_OR(done, load_array(&files, folder, &list, i, queue, room));
         registry->bytes_read += (int64_t)list.tensor[i].data.size;
     }
     st = params_refresh(registry, queue);
 done:
     list_done(&list);
     close_files(&files);
+    free(room);
     return st;
 }

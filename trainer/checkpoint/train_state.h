@@ -1,5 +1,5 @@
-/* train_state.h: a rank's values and moments in one safetensors file, in the precision in which
- * they are computed, so that a run goes on bit for bit. The Hugging Face files of the same
+/* train_state.h: a rank's values and moments in one safetensors file, in the types in which it
+ * stores them, so that a run goes on bit for bit. The Hugging Face files of the same
  * checkpoint may be rounded (BF16) and are for other tools.
  *
  * The file is rank-RRRRR-of-WWWWW.safetensors. For each parameter NAME it has the flat tensor

@@ -41,8 +41,8 @@
 #include "trainer/model/lora_params.h"
 #include "trainer/ops/open.h"
 
-enum { BLOCKS = 3 };        /* values and two moments */
-enum { NAP_NS = 50000000 }; /* between two looks for another rank's mark */
+enum { VALUES, MOMENTS1, MOMENTS2, FROZEN, BLOCKS }; /* parts of a snapshot */
+enum { NAP_NS = 50000000 };                          /* between two looks for another rank's mark */
 static const char FILES[] =
     "its checkpoint"; /* what the others are told that this rank waits for */
 
@@ -60,7 +60,9 @@ struct checkpoint_writer {
     params view;
     stream *view_stream;
     device *host;
-    void *snapshot[BLOCKS];
+    param_block
+        snapshot[BLOCKS]; /* in host memory; frozen values that can be read in place: none */
+    bool has_frozen;      /* the snapshot's frozen values have been copied */
 
     pthread_t thread;
     bool thread_runs;
@@ -285,6 +287,30 @@ static void *writer_thread(void *user)
     return NULL;
 }
 
+static size_t bytes_of(const param_block *block)
+{
+    return (size_t)block->count * st_dtype_size(block->dtype);
+}
+
+int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend)
+{
+    const int64_t act = (int64_t)st_dtype_size(backend->act);
+    const int64_t values = backend->act == backend->acc ? size->trained * act : size->values;
+    return values + 2 * size->moments + (backend->immediate ? 0 : size->acts - size->trained * act);
+}
+
+/* The place in a block of the snapshot of what a row has in the live block. */
+static void *moved(const param_block *to, const void *from, const param_block *live)
+{
+    return from ? (char *)to->at + ((const char *)from - (const char *)live->at) : NULL;
+}
+
+/* Frozen values are the end of the block of what is computed with. */
+static char *first_frozen(const params *live)
+{
+    return (char *)live->acts.at + (size_t)live->trained_elements * st_dtype_size(live->acts.dtype);
+}
+
 /* Makes writer->view from the live registry: each array is moved from the live block to the same
  * place in the snapshot's block. */
 static status make_view(checkpoint_writer *writer)
@@ -295,42 +321,42 @@ static status make_view(checkpoint_writer *writer)
         return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
     memcpy(writer->view.list, writer->live->list,
            (size_t)writer->live->count * sizeof *writer->view.list);
-    writer->view.values = writer->snapshot[0];
-    writer->view.moments1 = writer->snapshot[1];
-    writer->view.moments2 = writer->snapshot[2];
-    writer->view.acts = writer->view.grads = NULL;
-#define MOVED(row, field, block)                                                                   \
-    ((row)->field                                                                                  \
-         ? (char *)writer->view.block + ((char *)(row)->field - (char *)writer->live->block)       \
-         : NULL)
+    const params *live = writer->live;
+    const param_block *kept = writer->snapshot, frozen = {.at = first_frozen(live)};
     for (int64_t i = 0; i < writer->live->count; i++) {
         const param *from = &writer->live->list[i];
         param *to =
             &writer->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
-        to->value = to->act = MOVED(from, value, values);
-        to->moment1 = MOVED(from, moment1, moments1);
-        to->moment2 = MOVED(from, moment2, moments2);
-        to->grad = NULL;
+        to->value = to->own_act = to->act = to->grad = to->own_grad = NULL;
+        if (!from->frozen)
+            to->value = moved(&kept[VALUES], from->value, &live->values);
+        else
+            to->own_act =
+                kept[FROZEN].at ? moved(&kept[FROZEN], from->own_act, &frozen) : from->own_act;
+        to->moment1 = moved(&kept[MOMENTS1], from->moment1, &live->moments1);
+        to->moment2 = moved(&kept[MOMENTS2], from->moment2, &live->moments2);
     }
-#undef MOVED
     return ST_OK;
 }
 
 static status open_background(checkpoint_writer *writer)
 {
-    const backend_vtable *backend = writer->live_stream->dev->backend;
     device *dev = writer->live_stream->dev;
-    const size_t size = st_dtype_size(backend->acc);
-    TRY(backend->alloc_host(dev, (size_t)writer->live->block_elements * size,
-                            &writer->snapshot[0]));
-    for (int i = 1; i < BLOCKS; i++)
-        TRY(backend->alloc_host(dev, (size_t)writer->live->trained_elements * size,
-                                &writer->snapshot[i]));
+    const params *live = writer->live;
+    const param_block frozen = {.dtype = live->acts.dtype,
+                                .count = live->block_elements - live->trained_elements};
+    const param_block blocks[BLOCKS] = {
+        [VALUES] = {.dtype = live->values.dtype, .count = live->trained_elements},
+        [MOMENTS1] = {.dtype = live->moments1.dtype, .count = live->moments1.count},
+        [MOMENTS2] = {.dtype = live->moments2.dtype, .count = live->moments2.count},
+        [FROZEN] = dev->backend->immediate ? (param_block){0} : frozen};
+    for (int i = 0; i < BLOCKS; i++) {
+        writer->snapshot[i] = blocks[i];
+        if (blocks[i].count)
+            TRY(dev->backend->alloc_host(dev, bytes_of(&blocks[i]), &writer->snapshot[i].at));
+    }
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &writer->host));
     TRY(writer->host->backend->stream_new(writer->host, &writer->view_stream));
-    if (writer->host->backend->acc != backend->acc)
-        return FAIL(ST_INTERNAL, "the snapshot has dtype %s, but the device has %s",
-                    st_dtype_name(writer->host->backend->acc), st_dtype_name(backend->acc));
     TRY(make_view(writer));
     if (pthread_create(&writer->thread, NULL, writer_thread, writer) != 0)
         return FAIL(ST_OS, "the thread that writes checkpoints cannot be started");
@@ -390,8 +416,8 @@ void checkpoint_writer_free(checkpoint_writer **held)
     if (writer->background) {
         const backend_vtable *backend = writer->live_stream->dev->backend;
         for (int i = 0; i < BLOCKS; i++)
-            if (writer->snapshot[i])
-                backend->release_host(writer->live_stream->dev, writer->snapshot[i]);
+            if (writer->snapshot[i].at)
+                backend->release_host(writer->live_stream->dev, writer->snapshot[i].at);
         if (writer->host && writer->view_stream != writer->live_stream)
             writer->host->backend->stream_free(&writer->view_stream);
         device_close(&writer->host);
@@ -408,13 +434,14 @@ void checkpoint_writer_free(checkpoint_writer **held)
 static status take_snapshot(checkpoint_writer *writer)
 {
     const backend_vtable *backend = writer->live_stream->dev->backend;
-    const void *from[BLOCKS] = {writer->live->values, writer->live->moments1,
-                                writer->live->moments2};
-    const int64_t counts[BLOCKS] = {writer->live->block_elements, writer->live->trained_elements,
-                                    writer->live->trained_elements};
-    for (int i = 0; i < BLOCKS; i++)
-        TRY(backend->to_host(writer->live_stream, writer->snapshot[i], from[i],
-                             (size_t)counts[i] * st_dtype_size(backend->acc)));
+    const params *live = writer->live;
+    const void *from[BLOCKS] = {live->values.at, live->moments1.at, live->moments2.at,
+                                first_frozen(live)};
+    for (int i = 0; i < (writer->has_frozen ? FROZEN : BLOCKS); i++)
+        if (writer->snapshot[i].at)
+            TRY(backend->to_host(writer->live_stream, writer->snapshot[i].at, from[i],
+                                 bytes_of(&writer->snapshot[i])));
+    writer->has_frozen = true;
     return backend->wait(writer->live_stream);
 }
 

@@ -30,6 +30,9 @@ WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder
 void checkpoint_writer_free(checkpoint_writer **writer);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *options);
+/* Bytes of that snapshot, on a rank that stores this much. Frozen values never change: they are
+ * copied once, and not at all if the device's memory is the host's. */
+int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend);
 
 /* Saves the current values and moments together with `state`. A step that is already saved is not
  * written again. Every rank calls it. It fails only if the device or another rank does; an error of

@@ -157,7 +157,7 @@ static void add_product(const double *a, const double *b, int64_t rank, int64_t 
 status lora_read(const param *weight, stream *queue, int64_t first, int64_t count, double *to)
 {
     if (!weight->whole)
-        return params_read(weight->value, queue, first, count, to);
+        return params_read_value(weight, queue, first, count, to);
     memcpy(to, weight->whole + first, (size_t)count * sizeof *to);
     return ST_OK;
 }
@@ -259,7 +259,7 @@ static status merge_adapter(const param *weight, stream *queue, int64_t first, i
 status lora_read_merged(const param *weight, stream *queue, int64_t first, int64_t count,
                         double *to)
 {
-    TRY(params_read(weight->value, queue, first - weight->own_first, count, to));
+    TRY(params_read_value(weight, queue, first - weight->own_first, count, to));
     for (int64_t i = 0, run, stored; weight->lora && i < count; i += run) {
         run = slice_run(&weight->held, first + i, count - i, &stored);
         TRY(merge_adapter(weight, queue, stored, run, to + i));

@@ -31,7 +31,7 @@ void params_free(params **registry)
 {
     if (!*registry)
         return;
-    assert(!(*registry)->values); /* params_release first: device memory needs a stream */
+    assert(!(*registry)->acts.at); /* params_release first: device memory needs a stream */
     free((*registry)->spans);
     free((*registry)->adapters);
     free((*registry)->list);
@@ -84,24 +84,28 @@ bool params_trains(const params *registry, param_group group)
     return false;
 }
 
-/* Writes stored values, and the copy that the model computes with if it has another dtype. */
+/* Writes values into an array of this type. host: [count] of any type. */
+static status write_array(void *array, st_dtype dtype, stream *queue, int64_t at, int64_t count,
+                          const double *from, void *host)
+{
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t size = st_dtype_size(dtype);
+    convert_from_double(host, dtype, from, count);
+    TRY(backend->to_device(queue, (char *)array + (size_t)at * size, host, (size_t)count * size));
+    return backend->wait(queue); /* before the host buffer is written again or freed */
+}
+
+/* Writes stored values: what the model computes with, and the master values if there are any. */
 static status write_own(const param *weight, stream *queue, int64_t at, int64_t count,
                         const double *from)
 {
-    const backend_vtable *backend = queue->dev->backend;
+    const bool two = weight->value && weight->value != weight->own_act;
     void *host = malloc((size_t)(count > 0 ? count : 1) * sizeof(double));
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)count);
-    status st = ST_OK;
-    for (int copy = 0; copy < (weight->own_act == weight->value ? 1 : 2) && st == ST_OK; copy++) {
-        st_dtype dtype = copy ? backend->act : backend->acc;
-        size_t size = st_dtype_size(dtype);
-        convert_from_double(host, dtype, from, count);
-        char *to = (char *)(copy ? weight->own_act : weight->value) + (size_t)at * size;
-        st = backend->to_device(queue, to, host, (size_t)count * size);
-        if (st == ST_OK)
-            st = backend->wait(queue); /* before the host buffer is written again or freed */
-    }
+    status st = write_array(weight->own_act, weight->act_dtype, queue, at, count, from, host);
+    if (st == ST_OK && two)
+        st = write_array(weight->value, weight->value_dtype, queue, at, count, from, host);
     free(host);
     return st;
 }
@@ -118,26 +122,40 @@ status params_write(const param *weight, stream *queue, int64_t first, int64_t c
     return write_own(weight, queue, begin - weight->own_first, end - begin, from + (begin - first));
 }
 
-status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count, double *to)
+status params_read_array(const void *array, st_dtype dtype, stream *queue, int64_t first,
+                         int64_t count, double *to)
 {
     const backend_vtable *backend = queue->dev->backend;
-    size_t size = st_dtype_size(backend->acc);
+    size_t size = st_dtype_size(dtype);
     void *host = malloc((size_t)(count > 0 ? count : 1) * size);
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)count);
-    status st = backend->to_host(queue, host, (const char *)acc_array + (size_t)first * size,
+    status st = backend->to_host(queue, host, (const char *)array + (size_t)first * size,
                                  (size_t)count * size);
     if (st == ST_OK)
         st = backend->wait(queue);
     if (st == ST_OK)
-        convert_to_double(to, host, backend->acc, count);
+        convert_to_double(to, host, dtype, count);
     free(host);
     return st;
 }
 
+status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count, double *to)
+{
+    return params_read_array(acc_array, queue->dev->backend->acc, queue, first, count, to);
+}
+
+status params_read_value(const param *weight, stream *queue, int64_t first, int64_t count,
+                         double *to)
+{
+    st_dtype dtype;
+    const void *best = param_best(weight, &dtype);
+    return params_read_array(best, dtype, queue, first, count, to);
+}
+
 status params_refresh(params *registry, stream *queue)
 {
-    if (!registry->acts || !device_has_storage(queue->dev))
+    if (!device_has_storage(queue->dev))
         return ST_OK;
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)
@@ -145,9 +163,11 @@ status params_refresh(params *registry, stream *queue)
     status st = ST_OK;
     for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
         const param *row = &registry->list[i];
+        if (!row->value || row->value == row->own_act)
+            continue;
         for (int64_t at = 0; at < row->own_n && st == ST_OK; at += CHUNK) {
             int64_t count = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;
-            st = params_read(row->value, queue, at, count, chunk);
+            st = params_read_value(row, queue, at, count, chunk);
             if (st == ST_OK)
                 st = write_own(row, queue, at, count, chunk);
         }

@@ -70,11 +70,13 @@ typedef struct param {
     int64_t lora;     /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
     double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
-    /* Device memory, NULL until params_alloc. First what this rank stores, [own_n]. The last three
-     * are NULL for a frozen parameter. */
-    void *value;                        /* master value, acc */
-    void *own_act;                      /* the same as act; is value if act and acc are one type */
-    void *own_grad, *moment1, *moment2; /* acc */
+    /* Device memory, NULL until params_alloc. First what this rank stores, [own_n], in the types of
+     * the blocks in `params`. The last four are NULL for a frozen parameter, which has own_act
+     * alone (and so has every parameter if nothing is trained). */
+    void *own_act; /* what is computed with */
+    void *value; /* master value; own_act if both have one type, which a frozen parameter has too */
+    void *own_grad, *moment1, *moment2;
+    st_dtype act_dtype, value_dtype, moment_dtype;
     /* What the model reads and writes, [n_local], valid between fsdp_units_enter and
      * fsdp_units_leave of its unit. On a single rank they are own_act and own_grad. */
     void *act, *grad;
@@ -86,6 +88,13 @@ static inline void *param_gradient(const param *weight)
 {
     return weight->grad ? weight->grad : weight->unwanted;
 }
+
+/* An array of device memory that holds one kind of values of all rows. */
+typedef struct param_block {
+    void *at; /* NULL: there is none */
+    st_dtype dtype;
+    int64_t count; /* elements */
+} param_block;
 
 typedef struct params {
     param *list; /* [count] in the order of the published files, adapters last */
@@ -100,10 +109,13 @@ typedef struct params {
     unit_span *spans;        /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
     fsdp_units *fsdp_units; /* NULL if no other rank stores anything */
-    /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks.
-     * Gaps between them hold zeros, so a block may be treated as one array of block_elements;
-     * gradients and moments of trained_elements. Set by params_alloc. */
-    void *values, *acts, *grads, *moments1, *moments2, *unwanted;
+    /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks,
+     * those that are trained first. Gaps between them hold zeros, so a block may be treated as one
+     * array: acts of block_elements, values, gradients and moments of the trained_elements with
+     * which acts begins. If act and acc are one type, values is that beginning of acts and no
+     * memory of its own. Set by params_alloc. */
+    param_block acts, values, grads, moments1, moments2;
+    void *unwanted;
     int64_t block_elements, trained_elements;
     double *adapters;   /* heap memory that param.whole points into; NULL until lora_gather */
     int64_t bytes_read; /* how much this rank has read from files so far */
@@ -133,10 +145,14 @@ WARN_UNUSED status params_may_be_kept(const params *registry);
 /* Lets the ranks of `ranks` store every local tensor together, each of its owners an equal piece
  * (parallel/fsdp.h). Before params_alloc. `ranks` is borrowed. */
 void params_share(params *registry, const mesh *ranks, bool reshard);
-/* What a rank needs on its device: elements of the stored blocks, and bytes of the buffers that
- * units are gathered into. It also works for a mesh that is only sketched. */
+/* What a rank needs on its device: elements that it stores, how many of them are trained, and the
+ * bytes of each block and of the buffers that units are gathered into. It also works for a mesh
+ * that is only sketched. */
 typedef struct params_sizes {
-    int64_t stored, trained, gathered_bytes;
+    int64_t stored, trained;
+    int64_t acts, values, grads, moments; /* bytes; moments: of each of the two blocks */
+    int64_t unwanted;                     /* bytes */
+    int64_t gathered_bytes;
 } params_sizes;
 WARN_UNUSED status params_size(params *registry, const backend_vtable *backend, bool with_training,
                                params_sizes *out);
@@ -159,17 +175,29 @@ WARN_UNUSED status params_init_adapters(params *registry, stream *queue, uint64_
 WARN_UNUSED status params_zero_grad(params *registry, stream *queue);
 /* Sums the gradients over replicas. Called once per step, after its last backward. */
 WARN_UNUSED status params_sum_replicas(params *registry, stream *queue);
-/* Computes own_act from value if the two differ. It goes through the host and waits, and is
+/* Computes own_act from value where they are two arrays. It goes through the host and waits, and is
  * meant for use after loading; in a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *registry, stream *queue);
 /* Writes those of the local elements [first, first + count) of a row that this rank stores, from
  * host doubles. Waits. */
 WARN_UNUSED status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
                                 const double *from);
-/* Reads elements [first, first + count) of an acc array such as value or own_grad into host
- * doubles. Waits. */
+/* Reads elements [first, first + count) of an acc array such as own_grad into host doubles. Waits.
+ */
 WARN_UNUSED status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count,
                                double *to);
+/* The same for stored values of a row: its master values, or the only copy of a frozen row. */
+WARN_UNUSED status params_read_value(const param *weight, stream *queue, int64_t first,
+                                     int64_t count, double *to);
+/* The same for an array of any of the types that convert.h knows. */
+WARN_UNUSED status params_read_array(const void *array, st_dtype dtype, stream *queue,
+                                     int64_t first, int64_t count, double *to);
+/* The array that params_read_value reads, and its type. */
+static inline const void *param_best(const param *weight, st_dtype *out_dtype)
+{
+    *out_dtype = weight->value ? weight->value_dtype : weight->act_dtype;
+    return weight->value ? weight->value : weight->own_act;
+}
 
 /* How a file stores experts (equations.md, "Parameters and their files"). */
 typedef enum expert_layout {

@@ -21,7 +21,7 @@ enum {
 
 /* Pinned host memory of a block on its way to the device. */
 typedef struct upload {
-    void *as_acc, *as_act; /* [block] in both dtypes; as_act is NULL if they are the same */
+    void *as_act, *as_value; /* [block] in both types; as_value is NULL if they are the same */
     event *sent;
 } upload;
 
@@ -39,8 +39,7 @@ typedef struct drawing {
     const param *row;
     rng_key key;
     int64_t at, count;
-    st_dtype acc, act;
-    char *as_acc, *as_act; /* [count] in both dtypes; as_act is NULL if the row has no such copy */
+    char *as_act, *as_value; /* [count]; as_value is NULL if the row has no such copy */
 } drawing;
 
 static void first_values(const drawing *draw, int64_t first, int64_t count, double *out)
@@ -68,11 +67,11 @@ static void draw_piece(const void *context, int64_t task, int thread)
         run = slice_run(&draw->row->held, draw->at + from + done, count - done, &stored);
         first_values(draw, stored, run, value + done);
     }
-    convert_from_double(draw->as_acc + from * (int64_t)st_dtype_size(draw->acc), draw->acc, value,
-                        count);
-    if (draw->as_act)
-        convert_from_double(draw->as_act + from * (int64_t)st_dtype_size(draw->act), draw->act,
-                            value, count);
+    const st_dtype act = draw->row->act_dtype, dtype = draw->row->value_dtype;
+    convert_from_double(draw->as_act + from * (int64_t)st_dtype_size(act), act, value, count);
+    if (draw->as_value)
+        convert_from_double(draw->as_value + from * (int64_t)st_dtype_size(dtype), dtype, value,
+                            count);
 }
 
 static status send_values(const drawing *draw, stream *queue)
@@ -80,12 +79,12 @@ static status send_values(const drawing *draw, stream *queue)
     const backend_vtable *backend = queue->dev->backend;
     const param *row = draw->row;
     const int64_t place = draw->at - row->own_first;
-    const size_t acc = st_dtype_size(draw->acc), act = st_dtype_size(draw->act);
-    TRY(backend->to_device(queue, (char *)row->value + (size_t)place * acc, draw->as_acc,
-                           (size_t)draw->count * acc));
-    if (draw->as_act)
-        TRY(backend->to_device(queue, (char *)row->own_act + (size_t)place * act, draw->as_act,
-                               (size_t)draw->count * act));
+    const size_t act = st_dtype_size(row->act_dtype), size = st_dtype_size(row->value_dtype);
+    TRY(backend->to_device(queue, (char *)row->own_act + (size_t)place * act, draw->as_act,
+                           (size_t)draw->count * act));
+    if (draw->as_value)
+        TRY(backend->to_device(queue, (char *)row->value + (size_t)place * size, draw->as_value,
+                               (size_t)draw->count * size));
     return ST_OK;
 }
 
@@ -94,14 +93,14 @@ static status repeat_values(const drawing *draw, int64_t drawn, stream *queue)
 {
     const backend_vtable *backend = queue->dev->backend;
     const param *row = draw->row;
-    const size_t acc = st_dtype_size(draw->acc), act = st_dtype_size(draw->act);
+    const size_t act = st_dtype_size(row->act_dtype), size = st_dtype_size(row->value_dtype);
     for (int64_t done = drawn, count; done < row->own_n; done += count) { /* doubles each time */
         count = row->own_n - done < done ? row->own_n - done : done;
-        TRY(backend->copy(queue, (char *)row->value + (size_t)done * acc, row->value,
-                          (size_t)count * acc));
-        if (draw->as_act)
-            TRY(backend->copy(queue, (char *)row->own_act + (size_t)done * act, row->own_act,
-                              (size_t)count * act));
+        TRY(backend->copy(queue, (char *)row->own_act + (size_t)done * act, row->own_act,
+                          (size_t)count * act));
+        if (draw->as_value)
+            TRY(backend->copy(queue, (char *)row->value + (size_t)done * size, row->value,
+                              (size_t)count * size));
     }
     return ST_OK;
 }
@@ -117,8 +116,8 @@ static status init_row(initialiser *all, drawing *draw)
         if (all->begun++ >= UPLOADS)
             TRY(backend->event_wait(all->queue->dev, next->sent));
         draw->count = end - draw->at < all->block ? end - draw->at : all->block;
-        draw->as_acc = next->as_acc;
-        draw->as_act = row->own_act == row->value ? NULL : next->as_act;
+        draw->as_act = next->as_act;
+        draw->as_value = row->value && row->value != row->own_act ? next->as_value : NULL;
         pool_run(all->threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
         TRY(send_values(draw, all->queue));
         TRY(backend->event_record(all->queue, next->sent));
@@ -140,9 +139,10 @@ static status open_initialiser(const params *registry, initialiser *all)
     for (int i = 0; i < UPLOADS; i++) {
         upload *one = &all->uploads[i];
         TRY(backend->event_new(dev, &one->sent));
-        TRY(backend->alloc_host(dev, block * st_dtype_size(backend->acc), &one->as_acc));
-        if (backend->act != backend->acc)
-            TRY(backend->alloc_host(dev, block * st_dtype_size(backend->act), &one->as_act));
+        TRY(backend->alloc_host(dev, block * st_dtype_size(registry->acts.dtype), &one->as_act));
+        if (registry->values.at && registry->values.at != registry->acts.at)
+            TRY(backend->alloc_host(dev, block * st_dtype_size(registry->values.dtype),
+                                    &one->as_value));
     }
     return pool_new(registry->total > FEW ? cpus : 1, &all->threads);
 }
@@ -152,8 +152,8 @@ static void close_initialiser(initialiser *all)
     device *dev = all->queue->dev;
     pool_free(&all->threads);
     for (int i = 0; i < UPLOADS; i++) {
-        dev->backend->release_host(dev, all->uploads[i].as_acc);
         dev->backend->release_host(dev, all->uploads[i].as_act);
+        dev->backend->release_host(dev, all->uploads[i].as_value);
         dev->backend->event_free(&all->uploads[i].sent);
     }
 }
@@ -163,11 +163,10 @@ static status init_rows(params *registry, stream *queue, uint64_t seed, bool ada
 {
     if (!device_has_storage(queue->dev) || (adapters_only && registry->lora_rank == 0))
         return ST_OK;
-    const backend_vtable *backend = queue->dev->backend;
     initialiser all = {.queue = queue, .period = period};
     status st = open_initialiser(registry, &all);
     for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
-        drawing draw = {.row = &registry->list[i], .acc = backend->acc, .act = backend->act};
+        drawing draw = {.row = &registry->list[i]};
         char purpose[160];
         if (adapters_only && !draw.row->adapter)
             continue;
@@ -175,7 +174,8 @@ static status init_rows(params *registry, stream *queue, uint64_t seed, bool ada
         draw.key = rng_key_make(seed, purpose);
         st = init_row(&all, &draw);
     }
-    const status waited = backend->wait(queue); /* also after a failure, before memory is freed */
+    const status waited =
+        queue->dev->backend->wait(queue); /* also after a failure, before memory is freed */
     close_initialiser(&all);
     return st == ST_OK ? waited : st;
 }

@@ -75,13 +75,21 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
         to->rank = mesh_comm(registry->mesh, group)->rank;
     }
     to->piece = unit_piece(to->count, to->ranks);
-    to->first = registry->block_elements;
     registry->block_elements += to->piece;
-    if (trained) {
-        to->first_trained = registry->trained_elements;
-        registry->trained_elements += to->piece;
-    }
+    registry->trained_elements += trained ? to->piece : 0;
     registry->n_spans++;
+}
+
+/* Says where the spans begin in the blocks: what is trained comes first. */
+static void set_firsts(params *registry)
+{
+    int64_t trained = 0, frozen = registry->trained_elements;
+    for (int64_t i = 0; i < registry->n_spans; i++) {
+        unit_span *to = &registry->spans[i];
+        int64_t *next = to->trained ? &trained : &frozen;
+        to->first = *next;
+        *next += to->piece;
+    }
 }
 
 /* Marks the rows whose units the backward pass reaches. In the tower and in the decoder it goes
@@ -146,6 +154,7 @@ static status make_spans(params *registry)
     free(rows.first);
     if (!registry->spans)
         return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.count);
+    set_firsts(registry);
     set_own(registry);
     return ST_OK;
 }
@@ -153,25 +162,6 @@ static status make_spans(params *registry)
 static unit_options options_of(const params *registry, bool with_training)
 {
     return (unit_options){.training = with_training, .reshard = registry->reshard};
-}
-
-status params_size(params *registry, const backend_vtable *backend, bool with_training,
-                   params_sizes *out)
-{
-    const unit_options options = options_of(registry, with_training);
-    size_t act = st_dtype_size(backend->act), acc = st_dtype_size(backend->acc);
-    if (!registry->values)
-        TRY(make_spans(registry));
-    if (!registry->mesh) { /* one rank: count the rows without the gaps between them */
-        *out = (params_sizes){.stored = registry->total,
-                              .trained = with_training ? params_trained(registry) : 0};
-        return ST_OK;
-    }
-    *out = (params_sizes){
-        .stored = registry->block_elements,
-        .trained = with_training ? registry->trained_elements : 0,
-        .gathered_bytes = fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)};
-    return ST_OK;
 }
 
 /* The longest frozen vector; ops compute its gradient although it is not wanted. */
@@ -186,24 +176,70 @@ static int64_t longest_frozen(const params *registry)
     return longest;
 }
 
+status params_size(params *registry, const backend_vtable *backend, bool with_training,
+                   params_sizes *out)
+{
+    const unit_options options = options_of(registry, with_training);
+    size_t act = st_dtype_size(backend->act), acc = st_dtype_size(backend->acc);
+    if (!registry->acts.at)
+        TRY(make_spans(registry));
+    const int64_t trained = with_training ? registry->trained_elements : 0;
+    *out = (params_sizes){.stored = registry->block_elements,
+                          .trained = trained,
+                          .acts = registry->block_elements * (int64_t)act,
+                          .values = backend->act == backend->acc ? 0 : trained * (int64_t)acc,
+                          .grads = trained * (int64_t)acc,
+                          .moments = trained * (int64_t)acc,
+                          .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
+                          .gathered_bytes =
+                              registry->mesh ? fsdp_units_bytes(registry->spans, registry->n_spans,
+                                                                &options, act, acc)
+                                             : 0};
+    return ST_OK;
+}
+
 static void *locate_part(void *block, int64_t at, size_t size)
 {
     return block ? (char *)block + (size_t)at * size : NULL;
 }
 
-static void place_spans(params *registry, size_t act, size_t acc)
+/* The element `at` of a block; NULL if there is no such block. */
+static void *locate_in(const param_block *block, int64_t at)
+{
+    return locate_part(block->at, at, st_dtype_size(block->dtype));
+}
+
+static void place_spans(params *registry)
 {
     for (int64_t i = 0; i < registry->n_spans; i++) {
         unit_span *to = &registry->spans[i];
-        to->act = registry->acts ? locate_part(registry->acts, to->first, act)
-                                 : locate_part(registry->values, to->first, acc);
-        to->grad = to->trained ? locate_part(registry->grads, to->first_trained, acc) : NULL;
+        to->act = locate_in(&registry->acts, to->first);
+        to->grad = to->trained ? locate_in(&registry->grads, to->first) : NULL;
         to->whole_act = to->act;
         to->whole_grad = to->grad;
     }
 }
 
-static void place_rows(params *registry, size_t act, size_t acc)
+/* A row whose act and acc are one type has its only copy as its value too. */
+static void place_row(const params *registry, const unit_span *in, int64_t at, param *row)
+{
+    const bool one = registry->acts.dtype == registry->values.dtype;
+    row->act_dtype = registry->acts.dtype;
+    row->value_dtype = registry->values.dtype;
+    row->moment_dtype = registry->moments1.dtype;
+    row->own_act = locate_in(&registry->acts, at);
+    row->value = one ? row->own_act : in->trained ? locate_in(&registry->values, at) : NULL;
+    row->own_grad = in->trained ? locate_in(&registry->grads, at) : NULL;
+    row->moment1 = in->trained ? locate_in(&registry->moments1, at) : NULL;
+    row->moment2 = in->trained ? locate_in(&registry->moments2, at) : NULL;
+    row->act = locate_part(in->whole_act, row->at, st_dtype_size(registry->acts.dtype));
+    row->grad = row->own_grad
+                    ? locate_part(in->whole_grad, row->at, st_dtype_size(registry->grads.dtype))
+                    : NULL;
+    row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
+}
+
+static void place_rows(params *registry)
 {
     for (int64_t i = 0; i < registry->count; i++) {
         param *row = &registry->list[i];
@@ -211,50 +247,47 @@ static void place_rows(params *registry, size_t act, size_t acc)
         if (row->elsewhere)
             continue;
         int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
-        int64_t at = in->first + skipped, trained = in->first_trained + skipped;
-        row->value = locate_part(registry->values, at, acc);
-        row->own_act = registry->acts ? locate_part(registry->acts, at, act) : row->value;
-        row->act = locate_part(in->whole_act, row->at, act);
-        row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
-        row->own_grad = in->trained ? locate_part(registry->grads, trained, acc) : NULL;
-        row->moment1 = in->trained ? locate_part(registry->moments1, trained, acc) : NULL;
-        row->moment2 = in->trained ? locate_part(registry->moments2, trained, acc) : NULL;
-        row->grad = row->own_grad ? locate_part(in->whole_grad, row->at, acc) : NULL;
+        place_row(registry, in, in->first + skipped, row);
     }
+}
+
+static status take_block(param_block *block, device *dev)
+{
+    return dev->backend->alloc(dev, (size_t)block->count * st_dtype_size(block->dtype), &block->at);
 }
 
 static status take_blocks(params *registry, stream *queue, bool with_training)
 {
     const backend_vtable *backend = queue->dev->backend;
-    const size_t acc = st_dtype_size(backend->acc),
-                 trained = (size_t)registry->trained_elements * acc;
-    const int64_t longest = longest_frozen(registry);
-    TRY(backend->alloc(queue->dev, (size_t)registry->block_elements * acc, &registry->values));
-    if (backend->act != backend->acc)
-        TRY(backend->alloc(queue->dev,
-                           (size_t)registry->block_elements * st_dtype_size(backend->act),
-                           &registry->acts));
+    const size_t longest = (size_t)longest_frozen(registry);
+    const param_block trained = {.dtype = backend->acc,
+                                 .count = with_training ? registry->trained_elements : 0};
+    registry->acts = (param_block){.dtype = backend->act, .count = registry->block_elements};
+    registry->values = registry->grads = registry->moments1 = registry->moments2 = trained;
+    TRY(take_block(&registry->acts, queue->dev));
+    if (backend->act == backend->acc)
+        registry->values.at = registry->acts.at;
+    else if (with_training)
+        TRY(take_block(&registry->values, queue->dev));
     if (!with_training)
         return ST_OK;
     if (longest)
-        TRY(backend->alloc(queue->dev, (size_t)longest * acc, &registry->unwanted));
-    TRY(backend->alloc(queue->dev, trained, &registry->grads));
-    TRY(backend->alloc(queue->dev, trained, &registry->moments1));
-    return backend->alloc(queue->dev, trained, &registry->moments2);
+        TRY(backend->alloc(queue->dev, longest * st_dtype_size(backend->acc), &registry->unwanted));
+    TRY(take_block(&registry->grads, queue->dev));
+    TRY(take_block(&registry->moments1, queue->dev));
+    return take_block(&registry->moments2, queue->dev);
 }
 
 status params_alloc(params *registry, stream *queue, bool with_training)
 {
-    const backend_vtable *backend = queue->dev->backend;
-    const size_t act = st_dtype_size(backend->act), acc = st_dtype_size(backend->acc);
     const unit_options options = options_of(registry, with_training);
     status st;
     TRY(make_spans(registry));
     TRY_OR(undo, take_blocks(registry, queue, with_training));
-    place_spans(registry, act, acc);
+    place_spans(registry);
     TRY_OR(undo, fsdp_units_new(queue, registry->mesh, registry->spans, registry->n_spans, &options,
                                 &registry->fsdp_units));
-    place_rows(registry, act, acc);
+    place_rows(registry);
     return ST_OK;
 undo:
     params_release(registry, queue);
@@ -264,8 +297,10 @@ undo:
 
 void params_release(params *registry, stream *queue)
 {
-    void **blocks[] = {&registry->values,   &registry->acts,     &registry->grads,
-                       &registry->moments1, &registry->moments2, &registry->unwanted};
+    if (registry->values.at == registry->acts.at)
+        registry->values.at = NULL;
+    void **blocks[] = {&registry->values.at,   &registry->acts.at,     &registry->grads.at,
+                       &registry->moments1.at, &registry->moments2.at, &registry->unwanted};
     fsdp_units_free(&registry->fsdp_units, queue);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         if (*blocks[i])
@@ -274,14 +309,14 @@ void params_release(params *registry, stream *queue)
     }
     if (!registry->spans)
         return;
-    place_spans(registry, 0, 0);
-    place_rows(registry, 0, 0);
+    place_spans(registry);
+    place_rows(registry);
 }
 
 status params_zero_grad(params *registry, stream *queue)
 {
     size_t bytes = (size_t)registry->trained_elements * st_dtype_size(queue->dev->backend->acc);
-    return queue->dev->backend->zero(queue, registry->grads, bytes);
+    return queue->dev->backend->zero(queue, registry->grads.at, bytes);
 }
 
 status params_sum_replicas(params *registry, stream *queue)
@@ -289,6 +324,6 @@ status params_sum_replicas(params *registry, stream *queue)
     if (!registry->mesh)
         return ST_OK;
     return comm_all_reduce(mesh_comm(registry->mesh, MESH_REPLICATE), queue,
-                           (comm_at){"sum replicas' gradients", -1}, registry->grads,
+                           (comm_at){"sum replicas' gradients", -1}, registry->grads.at,
                            registry->trained_elements, queue->dev->backend->acc, COMM_SUM);
 }

@@ -35,9 +35,9 @@ typedef struct unit_span {
     bool stays; /* stays whole from its first use to its last, because it is used in two places */
     bool forward_only;    /* no backward pass reads it: UNIT_GRADIENT, or no gradient reaches it */
     int64_t count, piece; /* elements of the span, of one rank; piece * ranks >= count */
-    int64_t first, first_trained; /* of the piece within what the rank stores; the caller's own */
-    int64_t layer;                /* decoder layer, for the ledger; -1: none */
-    bool vision;                  /* belongs to the vision tower, which the ledger counts apart */
+    int64_t first;        /* of the piece within what the rank stores; the caller's own */
+    int64_t layer;        /* decoder layer, for the ledger; -1: none */
+    bool vision;          /* belongs to the vision tower, which the ledger counts apart */
     /* This rank's piece in device memory; grad is NULL if the span is not trained. */
     void *act, *grad;
     /* [ranks * piece], filled in by fsdp_units_new; act and grad themselves if ranks is 1. */

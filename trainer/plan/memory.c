@@ -150,6 +150,17 @@ static void plan_rows(const model_options *net_options, const memory_options *op
         ahead * row_bytes(net_options->cap.tokens / rows, net_options->cap.patches / rows);
 }
 
+/* Where act and acc are one type, the master values serve as compute weights. */
+static void plan_values(const memory_rank *rank, const backend_vtable *backend, memory_plan *plan)
+{
+    const params_sizes *size = &rank->size;
+    const bool one = backend->act == backend->acc;
+    plan->parameters = one ? size->acts : size->values;
+    plan->weights = one ? 0 : size->acts;
+    plan->gradients = size->grads + size->unwanted;
+    plan->moments = 2 * size->moments;
+}
+
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)
 {
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
@@ -162,14 +173,9 @@ status memory_plan_make(const memory_options *how, const memory_rank *rank,
                         const memory_shapes *shapes, const plan_device *on, memory_plan *out)
 {
     const backend_vtable *backend = on->sizes;
-    const int64_t acc = (int64_t)st_dtype_size(backend->acc),
-                  act = (int64_t)st_dtype_size(backend->act);
     const model_options made = model_of(how, rank, shapes);
     memory_plan plan = {.stage = rank->mesh ? rank->mesh->place.pipeline : 0};
-    plan.parameters = rank->size.stored * acc;
-    plan.weights = act == acc ? 0 : rank->size.stored * act;
-    plan.gradients = how->training ? rank->size.trained * acc : 0;
-    plan.moments = 2 * plan.gradients;
+    plan_values(rank, backend, &plan);
     plan.gathered = rank->size.gathered_bytes;
     TRY(model_regions_of(rank->dims, &made, backend, &plan.parts));
     plan.window = plan.parts.window;
@@ -178,7 +184,7 @@ status memory_plan_make(const memory_options *how, const memory_rank *rank,
     if (how->answers)
         plan.answers = generate_bytes(rank->dims, rank->mesh, made.cap.tokens / how->rows, backend);
     if (how->keeps)
-        plan.snapshot = (rank->size.stored + 2 * rank->size.trained) * acc;
+        plan.snapshot = checkpoint_writer_snapshot(&rank->size, backend);
     plan_gpu(&made, how, rank, shapes, on, &plan.gpu);
     plan.total = sum_of(&plan, on);
     *out = plan;

@@ -57,9 +57,55 @@ static status probe_array(stream *queue, probe *on_device, const void *array, in
     return ST_OK;
 }
 
+/* Host memory into which values and outputs are read. */
+typedef struct reader {
+    void *raw;     /* [CHUNK] in their own type */
+    double *value; /* [CHUNK] */
+} reader;
+
+static status read_array(const session *run, const reader *to, const void *array, st_dtype dtype,
+                         int64_t count, bool *out_finite)
+{
+    const backend_vtable *backend = run->device->backend;
+    const size_t size = st_dtype_size(dtype);
+    *out_finite = true;
+    for (int64_t at = 0; at < count && *out_finite; at += CHUNK) {
+        const int64_t part = count - at < CHUNK ? count - at : CHUNK;
+        TRY(backend->to_host(run->stream, to->raw, (const char *)array + (size_t)at * size,
+                             (size_t)part * size));
+        TRY(backend->wait(run->stream));
+        convert_to_double(to->value, to->raw, dtype, part);
+        for (int64_t i = 0; i < part; i++)
+            *out_finite &= isfinite(to->value[i]) != 0;
+    }
+    return ST_OK;
+}
+
+/* What values and gradients are looked at with. */
+typedef struct looking {
+    probe *on_device;
+    reader host;
+} looking;
+
+/* Says whether a row's gradient, or what is stored of its value, is finite. The sum of squares is
+ * there for the accumulation type alone, so other arrays are read by the host. Frozen values, which
+ * may be most of the model, are read once in a run: they do not change. */
+static status look_at(const session *run, const looking *with, const param *entry, bool gradient,
+                      bool *out_finite)
+{
+    st_dtype dtype = run->device->backend->acc;
+    const void *array = gradient ? entry->own_grad : param_best(entry, &dtype);
+    *out_finite = true;
+    if (!array || entry->own_n == 0 || (entry->frozen && run->frozen_is_finite))
+        return ST_OK;
+    if (dtype == run->device->backend->acc)
+        return probe_array(run->stream, with->on_device, array, entry->own_n, out_finite);
+    return read_array(run, &with->host, array, dtype, entry->own_n, out_finite);
+}
+
 /* Finds the first parameter that is not finite: values in the order of the forward pass, gradients
  * in that of the backward pass. */
-static status probe_params(const session *run, probe *on_device, bool gradients, int64_t *out)
+static status find_param(const session *run, const looking *with, bool gradients, int64_t *out)
 {
     const params *registry = run->params;
     const int n_units = unit_count(&run->dims);
@@ -67,11 +113,10 @@ static status probe_params(const session *run, probe *on_device, bool gradients,
     for (int k = 0; k < n_units; k++)
         for (int64_t i = 0; i < registry->count; i++) {
             const param *entry = &registry->list[i];
-            const void *array = gradients ? entry->own_grad : entry->value;
             bool finite;
-            if (entry->unit != (gradients ? n_units - 1 - k : k) || entry->own_n == 0 || !array)
+            if (entry->unit != (gradients ? n_units - 1 - k : k))
                 continue;
-            TRY(probe_array(run->stream, on_device, array, entry->own_n, &finite));
+            TRY(look_at(run, with, entry, gradients, &finite));
             if (!finite) {
                 *out = i;
                 return ST_OK;
@@ -80,42 +125,25 @@ static status probe_params(const session *run, probe *on_device, bool gradients,
     return ST_OK;
 }
 
-static status find_params(const session *run, bool with_gradients, trace *traced)
+static status find_params(session *run, const reader *host, bool with_gradients, trace *traced)
 {
     const backend_vtable *backend = run->device->backend;
     int64_t gradient = -1;
-    probe *on_device;
-    TRY(backend->alloc(run->device, sizeof *on_device, (void **)&on_device));
-    status st = probe_params(run, on_device, false, &traced->value);
+    looking with = {.host = *host};
+    TRY(backend->alloc(run->device, sizeof *with.on_device, (void **)&with.on_device));
+    status st = find_param(run, &with, false, &traced->value);
+    run->frozen_is_finite |= st == ST_OK && traced->value < 0;
     if (st == ST_OK && with_gradients)
-        st = probe_params(run, on_device, true, &gradient);
-    backend->release(run->device, on_device);
+        st = find_param(run, &with, true, &gradient);
+    backend->release(run->device, with.on_device);
     traced->gradient = gradient < 0 ? -1 : run->params->list[gradient].unit;
     return st;
 }
 
-/* Host memory into which outputs are read. */
-typedef struct reader {
-    void *raw;     /* [CHUNK] in the type of activations */
-    double *value; /* [CHUNK] */
-} reader;
-
 static status read_output(const session *run, const reader *to, const model_output *output,
-                          bool *finite)
+                          bool *out_finite)
 {
-    const backend_vtable *backend = run->device->backend;
-    const size_t size = st_dtype_size(backend->act);
-    *finite = true;
-    for (int64_t at = 0; at < output->count && *finite; at += CHUNK) {
-        const int64_t count = output->count - at < CHUNK ? output->count - at : CHUNK;
-        TRY(backend->to_host(run->stream, to->raw, (const char *)output->x + (size_t)at * size,
-                             (size_t)count * size));
-        TRY(backend->wait(run->stream));
-        convert_to_double(to->value, to->raw, backend->act, count);
-        for (int64_t i = 0; i < count; i++)
-            *finite &= isfinite(to->value[i]) != 0;
-    }
-    return ST_OK;
+    return read_array(run, to, output->x, run->device->backend->act, output->count, out_finite);
 }
 
 /* Finds the first output of a flight that is not finite, and keeps it if its unit comes before the
@@ -140,22 +168,17 @@ static status find_in_flight(const session *run, const reader *to, const model_o
     return ST_OK;
 }
 
-static status find_output(const session *run, device_batch *const *batch, trace *traced)
+static status find_output(const session *run, const reader *to, device_batch *const *batch,
+                          trace *traced)
 {
-    reader to = {.raw = malloc(CHUNK * st_dtype_size(run->device->backend->act)),
-                 .value = malloc(CHUNK * sizeof *to.value)};
     model_output *list = calloc((size_t)unit_count(&run->dims), sizeof *list);
-    status st = ST_OK;
-    if (!to.raw || !to.value || !list)
-        st = FAIL(ST_NO_MEMORY, "no memory to read the outputs of layers");
+    status st = list ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of outputs");
     for (int flight_of = 0; flight_of < model_flights(run->model) && st == ST_OK; flight_of++)
         if (batch[flight_of])
-            st = find_in_flight(run, &to, list,
+            st = find_in_flight(run, to, list,
                                 model_outputs(run->model, flight_of, batch[flight_of], list),
                                 traced);
     free(list);
-    free(to.value);
-    free(to.raw);
     return st;
 }
 
@@ -384,8 +407,14 @@ status nonfinite_find(session *run, const step_report *report, double own_loss,
         own.sample[i] = report->sample[i];
     out[0] = '\0';
     TRY(run->device->backend->wait(run->stream));
-    TRY(find_params(run, batch != NULL, &own));
-    if (batch)
-        TRY(find_output(run, batch, &own));
-    return share_traces(run, &own, &said, batch != NULL);
+    const reader host = {.raw = malloc(CHUNK * sizeof(double)),
+                         .value = malloc(CHUNK * sizeof(double))};
+    status st = host.raw && host.value ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to look at values");
+    if (st == ST_OK)
+        st = find_params(run, &host, batch != NULL, &own);
+    if (st == ST_OK && batch)
+        st = find_output(run, &host, batch, &own);
+    free(host.value);
+    free(host.raw);
+    return st == ST_OK ? share_traces(run, &own, &said, batch != NULL) : st;
 }

@@ -51,13 +51,14 @@ typedef struct session {
     stream *stream;
     model_dims dims;
     params *params;
-    bool from_weights;    /* values were read from files, not drawn by the initialiser */
-    receiver *train;      /* NULL in SESSION_EVAL */
-    tokenizer *tokenizer; /* NULL if no folder has one */
-    int64_t seq_len;      /* of the stream's rows */
-    bucket_list buckets;  /* shape buckets of its micro-batches */
-    batch_caps cap;       /* capacities of the largest micro-batch, held-out rows included */
-    int64_t stream_rows;  /* of all epochs; -1: endless or not known */
+    bool from_weights;     /* values were read from files, not drawn by the initialiser */
+    bool frozen_is_finite; /* no frozen value is NaN or infinite (nonfinite.h) */
+    receiver *train;       /* NULL in SESSION_EVAL */
+    tokenizer *tokenizer;  /* NULL if no folder has one */
+    int64_t seq_len;       /* of the stream's rows */
+    bucket_list buckets;   /* shape buckets of its micro-batches */
+    batch_caps cap;        /* capacities of the largest micro-batch, held-out rows included */
+    int64_t stream_rows;   /* of all epochs; -1: endless or not known */
     model *model;
     upload_ring *upload_ring; /* micro-batches on their way to the device */
     bool same_shapes;         /* ranks agree on the shape of every micro-batch */

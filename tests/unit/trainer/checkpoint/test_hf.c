@@ -56,7 +56,7 @@ static double *values_of(fixture *setup)
 static void clear_values(fixture *setup)
 {
     size_t bytes = (size_t)setup->registry->block_elements * sizeof(float);
-    assert_ok(setup->dev->backend->zero(setup->queue, setup->registry->values, bytes));
+    assert_ok(setup->dev->backend->zero(setup->queue, setup->registry->acts.at, bytes));
 }
 
 static void assert_loads_as(fixture *setup, const char *folder, const double *want)

@@ -9,6 +9,7 @@
 
 #include "trainer/device/shapes.h"
 #include "trainer/model/exchange.h"
+#include "trainer/model/lora_params.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
@@ -16,6 +17,8 @@
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
+
+enum { LORA_RANK = 4 };
 
 /* The layout of a rank of 1,000 parameters, whatever the dimensions say. */
 typedef struct small {
@@ -28,7 +31,7 @@ static small small_layout(const model_dims *dims)
 {
     return (small){.cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1},
                    .options = {.rows = 6, .seq_len = 256, .patch_budget = 1024, .training = true},
-                   .rank = {.dims = dims, .size = {.stored = 1000, .trained = 1000}}};
+                   .rank = {.dims = dims, .size = {.acts = 4000, .grads = 4000, .moments = 4000}}};
 }
 
 static memory_plan plan_small(const small *setup)
@@ -57,6 +60,7 @@ static void test_memory__regions_are_counted(void **state)
     assert_int_equal(planned.total, 16000 + planned.activations + planned.staging + planned.built +
                                         planned.received);
     setup.options.training = false;
+    setup.rank.size = (params_sizes){.acts = 4000};
     const memory_plan eval = plan_small(&setup);
     assert_int_equal(eval.gradients + eval.moments, 0);
     assert_true(eval.activations < planned.activations);
@@ -583,7 +587,7 @@ static void test_layout__state_is_sharded(void **state)
 /* The memory that a rank takes, measured by opening its part of the model on a device of shapes, as
  * a run opens it. */
 static int64_t taken_by(const conf *options, const layout *degrees, const model_dims *dims,
-                        int rank)
+                        const char *adapted, int rank)
 {
     params *registry;
     device *dev;
@@ -593,14 +597,18 @@ static int64_t taken_by(const conf *options, const layout *degrees, const model_
     assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
     assert_ok(dev->backend->stream_new(dev, &queue));
     assert_ok(params_new(dims, &registry));
+    if (adapted)
+        assert_ok(lora_add(registry, LORA_RANK, 16, adapted));
     mesh_sketch(degrees, rank, &at);
-    assert_ok(params_cut(registry, dims, degrees, at.place));
-    params_share(registry, &at, true);
+    if (degrees->world > 1) {
+        assert_ok(params_cut(registry, dims, degrees, at.place));
+        params_share(registry, &at, true);
+    }
     const int64_t before = (int64_t)shapes_bytes(dev);
     assert_ok(params_alloc(registry, queue, true));
     model_options how = {.cap = memory_caps(1, options->training_seq_len,
                                             dims->vision.depth ? 4 * options->training_seq_len : 0),
-                         .mesh = &at,
+                         .mesh = degrees->world > 1 ? &at : NULL,
                          .training = true};
     model_options_freeze(&how, registry);
     assert_ok(model_new(queue, dims, registry, &how, &net));
@@ -631,18 +639,20 @@ static conf pipeline_of(int64_t world, int64_t stages, const char *points)
                   .feed_replay = ""};
 }
 
-/* Every rank of a pipeline takes what the plan says of its stage, and the plan of the layout is
- * that of the largest. */
+/* Every rank of a pipeline takes what the plan says of its stage, also if most of it is frozen, and
+ * the plan of the layout is that of the largest. */
 static void test_layout__stages_take_what_is_planned(void **state)
 {
     (void)state;
     const struct {
         int64_t world, stages, tensor, expert;
-        const char *points;
-    } cases[] = {{4, 4, 1, 1, ""},
-                 {8, 2, 2, 2, "layers.5"},
-                 {4, 2, 1, 2, "layers.3"},
-                 {6, 3, 1, 1, "layers.3 layers.4"}};
+        const char *points, *adapted;
+    } cases[] = {{4, 4, 1, 1, "", NULL},
+                 {8, 2, 2, 2, "layers.5", NULL},
+                 {4, 2, 1, 2, "layers.3", "q_proj,down_proj"},
+                 {6, 3, 1, 1, "layers.3 layers.4", NULL},
+                 {1, 1, 1, 1, "", NULL},
+                 {1, 1, 1, 1, "", "q_proj,down_proj"}};
     const recomputes none = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         conf options = pipeline_of(cases[i].world, cases[i].stages, cases[i].points);
@@ -656,6 +666,8 @@ static void test_layout__stages_take_what_is_planned(void **state)
         assert_ok(dims_preset("debug", &dims));
         dims.text.layers = 12;
         assert_ok(params_new(&dims, &registry));
+        if (cases[i].adapted)
+            assert_ok(lora_add(registry, LORA_RANK, 16, cases[i].adapted));
         assert_ok(layout_of(&options, NULL, &degrees));
         assert_ok(plan_device_named("h200", &h200));
         const plan_input in = {.conf = &options,
@@ -672,7 +684,7 @@ static void test_layout__stages_take_what_is_planned(void **state)
             for (int rank = stage * each; rank < (stage + 1) * each; rank++)
                 assert_int_equal(one.parameters + one.gradients + one.moments + one.weights +
                                      one.gathered + one.activations,
-                                 taken_by(&options, &degrees, &dims, rank));
+                                 taken_by(&options, &degrees, &dims, cases[i].adapted, rank));
             if (one.total > most.total)
                 most = one;
         }

@@ -1,0 +1,198 @@
+/* test_frozen.c: what is frozen has one copy, in the type that it is computed in, and that is what
+ * plans count, what first values and files are written to, and what is read back. The device is the
+ * CPU with BF16 as the type of weights, as a GPU has it: nothing is computed here. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness.h"
+#include "trainer/checkpoint/train_state.h"
+#include "trainer/checkpoint/writer.h"
+#include "trainer/model/convert.h"
+#include "trainer/model/lora_params.h"
+#include "trainer/ops/open.h"
+
+enum { SEED = 3, LORA_RANK = 4, FEW = 64 };
+
+static int64_t allocated; /* bytes of device memory since it was cleared */
+
+static status counting_alloc(device *dev, size_t bytes, void **out)
+{
+    allocated += (int64_t)bytes;
+    return backend_cpu.alloc(dev, bytes, out);
+}
+
+/* The preset `debug` with adapters, on a device of one or of two types. */
+typedef struct bench {
+    backend_vtable backend;
+    device *dev;
+    stream *queue;
+    params *registry;
+} bench;
+
+static void open_bench(bench *setup, st_dtype act, int64_t lora_rank)
+{
+    model_dims dims;
+    *setup = (bench){.backend = backend_cpu};
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &setup->dev));
+    setup->backend.act = act;
+    setup->backend.alloc = counting_alloc;
+    setup->dev->backend = &setup->backend;
+    assert_ok(setup->backend.stream_new(setup->dev, &setup->queue));
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_new(&dims, &setup->registry));
+    if (lora_rank)
+        assert_ok(lora_add(setup->registry, lora_rank, 16, "q_proj,v_proj"));
+    allocated = 0;
+    assert_ok(params_alloc(setup->registry, setup->queue, true));
+}
+
+static void close_bench(bench *setup)
+{
+    params_release(setup->registry, setup->queue);
+    params_free(&setup->registry);
+    setup->backend.stream_free(&setup->queue);
+    setup->dev->backend = &backend_cpu;
+    device_close(&setup->dev);
+}
+
+static int64_t longest_vector(const params *registry)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < registry->count; i++)
+        if (registry->list[i].n_dims == 1 && registry->list[i].n_local > longest)
+            longest = registry->list[i].n_local;
+    return longest;
+}
+
+static void check_row(const param *row, st_dtype act)
+{
+    const bool two = act == DT_BF16 && !row->frozen;
+    st_dtype dtype;
+    assert_non_null(row->own_act);
+    assert_ptr_equal(param_best(row, &dtype), two ? row->value : row->own_act);
+    assert_int_equal(dtype, two ? DT_F32 : act);
+    assert_true(two ? row->value != row->own_act : !row->value || row->value == row->own_act);
+    assert_true(!row->frozen == (row->own_grad != NULL));
+    assert_true(!row->frozen == (row->moment1 != NULL) && !row->frozen == (row->moment2 != NULL));
+}
+
+/* The bytes taken are those planned: 2 a frozen element and 18 a trained one, or 4 and 16 where
+ * everything is float32. */
+static void test_frozen__one_copy_and_no_state(void **state)
+{
+    (void)state;
+    const st_dtype types[] = {DT_BF16, DT_F32};
+    for (int i = 0; i < 2; i++) {
+        bench setup;
+        params_sizes size;
+        open_bench(&setup, types[i], LORA_RANK);
+        const params *registry = setup.registry;
+        assert_ok(params_size(setup.registry, &setup.backend, true, &size));
+        for (int64_t j = 0; j < registry->count; j++)
+            check_row(&registry->list[j], types[i]);
+        const int64_t frozen = size.stored - size.trained, each = i ? 4 : 2;
+        assert_true(size.trained > 0 && size.trained < frozen / 10);
+        assert_true(size.stored < registry->total + registry->count * UNIT_ALIGN);
+        assert_int_equal(size.acts + size.values + size.grads + 2 * size.moments,
+                         frozen * each + size.trained * (i ? 16 : 18));
+        assert_int_equal(allocated, size.acts + size.values + size.grads + 2 * size.moments +
+                                        longest_vector(registry) * 4);
+        /* Device memory is host memory here, so frozen values are read where they are. */
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend), size.trained * 12);
+        setup.backend.immediate = false;
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend),
+                         size.trained * 12 + frozen * each);
+        close_bench(&setup);
+    }
+}
+
+static void expect_same(const param *row, const param *other)
+{
+    assert_string_equal(row->name, other->name);
+    assert_memory_equal(row->own_act, other->own_act, (size_t)row->own_n * 2);
+}
+
+/* A frozen parameter begins with the same BF16 bits as a trained one. */
+static void test_frozen__same_first_values(void **state)
+{
+    (void)state;
+    bench setup, trained;
+    open_bench(&setup, DT_BF16, LORA_RANK);
+    open_bench(&trained, DT_BF16, 0);
+    assert_ok(params_init(setup.registry, setup.queue, SEED));
+    assert_ok(params_init(trained.registry, trained.queue, SEED));
+    for (int64_t i = 0; i < trained.registry->count; i++)
+        expect_same(&setup.registry->list[i], &trained.registry->list[i]);
+    close_bench(&trained);
+    close_bench(&setup);
+}
+
+/* Frozen values survive a refresh, and are read and written like others. */
+static void test_frozen__reads_what_was_written(void **state)
+{
+    (void)state;
+    bench setup;
+    double values[FEW], got[FEW];
+    open_bench(&setup, DT_BF16, LORA_RANK);
+    for (int64_t i = 0; i < setup.registry->count; i++) {
+        const param *row = &setup.registry->list[i];
+        const int64_t count = row->own_n < FEW ? row->own_n : FEW;
+        for (int j = 0; j < FEW; j++)
+            values[j] = (double)(j + 1) * 0.25;
+        assert_ok(params_write(row, setup.queue, 0, count, values));
+        assert_ok(params_refresh(setup.registry, setup.queue));
+        assert_ok(params_read_value(row, setup.queue, 0, count, got));
+        assert_memory_equal(got, values, (size_t)count * sizeof *got);
+    }
+    close_bench(&setup);
+}
+
+static void save(const bench *setup, const char *folder)
+{
+    assert_ok(train_state_write(setup->registry, setup->queue, (state_writer){0, 1}, folder));
+}
+
+/* A state written by a device of either type is read by both: what was trained keeps all bits, and
+ * what was frozen is rounded at most once. A file of the float32 device is what earlier releases
+ * wrote on GPUs too. */
+static void test_frozen__states_of_both_types(void **state)
+{
+    (void)state;
+    const st_dtype types[] = {DT_BF16, DT_F32};
+    for (int i = 0; i < 4; i++) {
+        bench from, to;
+        char *folder = harness_temp();
+        open_bench(&from, types[i / 2], LORA_RANK);
+        open_bench(&to, types[i % 2], LORA_RANK);
+        assert_ok(params_init(from.registry, from.queue, SEED));
+        save(&from, folder);
+        assert_ok(train_state_load(to.registry, to.queue, folder));
+        for (int64_t j = 0; j < from.registry->count; j++) {
+            const param *row = &from.registry->list[j], *got = &to.registry->list[j];
+            const int64_t count = row->own_n < FEW ? row->own_n : FEW;
+            double want[FEW], have[FEW];
+            uint16_t narrow[FEW];
+            assert_ok(params_read_value(row, from.queue, 0, count, want));
+            assert_ok(params_read_value(got, to.queue, 0, count, have));
+            if (row->frozen && i % 2 == 0) {
+                convert_from_double(narrow, DT_BF16, want, count);
+                convert_to_double(want, narrow, DT_BF16, count);
+            }
+            assert_memory_equal(have, want, (size_t)count * sizeof *have);
+        }
+        close_bench(&to);
+        close_bench(&from);
+        harness_remove(&folder);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_frozen__one_copy_and_no_state),
+        cmocka_unit_test(test_frozen__same_first_values),
+        cmocka_unit_test(test_frozen__reads_what_was_written),
+        cmocka_unit_test(test_frozen__states_of_both_types),
+    };
+    return cmocka_run_group_tests_name("frozen", tests, NULL, NULL);
+}
