@@ -5,8 +5,8 @@
 #   P/lib                     prepd's image and video modules and the trainer's backends; the programs
 #                             look for them in ../lib from their own folder
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
-#   P/share/tessera           configs, dashboard, licence, train.sbatch, from-parquet; in python the
-#                             package tessera, the Python client
+#   P/share/tessera           configs, dashboards, alert rules, licence, train.sbatch, from-parquet,
+#                             log-to-wandb; in python the package tessera, the Python client
 #   P/share/doc/tessera       the pages that the units, the scripts and the programs refer to
 foreach(program IN LISTS tessera_programs)
     if(TARGET ${program})
@@ -19,13 +19,14 @@ foreach(backend IN LISTS tessera_modules)
     endif()
 endforeach()
 install(PROGRAMS deploy/prepd-run DESTINATION bin)
-set(tessera_scripts deploy/slurm/train.sbatch deploy/from-parquet)
+set(tessera_scripts deploy/slurm/train.sbatch deploy/from-parquet deploy/log-to-wandb)
 install(PROGRAMS ${tessera_scripts} DESTINATION share/tessera)
 install(DIRECTORY proto/python/tessera DESTINATION share/tessera/python FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed")
 if(TARGET tessera_reader)
     install(TARGETS tessera_reader LIBRARY DESTINATION share/tessera/python/tessera)
 endif()
-set(tessera_share deploy/parquet_columns.py deploy/grafana-prepd.json LICENSE)
+set(tessera_share deploy/parquet_columns.py deploy/grafana-prepd.json deploy/grafana-trainer.json
+    deploy/prometheus-alerts.yaml LICENSE)
 install(FILES ${tessera_share} DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
 set(folders . deploy prepd prepd/dataset prepd/plan proto)

@@ -103,6 +103,17 @@ def quickstart_makes_unfinished_data_again():
             check(all(map(os.path.exists, files)), f"made again from {files[end - 1]}, not all is there")
 
 
+def prometheus_accepts_the_alert_rules():
+    """promtool, which is part of Debian's package prometheus, checks the rules and tries them with made series."""
+    if not shutil.which("promtool"):
+        print("skipped: promtool is not installed, so Prometheus has not read the alert rules")
+        return
+    for words in (["check", "rules", os.path.join(SOURCE, "deploy/prometheus-alerts.yaml")],
+                  ["test", "rules", os.path.join(SOURCE, "tests/flow/prometheus_alerts_test.yaml")]):
+        p = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=LIMIT_S)
+        check(p.returncode == 0, p.stdout + p.stderr)
+
+
 def what_lies_on_the_top_level_is_seen_without_git():
     script = os.path.join(SOURCE, "tests/style/top_level")
     with Place() as place, Place() as tree:
@@ -456,4 +467,4 @@ main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_sta
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path,
-     the_picture_of_the_readme_is_small_or_refused)
+     the_picture_of_the_readme_is_small_or_refused, prometheus_accepts_the_alert_rules)

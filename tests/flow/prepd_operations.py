@@ -17,7 +17,7 @@ import urllib.request
 from faults import trap
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, run, seed, state_of, \
     wait_for, workers_below
-from prometheus import asked_by_dashboard, check_asked, figures
+from prometheus import asked_by_dashboard, asked_by_rules, check_asked, figures
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
@@ -83,6 +83,7 @@ def figures_for_prometheus():
             check(value["process_cpu_seconds_total"] > 0, "no CPU time")
             check(abs(time.time() - value["process_start_time_seconds"]) < 600, "another start")
             check_asked(asked_by_dashboard("grafana-prepd.json"), "prepd", value)
+            check_asked(asked_by_rules("prepd"), "prepd", value)
             said = run("status", "-c", f.config)
             check("stages" in said and "decode" in said and "oldest" in said, said)
             d.p.send_signal(signal.SIGSTOP)  # a frozen daemon is not healthy

@@ -34,16 +34,26 @@ def asked_by_dashboard(name):
     yield from ((p["title"], t["expr"], t.get("legendFormat", "")) for p in board["panels"] for t in p["targets"])
 
 
+def asked_by_rules(program):
+    """The same of the alert rules about a program. They are read line by line, so that no YAML reader is needed."""
+    with open(os.path.join(SOURCE, "deploy/prometheus-alerts.yaml")) as f:
+        rules = re.findall(r"- alert: (\w+)\n +expr: (?:>-\n((?: {10}.*\n)+)|(.*)\n)", f.read())
+    ours = [(name, " ".join((folded or plain).split()), "") for name, folded, plain in rules
+            if name.lower().startswith(program)]
+    check(len(ours) >= 7, f"rules about {program}: {ours}")
+    return [(name, text, legend) for name, text, legend in ours if not text.startswith("up{")]
+
+
 def check_asked(asked, program, value, other=()):
     """What is asked for must be told by the program ("prepd", "trainer") with the labels that are named; `other` are
     metrics that it tells only at other times."""
     told = {name.partition("{")[0] for name in value}
     labels = {(name.partition("{")[0], label) for name in value for label in re.findall(r'([a-z]+)="', name)}
     for what, text, legend in asked:
-        names = set(re.findall(rf"\b(?:{program}|process)_[a-z_]+", text))
+        names = re.findall(rf"\b((?:{program}|process)_[a-z_]+)({{[^}}]*}})?", text)
         check(names, f"{what} asks for nothing: {text}")
-        wanted = set(re.findall(r"{{([a-z]+)}}", legend) + re.findall(r"by \(([a-z]+)", text) +
-                     re.findall(r"([a-z]+)=", text)) - {"instance", "job"}  # Prometheus adds these
-        for name in names - set(other):
-            check(name in told, f"{what}: not told: {name}")
+        by = re.findall(r"{{([a-z]+)}}", legend) + re.findall(r"by \(([a-z]+)", text)
+        for name, selector in names:
+            wanted = {*by, *re.findall(r"([a-z]+)=", selector)} - {"instance", "job"}  # Prometheus adds these
+            check(name in told or name in other, f"{what}: not told: {name}")
             check(all((name, label) in labels for label in wanted), f"{what}: {name} has not all of {wanted}")

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 
 from prepd_flow import LIMIT_S, Folder, check, free_ports, main, wait_for
-from prometheus import figures
+from prometheus import asked_by_dashboard, asked_by_rules, check_asked, figures
 from resume_flow import STREAM, command, go, ledger, recorded
 
 
@@ -146,6 +146,9 @@ def figures_for_prometheus():
         value = figures(text)
         line = metrics(f, "run")[int(value["trainer_step"]) - 1]
         check(value["trainer_loss"] == line["loss"] and value["trainer_grad_norm"] == line["grad_norm"], f"{line} {text}")
+        evaluated = ("trainer_held_out_loss",)  # a recording has no held-out rows
+        check_asked(asked_by_dashboard("grafana-trainer.json"), "trainer", value, evaluated)
+        check_asked(asked_by_rules("trainer"), "trainer", value)
         check(value["trainer_steps_total"] == value["trainer_step"], text)
         check(value["trainer_checkpoint_step"] % 2 == 0 and value['trainer_checkpoints_total{outcome="written"}'] > 0, text)
         with open(f.file("run/memory.json")) as file:
