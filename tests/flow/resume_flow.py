@@ -45,7 +45,8 @@ def values(f, name, step):
     at = f.file(f"{name}/checkpoint/step-{step}/")
     with open(at + "training/rank-00000-of-00001.safetensors", "rb") as file:
         state = file.read()
-    with open(at + "model.safetensors", "rb") as file:
+    model = at + "model.safetensors"
+    with open(model if os.path.exists(model) else at + "adapter/adapter_model.safetensors", "rb") as file:
         return state, file.read()
 
 

@@ -1,6 +1,7 @@
 """LoRA: only adapters are trained, a run resumes bit for bit, and its result can be opened in two ways: merged, and
 as an adapter's folder that, together with the base model, equals the merged one for either version of
-transformers. A base without weights is refused."""
+transformers. A checkpoint has the adapter alone, unless lora.merge says otherwise, and knows its base by hash. A base
+without weights is refused."""
 
 import json
 import os
@@ -15,6 +16,7 @@ from train_flow import options, trainer
 
 TARGETS = "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"
 RANK, ALPHA = 4, 12
+ROUNDED_TWICE = 1 / 128  # the base and the merged value are in BF16
 KINDS = {"F32": (numpy.uint32, 0), "BF16": (numpy.uint16, 16)}
 
 
@@ -50,19 +52,18 @@ def delta(adapter, name, shape, reader):
     return value if reader == "transformers4" else value.transpose(0, 2, 1)
 
 
-def opened(f, step, reader):
+def opened(f, base, step, reader):
     """The adapter's folder applied to the base is the merged model; returns the tensors that it changes, and its
     configuration."""
     merged, adapter = tensors(step + "model.safetensors"), tensors(step + "adapter/adapter_model.safetensors")
     state = tensors(step + "training/rank-00000-of-00001.safetensors")
-    changed = []
+    changed, before = [], tensors(base + "/model.safetensors")
     for name, value in merged.items():
-        base = state["value/" + name].reshape(value.shape)
         more = delta(adapter, name, value.shape, reader)
-        wanted = base if more is None else base + more
+        wanted = before[name] if more is None else before[name] + more
         if more is not None and numpy.abs(more).max() > 0:
             changed.append(name.removesuffix(".weight"))
-        check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() / 256, name)
+        check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() * ROUNDED_TWICE, name)
     with open(step + "adapter/adapter_config.json") as file:
         config = json.load(file)
     check(config["r"] == RANK and config["lora_alpha"] == ALPHA, config)
@@ -85,22 +86,23 @@ def adapter_and_model_are_the_merged_model():
         said = go(f, "bare", code=66, **rows, **lora)
         check("lora.rank is 4" in said and "no weights here" in said and "lora.random_base" in said, said)
         go(f, "base", **dict(rows, training__steps=1, optimizer__lr=0))
-        lora["model__path"] = f.file("base/checkpoint")
-        said = go(f, "run", **rows, **lora)
+        lora["model__path"] = base = f.file("base/checkpoint")
+        always = {"lora__merge": "always"}
+        said = go(f, "run", **rows, **lora, **always)
         check("frozen" in said and "parameters are trained" in said, said)
         go(f, "parts", **dict(rows, training__steps=3), **lora)
         five = {"lora__adapter_for": "transformers5"}
-        check("going on from step 3" in go(f, "parts", **rows, **lora, **five), "the run began again from the start")
+        check("going on from step 3" in go(f, "parts", **rows, **lora, **five, **always), "the run began again from the start")
         same(f, "run", "parts", 6)
 
         for name, reader in (("run", "transformers4"), ("parts", "transformers5")):
             step = f.file(f"{name}/checkpoint/step-6/")
-            changed, config, n, state = opened(f, step, reader)
+            changed, config, n, state = opened(f, base, step, reader)
             check(2 * len(changed) == n and len(changed) == 7 * sum("q_proj" in c for c in changed), f"{changed}")
             targets_are(config, changed, reader)
-        check({n.split("/")[1] for n in state if n.startswith("moment")} ==
-              {n.split("/")[1] for n in state if "lora_" in n}, "there are moments of frozen values")
+        check(all("lora_" in n for n in state), f"there are values of frozen tensors: {list(state)[:3]}")
         trainer("inspect", f.file("run/checkpoint"))
+        a_checkpoint_is_an_adapter(f, rows, lora)
 
         # It learns: the loss of the same rows falls, as slowly as adapters do.
         losses = [json.loads(line)["loss"] for line in open(f.file("run/ledger.jsonl"), encoding="utf-8")]
@@ -109,6 +111,58 @@ def adapter_and_model_are_the_merged_model():
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
         square_experts_cannot_be_misread(f, rows, lora)
         experts_of_text_only_models_are_linear_maps(f, lora)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def a_checkpoint_is_an_adapter(f, rows, lora):
+    """It has the adapter and names the base, which is merged in when the run ends if asked, or later, and checked
+    each time."""
+    base, first = lora["model__path"], f.file("end/checkpoint/step-6")
+    go(f, "end", **rows, **lora, lora__merge="end")
+    check(sorted(os.listdir(first)) == ["adapter", "training"], os.listdir(first))
+    with open(first + "/training/base.json", encoding="utf-8") as file:
+        said = json.load(file)
+    frozen = tensors(base + "/model.safetensors")
+    check(said["model"] == base and said["lora"]["rank"] == RANK and said["frozen"].keys() == frozen.keys(), said["model"])
+    weights = os.path.getsize(base + "/model.safetensors")
+    size = sum(os.path.getsize(os.path.join(at, n)) for at, _, names in os.walk(first) for n in names)
+    check(size < weights, f"{size} bytes for a model of {weights}")
+    check("trainer export --merge" in trainer("inspect", first, code=66), "inspect")
+    check("trainer export --merge" in trainer("export", "--model", first, "--out", f.file("no"), code=66), "export")
+
+    # Merged in the end, and by the verb: the bytes are those that a checkpoint with lora.merge always has.
+    check("adapter" in os.listdir(f.file("end/checkpoint")), os.listdir(f.file("end/checkpoint")))
+    want = read(f.file("run/checkpoint/step-6/model.safetensors"))
+    check(read(f.file("end/checkpoint/model.safetensors")) == want, "merged in the end")
+    trainer("export", "--merge", "--model", first, "--out", f.file("merged"))
+    check(read(f.file("merged/model.safetensors")) == want, "merged by the verb")
+    trainer("export", "--model", f.file("merged"), "--out", f.file("again"))
+    check(not os.path.exists(f.file("no")) and read(f.file("again/model.safetensors")) == want, "written again")
+    said = trainer("export", "--merge", "--model", base, "--out", f.file("no"), code=65)
+    check("no checkpoint" in said, said)
+    said = go(f, "only", **dict(rows, training__steps=2), **lora, checkpoint__last_save_model_only="true")
+    there = set(os.listdir(f.file("only/checkpoint")))
+    check("adapter" in there and "step-2" not in there and not any("model" in n for n in there) and "adapter written" in said, there)
+
+    # Another base is refused by the name of a tensor that differs.
+    shutil.copytree(base, f.file("else"), ignore=shutil.ignore_patterns("step-*"))
+    name, changed = sorted(frozen)[7], bytearray(read(base + "/model.safetensors"))
+    size = struct.unpack("<Q", changed[:8])[0]
+    changed[8 + size + json.loads(changed[8:8 + size])[name]["data_offsets"][1] - 2] ^= 1
+    with open(f.file("else/model.safetensors"), "wb") as file:
+        file.write(changed)
+    said = go(f, "end", code=78, **rows, **dict(lora, model__path=f.file("else")))
+    check(name in said and base in said and f.file("else") in said, said)
+    said = trainer("export", "--merge", "--model", first, "--base", f.file("else"), "--out", f.file("no"), code=78)
+    check(name in said, said)
+    shutil.move(base, base + "-moved")
+    trainer("export", "--merge", "--model", f.file("run/checkpoint"), "--base", base + "-moved", "--out", f.file("moved"))
+    check(read(f.file("moved/model.safetensors")) == want, "merged with a base that was moved")
+    shutil.move(base + "-moved", base)
 
 
 def square_experts_cannot_be_misread(f, rows, lora):
@@ -122,11 +176,12 @@ def square_experts_cannot_be_misread(f, rows, lora):
     with open(f.file("square/config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
     shapes = {}
+    square = dict(lora, lora__targets="down_proj", lora__random_base="true", lora__merge="end", model__path=f.file("square"))
+    go(f, "drawn", **dict(rows, training__steps=1), **dict(square, optimizer__lr=0))
     for reader in ("transformers4", "transformers5"):
-        go(f, reader, **dict(rows, training__steps=2), **dict(lora, lora__targets="down_proj", lora__random_base="true",
-                                                            lora__adapter_for=reader, model__path=f.file("square")))
+        go(f, reader, **dict(rows, training__steps=2), **dict(square, lora__adapter_for=reader, lora__merge="always"))
         step = f.file(f"{reader}/checkpoint/step-2/")
-        changed, config, n, _ = opened(f, step, reader)
+        changed, config, n, _ = opened(f, f.file("drawn/checkpoint"), step, reader)
         check(len(changed) == text["num_hidden_layers"] and n == 4 * len(changed), f"{changed}")
         check(len(config["target_parameters"]) == 2 * len(changed), config)
         adapter = tensors(step + "adapter/adapter_model.safetensors")
@@ -149,22 +204,20 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     data = {"data.format": "text", "data.path": f.file("lines.jsonl"), "training.epochs": 1}
     run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
     rows = {"feed__replay": f.file("text.rec"), "data__format": "text", "training__epochs": 1}
-    go(f, "text-run", **rows, **dict(lora, training__steps=2, lora__targets="gate,gate_up_proj", lora__random_base="true",
-                                     model__path=f.file("text"), lora__adapter_for="transformers5"))
+    lora = dict(lora, lora__targets="gate,gate_up_proj", lora__random_base="true", model__path=f.file("text"),
+                lora__adapter_for="transformers5", lora__merge="always")
+    go(f, "text-drawn", **rows, **dict(lora, training__steps=1, optimizer__lr=0))
+    go(f, "text-run", **rows, **dict(lora, training__steps=2))
     step = f.file("text-run/checkpoint/step-2/")
+    before = tensors(f.file("text-drawn/checkpoint/model.safetensors"))
     adapter, merged = tensors(step + "adapter/adapter_model.safetensors"), tensors(step + "model.safetensors")
-    state = tensors(step + "training/rank-00000-of-00001.safetensors")
-    changed, added, width = 0, {}, text["moe_intermediate_size"]
+    changed, added = 0, {}
     for name, value in merged.items():
         more = delta(adapter, name, value.shape, "transformers5")
         if more is None or "experts" not in name:
             continue
-        _, _, layer, _, _, expert, which, _ = name.split(".")  # model.layers.L.mlp.experts.E.WHICH.weight
-        value_of = {n: state[f"value/model.layers.{layer}.mlp.experts.{n}"].reshape(text["num_experts"], *shape)[int(expert)]
-                    for n, shape in (("down_proj", (width, -1)), ("gate_up_proj", (-1, 2 * width)))}
-        base = {"down_proj": value_of["down_proj"], "gate_proj": value_of["gate_up_proj"][:, :width],
-                "up_proj": value_of["gate_up_proj"][:, width:]}[which].T
-        check(numpy.abs(value - base - more).max() <= numpy.abs(value).max() / 256, name)
+        base, which = before[name], name.split(".")[6]  # model.layers.L.mlp.experts.E.WHICH.weight
+        check(numpy.abs(value - base - more).max() <= numpy.abs(value).max() * ROUNDED_TWICE, name)
         added[which] = added.get(which, 0) + numpy.abs(more).max()
         changed += 1
     check(added["gate_proj"] > 0 and added["up_proj"] > 0 and added["down_proj"] == 0, f"{added}")

@@ -139,7 +139,7 @@ def check_model(f, name, feeds):
     for number, reader in enumerate(READERS):
         run_name = f"{slug}-{reader}"
         train(f, run_name, model__path=base, training__steps=3, optimizer__lr=0.02, lora__rank=4, lora__alpha=12,
-              lora__targets=targets, lora__adapter_for=reader, checkpoint__enable="true", **feed)
+              lora__targets=targets, lora__adapter_for=reader, lora__merge="always", checkpoint__enable="true", **feed)
         step = f.file(run_name + "/checkpoint/step-3")
         ok, said = check_reader(flavour, base, step, number == FIVE)
         faults += not ok

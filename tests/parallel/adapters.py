@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from checkpoints import STEPS, Runs, near  # noqa: E402
 from ranks import check  # noqa: E402
 
-LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true",
+LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true", "--lora.merge", "always",
         "--lora.targets", "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj", "--optimizer.lr", 0.01)
 FILES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
 OFF = 1e-3  # largest difference after 6 steps that round differently, as a share of the adapters' norm
@@ -73,8 +73,12 @@ def any_layout_trains_them(r):
         print(f"{name}: adapters are {far:.1e} off those of one rank", flush=True)
         check(far <= OFF, f"{name}: adapters are {far} off")
         one_rank_writes_the_same(r, name)
-    go_on(r, "shard 2", "again", 2, 2)
-    check(files(r, "again", STEPS) == files(r, "shard 2", STEPS), "the same ranks went on to other bits")
+    go_on(r, "shard 2", "again", 2, 2, "--lora.merge", "end")
+    want_files = files(r, "shard 2", STEPS)
+    for name in FILES:  # merged by both ranks when the run ends, from checkpoints of adapters alone
+        with open(r.file(f"again/checkpoint/{name}"), "rb") as f:
+            check(f.read() == want_files[name], f"the same ranks went on to other bits: {name}")
+    check(not os.path.exists(r.file(f"again/checkpoint/step-{STEPS}/model.safetensors")), "a checkpoint has the whole model")
     for wrote, name, ranks, layout in (("shard 2", "gathered", 1, ()), ("one", "spread", *LAYOUTS["shard 2"]),
                                        ("shard 2", "cut", *LAYOUTS["shard 2 x tensor 2"]),
                                        ("shard 2, expert 2", "together", *LAYOUTS["shard 2"])):

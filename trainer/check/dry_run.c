@@ -11,6 +11,7 @@
 #include "common/program/module.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/check/dry_run_play.h"
 #include "trainer/device/shapes.h"
 #include "trainer/plan/plan_print.h"
@@ -94,7 +95,8 @@ static void close_dry(dry *played, bool well)
 static status check_files(dry *played)
 {
     return dry_check_files(&played->checks, &played->source, played->whole,
-                           (int)(played->layout.world / played->layout.replicate), played->written);
+                           (int)(played->layout.world / played->layout.replicate),
+                           checkpoint_writer_whole(&played->conf), played->written);
 }
 
 static resume_point written_point(const dry *played)

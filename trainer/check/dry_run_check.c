@@ -247,11 +247,13 @@ static int64_t whole_experts(const param *entry)
                              : ((end + matrix - 1) / matrix - entry->own_first / matrix) * matrix;
 }
 
-int64_t dry_bytes_to_read(const dry_source *source, const params *registry)
+int64_t dry_bytes_to_read(const dry_source *source, const params *registry, bool frozen_only)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < source->count; i++) {
         const param *entry = &registry->list[i];
+        if (frozen_only && !entry->frozen)
+            continue;
         bool turned = entry->group == GROUP_EXPERTS && source->layout != EXPERTS_FUSED;
         sum += (turned ? whole_experts(entry) : entry->own_n) * source->size[i];
     }
@@ -266,15 +268,16 @@ int64_t dry_bytes_to_write(const dry_source *source, const params *registry)
     return sum;
 }
 
-int64_t dry_state_bytes(const params *registry)
+int64_t dry_state_bytes(const dry_source *source, const params *registry)
 {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < registry->count; i++)
-        sum +=
-            registry->list[i].own_n *
-            (int64_t)(registry->list[i].frozen ? st_dtype_size(registry->acts.dtype)
-                                               : st_dtype_size(registry->values.dtype) +
-                                                     2 * st_dtype_size(registry->moments1.dtype));
+    int64_t sum = source->reads ? dry_bytes_to_read(source, registry, true) : 0;
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
+        const size_t value = row->value ? st_dtype_size(row->value_dtype)
+                                        : st_dtype_size(row->act_dtype),
+                     moments = row->frozen ? 0 : 2 * st_dtype_size(row->moment_dtype);
+        sum += param_in_base(row) ? 0 : row->own_n * (int64_t)(value + moments);
+    }
     return sum;
 }
 
@@ -301,7 +304,9 @@ static status check_weights(dry_checks *all, const dry_source *source, const par
 
 static status check_state(dry_checks *all, const params *whole, int writers, const char *training)
 {
-    int64_t got = 0;
+    int64_t got = 0, want = 2 * params_trained(whole);
+    for (int64_t i = 0; i < whole->count; i++)
+        want += param_in_base(&whole->list[i]) ? 0 : whole->list[i].count;
     for (int writer = 0; writer < writers; writer++) {
         char name[64], path[STATUS_PATH_MAX];
         st_file file;
@@ -312,14 +317,15 @@ static status check_state(dry_checks *all, const params *whole, int writers, con
             got += file.tensors[i].shape[0];
         st_close(&file);
     }
-    return dry_check(all, DRY_STATE, whole->total + 2 * params_trained(whole), got);
+    return dry_check(all, DRY_STATE, want, got);
 }
 
 status dry_check_files(dry_checks *all, const dry_source *source, const params *whole, int writers,
-                       const char *folder)
+                       bool has_model, const char *folder)
 {
     char training[STATUS_PATH_MAX];
-    TRY(check_weights(all, source, whole, folder));
+    if (has_model)
+        TRY(check_weights(all, source, whole, folder));
     TRY(hf_path(training, folder, FOLDER_TRAINING));
     return check_state(all, whole, writers, training);
 }

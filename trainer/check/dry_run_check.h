@@ -75,15 +75,16 @@ WARN_UNUSED status dry_source_open(const params *whole, const char *path, dry_so
 void dry_source_close(dry_source *source);
 /* Bytes that the rank with this registry has to read: those of its own elements. If the files
  * keep experts transposed it reads every expert of which it stores a part as a whole. */
-int64_t dry_bytes_to_read(const dry_source *source, const params *params);
+int64_t dry_bytes_to_read(const dry_source *source, const params *params, bool frozen_only);
 /* Bytes of tensors that the rank with this registry has to write. */
 int64_t dry_bytes_to_write(const dry_source *source, const params *params);
-/* Bytes of values and moments that the rank with this registry stores. */
-int64_t dry_state_bytes(const params *params);
-/* Checks the checkpoint in `folder`: its Hugging Face files have exactly the tensors of the
- * registry, and the training files of `writers` ranks have every element of values and moments
- * once. */
+/* Bytes that this rank reads to go on: values and moments of what is trained from the checkpoint,
+ * and frozen values from the weight files. */
+int64_t dry_state_bytes(const dry_source *source, const params *params);
+/* Checks the checkpoint in `folder`: with has_model its Hugging Face files have exactly the tensors
+ * of the registry, and the training files of `writers` ranks have every element of trained values
+ * and of moments once. */
 WARN_UNUSED status dry_check_files(dry_checks *all, const dry_source *source, const params *whole,
-                                   int writers, const char *folder);
+                                   int writers, bool has_model, const char *folder);
 
 #endif

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/rank_sync.h"
+#include "trainer/checkpoint/writer.h"
 #include "trainer/device/shapes.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/model/unit_order.h"
@@ -34,7 +35,8 @@ static status check_reading(dry *played, const session *run)
 {
     if (!played->source.reads)
         return ST_OK;
-    return dry_check(&played->checks, DRY_READ, dry_bytes_to_read(&played->source, run->params),
+    return dry_check(&played->checks, DRY_READ,
+                     dry_bytes_to_read(&played->source, run->params, false),
                      run->params->bytes_read);
 }
 
@@ -231,6 +233,7 @@ static status write_part(dry *played, const session *run)
     hf_export_options options = {.source = played->conf.model_path,
                                  .tokenizer = played->conf.model_tokenizer,
                                  .dtype = HF_EXPORT_AS_SOURCE,
+                                 .frozen_is_source = base_has_files(&played->conf),
                                  .writer = ranks.writer.rank,
                                  .writers = ranks.writer.ranks,
                                  .value_bytes = &bytes};
@@ -239,8 +242,10 @@ static status write_part(dry *played, const session *run)
         return ST_OK;
     TRY(hf_path(training, played->written, FOLDER_TRAINING));
     TRY(file_make_folders(training));
-    TRY(hf_export(run->params, run->stream, &played->dims, played->written, &options));
     TRY(train_state_write(run->params, run->stream, ranks.writer, training));
+    if (!checkpoint_writer_whole(&played->conf))
+        return ST_OK;
+    TRY(hf_export(run->params, run->stream, &played->dims, played->written, &options));
     return dry_check(&played->checks, DRY_WRITTEN, dry_bytes_to_write(&played->source, run->params),
                      bytes);
 }
@@ -264,9 +269,10 @@ static status play_in(dry *played, const world *job, int rank, const resume_poin
 {
     session run;
     TRY(session_resume(&played->conf, job, from, &run));
-    status st = from ? dry_check(&played->checks, DRY_GOES_ON, dry_state_bytes(run.params),
-                                 run.params->bytes_read)
-                     : play_opened(played, &run, job->ledger, rank);
+    status st =
+        from ? dry_check(&played->checks, DRY_GOES_ON, dry_state_bytes(&played->source, run.params),
+                         run.params->bytes_read)
+             : play_opened(played, &run, job->ledger, rank);
     if (st == ST_OK && from && played->world)
         st = dry_ranks_checks(played, &run);
     session_close(&run);

@@ -16,6 +16,7 @@
 #include "common/base/compare.h"
 #include "common/base/file.h"
 #include "common/program/log.h"
+#include "trainer/checkpoint/adapter.h"
 #include "trainer/checkpoint/hf_write.h"
 
 status folder_lock(const char *folder, int *out_fd)
@@ -219,12 +220,16 @@ static status put_files(const char *from, const char *folder)
 
 status folder_publish(const char *folder, int64_t step)
 {
-    char path[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX], inner[STATUS_PATH_MAX], mine[STATUS_PATH_MAX];
     TRY(folder_step_path(path, folder, step, NULL));
-    return put_files(path, folder);
+    TRY(put_files(path, folder));
+    TRY(hf_path(inner, path, ADAPTER_FOLDER));
+    TRY(hf_path(mine, folder, ADAPTER_FOLDER));
+    if (!file_is_folder(inner))
+        return ST_OK;
+    TRY(file_make_folders(mine));
+    return put_files(inner, mine);
 }
-
-#define ASIDE ".export.writing" /* in a folder that is there already */
 
 status folder_aside(const char *path, char out[STATUS_PATH_MAX])
 {
@@ -236,9 +241,10 @@ status folder_aside(const char *path, char out[STATUS_PATH_MAX])
         begin--;
     struct stat about;
     const bool inside = lstat(path, &about) == 0;
-    const int size = inside ? snprintf(out, STATUS_PATH_MAX, "%.*s/" ASIDE, (int)length, path)
-                            : snprintf(out, STATUS_PATH_MAX, "%.*s.%.*s.writing", (int)begin, path,
-                                       (int)(length - begin), path + begin);
+    const int size = inside
+                         ? snprintf(out, STATUS_PATH_MAX, "%.*s/" FOLDER_ASIDE, (int)length, path)
+                         : snprintf(out, STATUS_PATH_MAX, "%.*s.%.*s.writing", (int)begin, path,
+                                    (int)(length - begin), path + begin);
     if (size >= STATUS_PATH_MAX)
         return FAIL_IN(ST_CONFIG, path, "the path is too long");
     return folder_remove(out);
@@ -251,7 +257,7 @@ bool folder_is_unfinished(const char *path)
     if (!dir)
         return false;
     for (struct dirent *entry; !more && (entry = readdir(dir));) {
-        const bool is_aside = strcmp(entry->d_name, ASIDE) == 0;
+        const bool is_aside = strcmp(entry->d_name, FOLDER_ASIDE) == 0;
         left |= is_aside;
         more = !is_aside && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     }

@@ -22,6 +22,7 @@
 #include "trainer/checkpoint/core/commit_core.h"
 
 #define FOLDER_TRAINING "training"
+#define FOLDER_ASIDE    ".export.writing" /* see folder_aside */
 
 /* Locks FOLDER/.lock until folder_unlock or the end of the process. ST_UNAVAILABLE if another
  * process has it; ST_CANT_CREATE if this user cannot write there. On a file system without locks
@@ -74,9 +75,9 @@ bool folder_is_unfinished(const char *path);
 WARN_UNUSED status folder_put(const char *aside, const char *path);
 
 /* Puts the model of step N into FOLDER itself, for other tools: a hard link FOLDER/NAME to every
- * file of step-N (not of its subfolders), or a copy if the file system has no links. Each
- * replaces its predecessor by a rename. Weight files in FOLDER that the step does not have are
- * deleted. */
+ * file of step-N, and FOLDER/adapter/NAME to those of its adapter, or a copy if the file system has
+ * no links. Each replaces its predecessor by a rename. Weight files in FOLDER that the step does
+ * not have are deleted. */
 WARN_UNUSED status folder_publish(const char *folder, int64_t step);
 
 #endif

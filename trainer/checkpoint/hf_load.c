@@ -125,7 +125,7 @@ static status load_experts(const hf_folder *folder, const param_piece *piece, in
 }
 
 static status load_all(const hf_folder *folder, const param_piece *pieces, int64_t count,
-                       stream *queue, int64_t *inout_bytes)
+                       bool frozen_only, stream *queue, int64_t *inout_bytes)
 {
     int64_t largest = CHUNK, longest = 1;
     for (int64_t i = 0; i < count; i++) {
@@ -146,6 +146,8 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
         const param *weight = pieces[i].weight;
         for (run = 1; i + run < count && pieces[i + run].weight == weight;)
             run++;
+        if (frozen_only && !weight->frozen)
+            continue;
         if (pieces[i].expert >= 0)
             st = load_experts(folder, &pieces[i], run, queue, buffers);
         else if (pieces[i].exchanged)
@@ -158,7 +160,7 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
     return st;
 }
 
-status hf_load(params *registry, stream *queue, const char *folder)
+static status load_folder(params *registry, stream *queue, const char *folder, bool frozen_only)
 {
     hf_folder hf = {0};
     hf_report report = {0};
@@ -169,10 +171,20 @@ status hf_load(params *registry, stream *queue, const char *folder)
     TRY_OR(done, hf_check(&hf, registry, &report));
     TRY_OR(done, hf_report_status(&report, folder));
     TRY_OR(done, params_pieces(registry, report.layout, &pieces, &count));
-    st = load_all(&hf, pieces, count, queue, &registry->bytes_read);
+    st = load_all(&hf, pieces, count, frozen_only, queue, &registry->bytes_read);
 done:
     free(pieces);
     hf_report_done(&report);
     hf_folder_close(&hf);
     return st;
+}
+
+status hf_load(params *registry, stream *queue, const char *folder)
+{
+    return load_folder(registry, queue, folder, false);
+}
+
+status hf_load_frozen(params *registry, stream *queue, const char *folder)
+{
+    return load_folder(registry, queue, folder, true);
 }

@@ -12,5 +12,7 @@
 /* Reads what this rank stores. The registry must have its device memory. Waits for the device.
  * ST_BAD_INPUT if the folder does not fit the model; ST_NO_INPUT and ST_IO name the file. */
 WARN_UNUSED status hf_load(params *registry, stream *queue, const char *folder);
+/* The same for frozen parameters alone, when the others are read from a checkpoint. */
+WARN_UNUSED status hf_load_frozen(params *registry, stream *queue, const char *folder);
 
 #endif

@@ -23,6 +23,7 @@ void hf_plan_done(hf_plan *plan)
 {
     free(plan->items);
     free(plan->files);
+    hf_folder_close(&plan->source);
     *plan = (hf_plan){0};
 }
 
@@ -107,6 +108,21 @@ static status choose_dtypes(hf_plan *plan, const params *registry, const source 
     return st;
 }
 
+/* Finds in the source what is to be copied from it: what is frozen, has no adapter, and is stored
+ * there as it will be here. */
+static void find_copies(hf_plan *plan, const source *from)
+{
+    for (int64_t i = 0; i < plan->count; i++) {
+        hf_item *item = &plan->items[i];
+        const param_piece *piece = &item->piece;
+        const st_tensor *tensor = hf_folder_find(&from->folder, piece->name);
+        if (tensor && param_in_base(piece->weight) && !piece->weight->lora &&
+            tensor->dtype == item->dtype && tensor->n_dims == piece->n_dims &&
+            memcmp(tensor->shape, piece->shape, (size_t)piece->n_dims * sizeof *piece->shape) == 0)
+            item->copied = tensor->data.data;
+    }
+}
+
 static int by_place(const void *left, const void *right)
 {
     const hf_item *first = left, *second = right;
@@ -185,6 +201,8 @@ static status fill_plan(hf_plan *plan, const params *registry, const hf_export_o
     bool kept = false;
     TRY(list_items(plan, registry, from, options->choose_layout ? options->layout : from->layout));
     TRY(choose_dtypes(plan, registry, from, options->dtype));
+    if (options->frozen_is_source)
+        find_copies(plan, from);
     if (from->folder.n_tensors > 0 && options->shard_bytes == 0)
         TRY(keep_files(plan, &from->folder, &kept));
     if (!kept)
@@ -202,7 +220,7 @@ status hf_plan_make(const params *registry, const hf_export_options *options, hf
     hf_plan planned = {0};
     TRY(open_source(options->source, registry, &from));
     status st = fill_plan(&planned, registry, options, &from);
-    hf_folder_close(&from.folder);
+    planned.source = from.folder;
     if (st == ST_OK)
         *out = planned;
     else

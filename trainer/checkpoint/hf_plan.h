@@ -9,6 +9,7 @@
 
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_write.h"
+#include "trainer/model/hf_folder.h"
 
 enum { HF_NAME_MAX = 256 };
 
@@ -19,6 +20,7 @@ typedef struct hf_plan {
     int64_t n_files;
     int64_t total_bytes; /* of all tensors, as the index says */
     bool single;         /* one file model.safetensors, without an index */
+    hf_folder source;    /* its files stay mapped for the items that are copied from them */
     bool same; /* names, shapes, dtypes and files are the source's, and so its index holds */
 } hf_plan;
 

@@ -20,8 +20,9 @@ typedef struct target {
     int fd;
     off_t at; /* where its first byte is */
     st_dtype dtype;
-    bool counts_only; /* the device has no values, and the file keeps a hole there */
-    int64_t *bytes;   /* counts the bytes of values */
+    const uint8_t *copied; /* the tensor's bytes in the source's file, or NULL (hf_item) */
+    bool counts_only;      /* the device has no values, and the file keeps a hole there */
+    int64_t *bytes;        /* counts the bytes of values */
 } target;
 
 typedef struct buffers {
@@ -56,9 +57,10 @@ static status put_values(const target *place, int64_t stored, int64_t count, con
     *place->bytes += count * (int64_t)size;
     if (place->counts_only)
         return ST_OK;
-    convert_from_double(bytes, place->dtype, from, count);
-    return put_bytes(place, bytes, (size_t)count * size,
-                     place->at + (off_t)((size_t)stored * size));
+    if (!place->copied)
+        convert_from_double(bytes, place->dtype, from, count);
+    return put_bytes(place, place->copied ? place->copied + (size_t)stored * size : bytes,
+                     (size_t)count * size, place->at + (off_t)((size_t)stored * size));
 }
 
 /* Writes the local elements [first, first + count) of a tensor that is stored in its own order. */
@@ -94,7 +96,7 @@ static status put_columns(const param *weight, const target *file, const transpo
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
         if (column < 0 || column >= matrix->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high && !file->counts_only; i++)
+        for (int64_t i = low; i < high && !file->counts_only && !file->copied; i++)
             rooms->column[i - low] = rooms->values[i * out + j - begin];
         TRY(put_values(file, matrix->first + column * in + box->first[1] + low, high - low,
                        rooms->column, rooms->bytes));
@@ -117,7 +119,7 @@ static status put_piece(const param_piece *piece, const target *file, stream *qu
         int64_t expert = transposes ? weight->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        if (!file->counts_only)
+        if (!file->counts_only && !file->copied)
             TRY(lora_read_merged(weight, queue, at, i, rooms->values));
         if (!transposes) {
             TRY(put_runs(weight, file, at, i, rooms));
@@ -157,6 +159,7 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
     file.at = (off_t)size;
     for (int64_t i = 0; i < count && st == ST_OK; i++) {
         file.dtype = items[i].dtype;
+        file.copied = items[i].copied;
         st = put_piece(&items[i].piece, &file, queue, rooms);
         file.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(file.dtype));
     }

@@ -146,6 +146,14 @@ static status put_piece(output *out, const param_piece *piece, st_dtype dtype, s
     return ST_OK;
 }
 
+static status put_item(output *out, const hf_item *item, stream *queue, buffers rooms)
+{
+    if (item->copied)
+        return output_put(out, item->copied,
+                          (size_t)item->piece.count * st_dtype_size(item->dtype));
+    return put_piece(out, &item->piece, item->dtype, queue, rooms);
+}
+
 static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
 
 status hf_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size)
@@ -186,7 +194,7 @@ status hf_write_items(const char *folder, const char *name, const hf_item *items
     if (st == ST_OK) {
         st = output_put(&out, header, header_size);
         for (int64_t i = 0; i < count && st == ST_OK; i++)
-            st = put_piece(&out, &items[i].piece, items[i].dtype, queue, rooms);
+            st = put_item(&out, &items[i], queue, rooms);
         st = output_close(&out, st);
     }
     free(rooms.matrix);

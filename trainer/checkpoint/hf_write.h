@@ -22,6 +22,8 @@ typedef struct hf_item {
     st_dtype dtype;
     int64_t file;  /* number of the file in the plan */
     int64_t place; /* order within the file */
+    const uint8_t
+        *copied; /* its bytes in the source's file, if they are copied from there, or NULL */
 } hf_item;
 
 /* *out: the header of a safetensors file of items [count], in heap memory. */

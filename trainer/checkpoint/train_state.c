@@ -51,6 +51,7 @@ typedef struct state_list {
     char (*name)[TENSOR_NAME];
     const param **of; /* the parameter that each belongs to */
     size_t count;
+    bool writing; /* not the rows of the base, whose values model.path has */
 } state_list;
 
 static void list_done(state_list *states)
@@ -68,6 +69,8 @@ static void list_add(state_list *list, const param *entry, int which, size_t siz
     const size_t at = list->count;
     if (!array_of(entry, which) || entry->own_n == 0 || st_dtype_size(dtype) != size)
         return;
+    if (list->writing && param_in_base(entry))
+        return;
     snprintf(list->name[at], TENSOR_NAME, "%s/%s", prefixes[which], entry->name);
     list->array[at] = array_of(entry, which);
     list->of[at] = entry;
@@ -80,10 +83,11 @@ static void list_add(state_list *list, const param *entry, int which, size_t siz
 }
 
 /* Larger elements come first in a file, so that all are aligned. */
-static status list_make(const params *registry, state_list *list)
+static status list_make(const params *registry, bool writing, state_list *list)
 {
     size_t most = (size_t)(registry->count * ARRAYS);
-    *list = (state_list){.tensor = calloc(most, sizeof *list->tensor),
+    *list = (state_list){.writing = writing,
+                         .tensor = calloc(most, sizeof *list->tensor),
                          .array = calloc(most, sizeof *list->array),
                          .name = calloc(most, sizeof *list->name),
                          .of = calloc(most, sizeof *list->of)};
@@ -202,7 +206,7 @@ status train_state_write(const params *registry, stream *queue, state_writer wri
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
     TRY_OR(done, file_path(path, folder, writer));
-    TRY_OR(done, list_make(registry, &list));
+    TRY_OR(done, list_make(registry, true, &list));
     if (writer.ranks > 1)
         TRY_OR(done, list_slices(&list, &slices));
     TRY_OR(done, st_header(list.tensor, list.count, slices, slices ? list.count : 0, &header,
@@ -241,7 +245,7 @@ static status find_stored(const st_file *file, const char *path, const param *we
     *out_there = found != NULL;
     if (!*out_there)
         return ST_OK;
-    if (weight->frozen && convert_known(found->dtype))
+    if ((weight->frozen || !weight->moment1) && convert_known(found->dtype))
         dtype = found->dtype;
     TRY(st_want(file, name, dtype, 1, path, out));
     slice whole = weight->held;
@@ -263,30 +267,51 @@ static status find_stored(const st_file *file, const char *path, const param *we
     return ST_OK;
 }
 
-/* Copies `count` elements of a file's tensor from element `at` on into device memory of this type.
- * room: [CHUNK_BYTES / 8] and as much again for values of another type. */
+/* Host memory for values on their way, [CHUNK_BYTES] each. */
+typedef struct state_room {
+    double *values;
+    uint8_t *narrow; /* in the type in which they are stored */
+    uint8_t *was;    /* what a frozen row had before */
+} state_room;
+
+/* Where a row's values go, and what was found of them. */
+typedef struct state_target {
+    void *to;
+    st_dtype dtype;
+    int64_t found;
+    bool frozen, differs; /* differs: a frozen row had other values before */
+} state_target;
+
+/* Copies `count` elements of a file's tensor from element `at` on to the row's element `to_at`. */
 static status put_stored(stream *queue, const st_tensor *tensor, int64_t at, int64_t count,
-                         void *to, st_dtype dtype, double *room)
+                         int64_t to_at, const state_room *room, state_target *target)
 {
+    const backend_vtable *backend = queue->dev->backend;
+    const size_t size = st_dtype_size(target->dtype), bytes = (size_t)count * size;
     const uint8_t *from = tensor->data.data + at * (int64_t)st_dtype_size(tensor->dtype);
-    if (tensor->dtype != dtype) {
-        convert_to_double(room, from, tensor->dtype, count);
-        from = (const uint8_t *)(room + CHUNK_BYTES / 8);
-        convert_from_double((void *)from, dtype, room, count);
+    char *to = (char *)target->to + (size_t)to_at * size;
+    if (tensor->dtype != target->dtype) {
+        convert_to_double(room->values, from, tensor->dtype, count);
+        convert_from_double(room->narrow, target->dtype, room->values, count);
+        from = room->narrow;
     }
-    TRY(queue->dev->backend->to_device(queue, to, from, (size_t)count * st_dtype_size(dtype)));
-    return queue->dev->backend->wait(queue);
+    if (target->frozen && device_has_storage(queue->dev)) {
+        TRY(backend->to_host(queue, room->was, to, bytes));
+        TRY(backend->wait(queue));
+        target->differs |= memcmp(room->was, from, bytes) != 0;
+    }
+    TRY(backend->to_device(queue, to, from, bytes));
+    target->found += count;
+    return backend->wait(queue);
 }
 
-/* Copies to `to` those of this rank's elements of `weight` that the file's tensor has, and adds
- * their number to *inout_found. Each turn of the loop handles a run of `j` elements that is
- * consecutive in the parameter, in this rank's memory and in the file, or skips `j` that the file
- * does not have. */
+/* Copies to the target those of this rank's elements of `weight` that the file's tensor has. Each
+ * turn of the loop handles a run of `j` elements that is consecutive in the parameter, in this
+ * rank's memory and in the file, or skips `j` that the file does not have. */
 static status take_stored(const param *weight, stream *queue, const st_tensor *tensor,
-                          const stored_slice *part, void *to, st_dtype dtype, double *room,
-                          int64_t *inout_found)
+                          const stored_slice *part, const state_room *room, state_target *target)
 {
-    const int64_t size = (int64_t)st_dtype_size(dtype), most = CHUNK_BYTES / LARGEST;
+    const int64_t most = CHUNK_BYTES / LARGEST;
     for (int64_t i = 0, j; i < weight->own_n; i += j) {
         int64_t stored, theirs;
         j = slice_run(&weight->held, weight->own_first + i,
@@ -306,8 +331,7 @@ static status take_stored(const param *weight, stream *queue, const st_tensor *t
         if (at >= tensor->shape[0])
             continue;
         j = tensor->shape[0] - at < j ? tensor->shape[0] - at : j;
-        TRY(put_stored(queue, tensor, at, j, (char *)to + i * size, dtype, room));
-        *inout_found += j;
+        TRY(put_stored(queue, tensor, at, j, i, room, target));
     }
     return ST_OK;
 }
@@ -360,29 +384,43 @@ static status open_files(const char *folder, state_files *opened_files)
     return ST_OK;
 }
 
+/* A row of the base need not be in the files: it then stays as it was loaded from model.path. */
 static status load_array(const state_files *files, const char *folder, const state_list *list,
-                         size_t index, stream *queue, double *room)
+                         size_t index, stream *queue, const state_room *room, state_target *target)
 {
     const param *weight = list->of[index];
-    const st_dtype dtype = list->tensor[index].dtype;
-    int64_t found = 0;
-    for (int k = 0; k < files->count && found < weight->own_n; k++) {
+    for (int k = 0; k < files->count && target->found < weight->own_n; k++) {
         const st_tensor *tensor;
         stored_slice part;
         bool there;
-        TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index], dtype, &tensor,
-                        &part, &there));
+        TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index], target->dtype,
+                        &tensor, &part, &there));
         if (!there)
             continue;
-        TRY(take_stored(weight, queue, tensor, &part, list->array[index], dtype, room, &found));
+        TRY(take_stored(weight, queue, tensor, &part, room, target));
         st_forget(tensor->data);
     }
-    if (found < weight->own_n)
+    if (target->found < weight->own_n && !target->frozen)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "tensor \"%s\": the files have only %lld of the %lld elements that this "
                        "rank stores",
-                       list->name[index], (long long)found, (long long)weight->own_n);
+                       list->name[index], (long long)target->found, (long long)weight->own_n);
     return ST_OK;
+}
+
+static status load_arrays(params *registry, stream *queue, const state_files *files,
+                          const char *folder, const state_list *list, const state_room *room)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        param *row = &registry->list[list->of[i] - registry->list];
+        state_target target = {.to = list->array[i],
+                               .dtype = list->tensor[i].dtype,
+                               .frozen = row->frozen && !row->adapter};
+        TRY(load_array(files, folder, list, i, queue, room, &target));
+        row->kept |= target.differs;
+        registry->bytes_read += target.found * (int64_t)st_dtype_size(target.dtype);
+    }
+    return params_refresh(registry, queue);
 }
 
 status train_state_load(params *registry, stream *queue, const char *folder)
@@ -390,19 +428,16 @@ status train_state_load(params *registry, stream *queue, const char *folder)
     state_files files = {0};
     state_list list = {0};
     status st;
-    double *room = malloc(2 * CHUNK_BYTES);
-    if (!room)
+    uint8_t *rooms = malloc(3 * CHUNK_BYTES);
+    if (!rooms)
         return FAIL(ST_NO_MEMORY, "no memory to read a checkpoint");
+    const state_room room = {(double *)rooms, rooms + CHUNK_BYTES, rooms + 2 * CHUNK_BYTES};
     TRY_OR(done, open_files(folder, &files));
-    TRY_OR(done, list_make(registry, &list));
-    for (size_t i = 0; i < list.count; i++) {
-        TRY_OR(done, load_array(&files, folder, &list, i, queue, room));
-        registry->bytes_read += (int64_t)list.tensor[i].data.size;
-    }
-    st = params_refresh(registry, queue);
+    TRY_OR(done, list_make(registry, false, &list));
+    st = load_arrays(registry, queue, &files, folder, &list, &room);
 done:
     list_done(&list);
     close_files(&files);
-    free(room);
+    free(rooms);
     return st;
 }

@@ -2,8 +2,9 @@
  * stores them, so that a run goes on bit for bit. The Hugging Face files of the same
  * checkpoint may be rounded (BF16) and are for other tools.
  *
- * The file is rank-RRRRR-of-WWWWW.safetensors. For each parameter NAME it has the flat tensor
- * "value/NAME", and if the parameter is trained also "moment1/NAME" and "moment2/NAME". Of
+ * The file is rank-RRRRR-of-WWWWW.safetensors. For each trained parameter NAME it has the flat
+ * tensors "value/NAME", "moment1/NAME" and "moment2/NAME". Of frozen ones it has "value/NAME" where
+ * model.path has another value (param.kept), and early trainers wrote it for all. Of
  * several ranks each file has what its rank stores, and the metadata entry "slice/TENSOR" says what
  * that is, as 13 numbers: the sizes, firsts and counts of the four axes of the rank's local tensor
  * (parallel/slice.h), then the local element with which the file's tensor begins. Without that
@@ -24,6 +25,8 @@ void train_state_name(state_writer writer, char out[64]);
 WARN_UNUSED status train_state_write(const params *registry, stream *queue, state_writer writer,
                                      const char *folder);
 /* Reads from the files of all writers what this rank stores, and makes the compute copies from it.
+ * Frozen parameters must have been loaded from model.path before (base.h); what the files have of
+ * them replaces that, and those that it changes are marked as kept.
  * ST_BAD_INPUT names the file and the tensor that is missing or does not fit. */
 WARN_UNUSED status train_state_load(params *registry, stream *queue, const char *folder);
 

@@ -51,6 +51,7 @@ struct checkpoint_writer {
     char folder[STATUS_PATH_MAX];
     const model_dims *dims;
     params *live;
+    const run_base *base; /* what it says of frozen parameters; no rows: nothing is frozen */
     stream *live_stream;
     bool background;
     together together;
@@ -83,6 +84,16 @@ bool checkpoint_writer_in_background(const conf *options)
     return options->checkpoint_enable && options->checkpoint_async_mode != CHECKPOINT_SYNC;
 }
 
+bool checkpoint_writer_whole(const conf *options)
+{
+    return options->lora_rank == 0 || options->lora_merge == LORA_MERGE_ALWAYS;
+}
+
+bool checkpoint_writer_reads_frozen(const conf *options)
+{
+    return checkpoint_writer_whole(options) && (options->lora_rank > 0 || !base_has_files(options));
+}
+
 static status fill_folder(checkpoint_writer *writer, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
@@ -90,14 +101,18 @@ static status fill_folder(checkpoint_writer *writer, const char *path)
     const hf_export_options options = {.source = writer->conf->model_path,
                                        .tokenizer = writer->conf->model_tokenizer,
                                        .dtype = HF_EXPORT_AS_SOURCE,
+                                       .frozen_is_source = base_has_files(writer->conf),
                                        .writer = own.rank,
                                        .writers = own.ranks};
     TRY(hf_path(training, path, FOLDER_TRAINING));
     TRY(hf_path(adapter, path, ADAPTER_FOLDER));
-    TRY(hf_export(&writer->view, writer->view_stream, writer->dims, path, &options));
+    if (checkpoint_writer_whole(writer->conf))
+        TRY(hf_export(&writer->view, writer->view_stream, writer->dims, path, &options));
     TRY(train_state_write(&writer->view, writer->view_stream, own, training));
     if (!writer->together.first)
         return ST_OK;
+    if (writer->base->count)
+        TRY(base_write(writer->base, training));
     TRY(adapter_export(&writer->view, writer->view_stream, writer->conf->model_path,
                        (adapter_reader)writer->conf->lora_adapter_for, adapter));
     return progress_write(&writer->todo, training);
@@ -292,11 +307,13 @@ static size_t bytes_of(const param_block *block)
     return (size_t)block->count * st_dtype_size(block->dtype);
 }
 
-int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend)
+int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend,
+                                   bool with_frozen)
 {
     const int64_t act = (int64_t)st_dtype_size(backend->act);
     const int64_t values = backend->act == backend->acc ? size->trained * act : size->values;
-    return values + 2 * size->moments + (backend->immediate ? 0 : size->acts - size->trained * act);
+    return values + 2 * size->moments +
+           (backend->immediate || !with_frozen ? 0 : size->acts - size->trained * act);
 }
 
 /* The place in a block of the snapshot of what a row has in the live block. */
@@ -339,6 +356,16 @@ static status make_view(checkpoint_writer *writer)
     return ST_OK;
 }
 
+/* Whether the snapshot needs frozen values. Without the options' saying so it does if a row is
+ * frozen now and was trained before. */
+static bool reads_frozen(const checkpoint_writer *writer)
+{
+    bool reads = checkpoint_writer_reads_frozen(writer->conf);
+    for (int64_t i = 0; i < writer->live->count && !reads; i++)
+        reads = writer->live->list[i].frozen && !param_in_base(&writer->live->list[i]);
+    return reads;
+}
+
 static status open_background(checkpoint_writer *writer)
 {
     device *dev = writer->live_stream->dev;
@@ -349,7 +376,7 @@ static status open_background(checkpoint_writer *writer)
         [VALUES] = {.dtype = live->values.dtype, .count = live->trained_elements},
         [MOMENTS1] = {.dtype = live->moments1.dtype, .count = live->moments1.count},
         [MOMENTS2] = {.dtype = live->moments2.dtype, .count = live->moments2.count},
-        [FROZEN] = dev->backend->immediate ? (param_block){0} : frozen};
+        [FROZEN] = reads_frozen(writer) && !dev->backend->immediate ? frozen : (param_block){0}};
     for (int i = 0; i < BLOCKS; i++) {
         writer->snapshot[i] = blocks[i];
         if (blocks[i].count)
@@ -365,8 +392,8 @@ static status open_background(checkpoint_writer *writer)
 }
 
 status checkpoint_writer_new(const conf *options, const char *folder, const model_dims *dims,
-                             params *registry, stream *queue, rank_link *watch,
-                             checkpoint_writer **out)
+                             params *registry, const run_base *base, stream *queue,
+                             rank_link *watch, checkpoint_writer **out)
 {
     checkpoint_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
@@ -374,6 +401,7 @@ status checkpoint_writer_new(const conf *options, const char *folder, const mode
     *writer = (checkpoint_writer){.conf = options,
                                   .dims = dims,
                                   .live = registry,
+                                  .base = base,
                                   .live_stream = queue,
                                   .view = *registry,
                                   .view_stream = queue,

@@ -13,6 +13,7 @@
 #define TESSERA_TRAINER_CHECKPOINT_WRITER_H
 
 #include "common/conf/conf.h"
+#include "trainer/checkpoint/base.h"
 #include "trainer/checkpoint/progress.h"
 #include "trainer/model/params.h"
 #include "trainer/parallel/rank_link.h"
@@ -21,18 +22,27 @@ typedef struct checkpoint_writer checkpoint_writer;
 
 /* folder: where checkpoints go, created if it does not exist. It must be the same for all ranks,
  * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch: is
- * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. All
+ * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. base:
+ * of the frozen parameters, without rows if there are none. All
  * arguments are borrowed until checkpoint_writer_free. */
 WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder,
-                                         const model_dims *dims, params *registry, stream *queue,
-                                         rank_link *watch, checkpoint_writer **out);
+                                         const model_dims *dims, params *registry,
+                                         const run_base *base, stream *queue, rank_link *watch,
+                                         checkpoint_writer **out);
 /* Waits for a save that is under way. Accepts a pointer to NULL. */
 void checkpoint_writer_free(checkpoint_writer **writer);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *options);
-/* Bytes of that snapshot, on a rank that stores this much. Frozen values never change: they are
- * copied once, and not at all if the device's memory is the host's. */
-int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend);
+/* Whether a checkpoint has the whole model. With adapters it has them alone, unless lora.merge is
+ * always. */
+bool checkpoint_writer_whole(const conf *options);
+/* Whether that model's frozen values come from the device: they are merged with adapters, or there
+ * are no files of which they could be copied. */
+bool checkpoint_writer_reads_frozen(const conf *options);
+/* Bytes of that snapshot, on a rank that stores this much. Frozen values never change: if they are
+ * wanted they are copied once, and not at all if the device's memory is the host's. */
+int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend,
+                                   bool with_frozen);
 
 /* Saves the current values and moments together with `state`. A step that is already saved is not
  * written again. Every rank calls it. It fails only if the device or another rank does; an error of

@@ -1,4 +1,5 @@
-/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again. It is
+/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again; with
+ * --merge it reads a checkpoint of adapters and their base. It is
  * written under another name and put in its place when it is whole, so that an export that is
  * interrupted leaves nothing that looks like a model. */
 #include <stdio.h>
@@ -12,11 +13,13 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
+#include "trainer/cli/export_merge.h"
 #include "trainer/cli/verbs.h"
 #include "trainer/ops/open.h"
 
 typedef struct export_args {
-    const char *model, *out;
+    const char *model, *out, *base;
+    bool merge;
     hf_export_options how;
 } export_args;
 
@@ -51,12 +54,16 @@ static status read_args(int argc, char **argv, export_args *args)
     const bool overwrite = verb_take_overwrite(&argc, argv);
     TRY(verb_take(&argc, argv, "--model", &args->model));
     TRY(verb_take(&argc, argv, "--out", &args->out));
+    TRY(verb_take(&argc, argv, "--base", &args->base));
+    args->merge = verb_take_flag(&argc, argv, "--merge");
     TRY(verb_take(&argc, argv, "--dtype", &dtype));
     TRY(verb_take(&argc, argv, "--layout", &arrangement));
     TRY(verb_take(&argc, argv, "--shard-bytes", &bytes));
     TRY(verb_all_taken(argc, argv));
     if (!args->model || !args->out)
         return FAIL(ST_USAGE, "export needs --model DIR and --out DIR; see trainer export --help");
+    if (args->base && !args->merge)
+        return FAIL(ST_USAGE, "--base names the base of adapters, so it needs --merge");
     if (dtype && !read_dtype(dtype, &args->how))
         return FAIL(ST_USAGE, "--dtype %s: expected bf16 or f32", dtype);
     if (arrangement && !read_layout(arrangement, &args->how))
@@ -90,17 +97,20 @@ static void print_sum(const char *out, const params *registry, const hf_export_s
            (long long)sum->files, sum->files == 1 ? "" : "s");
 }
 
+/* merged: the checkpoint of adapters to merge; NULL: the folder is written as it is. */
 static status export_params(const export_args *args, const char *folder, const model_dims *dims,
-                            params *registry, stream *queue)
+                            const merge_source *merged, params *registry, stream *queue)
 {
     hf_export_options options = args->how;
     hf_export_sum sum = {0};
     options.source = folder;
     options.sum = &sum;
+    options.frozen_is_source = merged != NULL;
     if (options.choose_layout && options.layout == EXPERTS_FUSED)
         options.layout = params_published(registry);
-    TRY(params_alloc(registry, queue, false));
-    status st = hf_load(registry, queue, folder);
+    status st = merged ? merge_load(merged, registry, queue) : params_alloc(registry, queue, false);
+    if (st == ST_OK && !merged)
+        st = hf_load(registry, queue, folder);
     if (st == ST_OK)
         st = write_whole(registry, queue, dims, args->out, &options);
     if (st == ST_OK)
@@ -118,14 +128,20 @@ status verb_export(int argc, char **argv)
     params *registry = NULL;
     status st;
     char folder[STATUS_PATH_MAX];
+    merge_source merged = {0};
     TRY(read_args(argc, argv, &args));
     TRY(model_files_find(args.model, folder));
-    TRY(dims_load(folder, &dims));
-    TRY(device_open(BACKEND_CPU, &(device_options){0}, &dev));
+    if (args.merge) {
+        TRY(merge_open(folder, args.base, &merged));
+        snprintf(folder, sizeof folder, "%s", merged.base);
+    }
+    TRY_OR(done, dims_load(folder, &dims));
+    TRY_OR(done, device_open(BACKEND_CPU, &(device_options){0}, &dev));
     TRY_OR(done, dev->backend->stream_new(dev, &queue));
     TRY_OR(done, params_new(&dims, &registry));
-    st = export_params(&args, folder, &dims, registry, queue);
+    st = export_params(&args, folder, &dims, args.merge ? &merged : NULL, registry, queue);
 done:
+    merge_close(&merged);
     params_free(&registry);
     if (queue)
         dev->backend->stream_free(&queue);

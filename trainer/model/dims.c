@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/model_folder/model_files.h"
@@ -382,6 +383,22 @@ status dims_check(const model_dims *dims, const char *source)
     return ST_OK;
 }
 
+/* A folder of adapters is no model by itself. The trainer's checkpoints of adapters have them in a
+ * folder of their own. */
+static status refuse_adapter(const char *folder, const char *config)
+{
+    static const char *const inside[] = {"", "adapter/"};
+    for (int i = 0; i < 2; i++) {
+        char path[STATUS_PATH_MAX + 64];
+        snprintf(path, sizeof path, "%s/%sadapter_config.json", folder, inside[i]);
+        if (access(path, F_OK) == 0 && access(config, F_OK) != 0)
+            return FAIL_IN(ST_NO_INPUT, folder,
+                           "these are adapters without their base; trainer export --merge --model "
+                           "CHECKPOINT --out DIR makes a whole model of a checkpoint");
+    }
+    return ST_OK;
+}
+
 status dims_load(const char *path_or_preset, model_dims *out)
 {
     char file[STATUS_PATH_MAX];
@@ -393,6 +410,7 @@ status dims_load(const char *path_or_preset, model_dims *out)
     if (snprintf(file, sizeof file, "%s/config.json", path_or_preset) >= (int)sizeof file)
         return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX - 1);
     json_value *config = NULL;
+    TRY(refuse_adapter(path_or_preset, file));
     TRY(json_load(file, &config));
     head_ties ties;
     status st = dims_from_json(config, file, out);

@@ -64,6 +64,7 @@ typedef struct param {
     bool decay;      /* weight decay applies */
     /* how it is trained (optim/groups.h) */
     bool frozen;      /* no gradient and no moments; decided before params_alloc */
+    bool kept;        /* frozen, but not as model.path has it: checkpoints must hold its value */
     double lr_factor; /* times the learning rate of the step; 1 by default */
     double own_decay; /* replaces optimizer.weight_decay; below 0: it does not */
     bool adapter;     /* a LoRA adapter (lora.h), which is in no file of the model */
@@ -82,6 +83,13 @@ typedef struct param {
     void *act, *grad;
     void *unwanted; /* a shared place for the gradient of a frozen vector, which nothing reads */
 } param;
+
+/* Whether its value is found in model.path, or drawn again, so that checkpoints need not hold it.
+ */
+static inline bool param_in_base(const param *weight)
+{
+    return weight->frozen && !weight->kept && !weight->adapter;
+}
 
 /* Where an op that always computes a gradient puts that of `weight`. */
 static inline void *param_gradient(const param *weight)

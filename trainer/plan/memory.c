@@ -53,6 +53,7 @@ memory_options memory_options_of(const conf *options, const layout *degrees, con
         .ahead = memory_rows_ahead(options, rows),
         .training = training,
         .keeps = training && checkpoint_writer_in_background(options),
+        .keeps_frozen = checkpoint_writer_reads_frozen(options),
         .answers = generate_wanted(options, training),
         .router_aux_coef = options->loss_router_aux_coef,
         .exchange = way,
@@ -184,7 +185,7 @@ status memory_plan_make(const memory_options *how, const memory_rank *rank,
     if (how->answers)
         plan.answers = generate_bytes(rank->dims, rank->mesh, made.cap.tokens / how->rows, backend);
     if (how->keeps)
-        plan.snapshot = checkpoint_writer_snapshot(&rank->size, backend);
+        plan.snapshot = checkpoint_writer_snapshot(&rank->size, backend, how->keeps_frozen);
     plan_gpu(&made, how, rank, shapes, on, &plan.gpu);
     plan.total = sum_of(&plan, on);
     *out = plan;

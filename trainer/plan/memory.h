@@ -38,8 +38,9 @@ typedef struct memory_options {
     int64_t ahead;                 /* rows received ahead of their step; 0: two micro-batches */
     recomputes recomputed;
     bool training;
-    bool keeps;   /* checkpoints are written in the background */
-    bool answers; /* answers to held-out questions are generated */
+    bool keeps;        /* checkpoints are written in the background */
+    bool keeps_frozen; /* .. with frozen values from the device (checkpoint/writer.h) */
+    bool answers;      /* answers to held-out questions are generated */
     double router_aux_coef;
     exchange_way exchange;
 } memory_options;

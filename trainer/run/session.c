@@ -540,6 +540,7 @@ void session_close(session *run)
     free(run->stream_options);
     free(run->recording);
     params_free(&run->params);
+    base_done(&run->base);
     tokenizer_free(&run->tokenizer);
     mesh_close(&run->mesh);
     if (run->device)

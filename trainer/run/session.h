@@ -8,6 +8,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/batch/shape_bucket.h"
 #include "trainer/batch/upload_ring.h"
+#include "trainer/checkpoint/base.h"
 #include "trainer/checkpoint/progress.h"
 #include "trainer/generate/generate.h"
 #include "trainer/input/receive.h"
@@ -52,6 +53,7 @@ typedef struct session {
     model_dims dims;
     params *params;
     bool from_weights;     /* values were read from files, not drawn by the initialiser */
+    run_base base;         /* of what is frozen, after session_base; else without rows */
     bool frozen_is_finite; /* no frozen value is NaN or infinite (nonfinite.h) */
     receiver *train;       /* NULL in SESSION_EVAL */
     tokenizer *tokenizer;  /* NULL if no folder has one */
@@ -90,6 +92,9 @@ WARN_UNUSED status session_open_rank(const conf *settings, const world *world, s
  * needs no tokenizer. */
 WARN_UNUSED status session_open_bench(const conf *settings, const world *world, bool any_stream,
                                       session *out);
+/* Hashes what is frozen, once, for checkpoints. Every rank calls it. Without storage there is
+ * nothing to hash. */
+WARN_UNUSED status session_base(session *run);
 /* Dimensions of model.path, cut to model.layers layers if that is set. */
 WARN_UNUSED status session_dims(const conf *options, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */

@@ -82,30 +82,80 @@ static status draw_values(const session *run)
     return params_init(run->params, run->stream, seed);
 }
 
+status session_base(session *run)
+{
+    const conf *options = run->conf;
+    run_base *base = &run->base;
+    if (base->count > 0 || !base_wanted(run->params) || !device_has_storage(run->device))
+        return ST_OK;
+    TRY(base_find(run->params, base_has_files(options) ? options->model_path : NULL,
+                  options->training_seed, mesh_comm(&run->mesh, MESH_WORLD), base));
+    snprintf(base->model, sizeof base->model, "%s", options->model_path);
+    if (options->lora_rank == 0)
+        return ST_OK;
+    return base_note_lora(base, options->lora_rank, options->lora_alpha, options->lora_targets);
+}
+
+/* Gives frozen parameters the values of the base, and checks that it is the one that the checkpoint
+ * belongs to. The checkpoint of an early trainer does not say; it has all values itself. */
+static status load_base(session *run, bool have, const char *training)
+{
+    run_base then = {0};
+    bool there;
+    if (!base_wanted(run->params))
+        return ST_OK;
+    if (have)
+        TRY(hf_load_frozen(run->params, run->stream, run->conf->model_path));
+    else
+        TRY(draw_values(run));
+    TRY(base_read(training, &then, &there));
+    status st = there ? session_base(run) : ST_OK;
+    if (st == ST_OK && there)
+        st = base_check(&run->base, &then, run->from->path);
+    base_done(&then);
+    return st;
+}
+
+static void tell_kept(const params *registry)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < registry->count; i++)
+        kept += registry->list[i].kept;
+    if (kept)
+        log_info("%" PRId64 " frozen tensors have other values in the checkpoint than in "
+                 "model.path, and stay in the checkpoints of this run",
+                 kept);
+}
+
+/* Gives the parameters the values of a checkpoint. */
+static status go_on(session *run, bool have)
+{
+    char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
+    snprintf(training, sizeof training, "%s/%s", run->from->path, FOLDER_TRAINING);
+    TRY(load_base(run, have, training));
+    status st = train_state_load(run->params, run->stream, training);
+    if (st == ST_BAD_INPUT) /* its bytes were verified, so it must be of another model */
+        return status_context(st, "the run kept here trains another model or other parts of it "
+                                  "(model.path, freeze, lora): give the same options as before, or "
+                                  "choose another job.dump_folder, or begin anew with "
+                                  "checkpoint.load_step 0");
+    TRY(st);
+    tell_kept(run->params);
+    run->from_weights = true;
+    log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, run->from->progress.step,
+             run->from->path, run->params->bytes_read);
+    return ST_OK;
+}
+
 status session_values(session *run)
 {
     const conf *options = run->conf;
     const enum session_use use = run->use;
-    const bool have = options->model_layers == 0 && file_is_folder(options->model_path) &&
-                      hf_has_weights(options->model_path);
+    const bool have = base_has_files(options);
     TRY(want_base(run, have));
     TRY(params_alloc(run->params, run->stream, use == SESSION_TRAIN));
-    if (run->from) {
-        char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
-        snprintf(training, sizeof training, "%s/%s", run->from->path, FOLDER_TRAINING);
-        status st = train_state_load(run->params, run->stream, training);
-        if (st == ST_BAD_INPUT) /* its bytes were verified, so it must be of another model */
-            return status_context(st,
-                                  "the run kept here trains another model or other parts of it "
-                                  "(model.path, freeze, lora): give the same options as before, or "
-                                  "choose another job.dump_folder, or begin anew with "
-                                  "checkpoint.load_step 0");
-        TRY(st);
-        run->from_weights = true;
-        log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, run->from->progress.step,
-                 run->from->path, run->params->bytes_read);
-        return ST_OK;
-    }
+    if (run->from)
+        return go_on(run, have);
     if (have) {
         TRY(hf_load(run->params, run->stream, options->model_path));
         TRY(params_init_adapters(run->params, run->stream, (uint64_t)options->training_seed));

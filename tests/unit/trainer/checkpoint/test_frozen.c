@@ -1,10 +1,14 @@
 /* test_frozen.c: what is frozen has one copy, in the type that it is computed in, and that is what
  * plans count, what first values and files are written to, and what is read back. The device is the
  * CPU with BF16 as the type of weights, as a GPU has it: nothing is computed here. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
+#include "trainer/checkpoint/base.h"
+#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/hf_load.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/model/convert.h"
@@ -98,9 +102,12 @@ static void test_frozen__one_copy_and_no_state(void **state)
         assert_int_equal(allocated, size.acts + size.values + size.grads + 2 * size.moments +
                                         longest_vector(registry) * 4);
         /* Device memory is host memory here, so frozen values are read where they are. */
-        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend), size.trained * 12);
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, true),
+                         size.trained * 12);
         setup.backend.immediate = false;
-        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend),
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, false),
+                         size.trained * 12);
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, true),
                          size.trained * 12 + frozen * each);
         close_bench(&setup);
     }
@@ -147,8 +154,11 @@ static void test_frozen__reads_what_was_written(void **state)
     close_bench(&setup);
 }
 
-static void save(const bench *setup, const char *folder)
+/* early: as trainers that wrote frozen values too. */
+static void save(const bench *setup, bool early, const char *folder)
 {
+    for (int64_t i = 0; i < setup->registry->count && early; i++)
+        setup->registry->list[i].kept = setup->registry->list[i].frozen;
     assert_ok(train_state_write(setup->registry, setup->queue, (state_writer){0, 1}, folder));
 }
 
@@ -165,7 +175,7 @@ static void test_frozen__states_of_both_types(void **state)
         open_bench(&from, types[i / 2], LORA_RANK);
         open_bench(&to, types[i % 2], LORA_RANK);
         assert_ok(params_init(from.registry, from.queue, SEED));
-        save(&from, folder);
+        save(&from, true, folder);
         assert_ok(train_state_load(to.registry, to.queue, folder));
         for (int64_t j = 0; j < from.registry->count; j++) {
             const param *row = &from.registry->list[j], *got = &to.registry->list[j];
@@ -186,6 +196,148 @@ static void test_frozen__states_of_both_types(void **state)
     }
 }
 
+static int64_t count_kept(const params *registry)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < registry->count; i++)
+        kept += registry->list[i].kept;
+    return kept;
+}
+
+/* Of an early trainer's file, a frozen row is kept in later files if model.path has other values,
+ * and else is in none of them. */
+static void test_frozen__what_the_base_has_is_not_written(void **state)
+{
+    (void)state;
+    bench from, to;
+    char *folder = harness_temp(), path[STATUS_PATH_MAX];
+    const double other = 7;
+    st_file file;
+    open_bench(&from, DT_BF16, LORA_RANK);
+    open_bench(&to, DT_BF16, LORA_RANK);
+    const param *row = &from.registry->list[1];
+    assert_true(row->frozen);
+    for (int changed = 0; changed < 2; changed++) {
+        assert_ok(params_init(from.registry, from.queue, SEED));
+        if (changed)
+            assert_ok(params_write(row, from.queue, row->own_n - 1, 1, &other));
+        save(&from, true, folder);
+        assert_ok(params_init(to.registry, to.queue, SEED));
+        assert_ok(train_state_load(to.registry, to.queue, folder));
+        assert_int_equal(count_kept(to.registry), changed);
+        assert_true(to.registry->list[1].kept == (changed == 1));
+        save(&to, false, folder);
+        snprintf(path, sizeof path, "%s/rank-00000-of-00001.safetensors", folder);
+        assert_ok(st_open(path, &file));
+        int64_t trained = 0;
+        for (int64_t i = 0; i < to.registry->count; i++)
+            trained += !to.registry->list[i].frozen;
+        assert_int_equal(file.n_tensors, 3 * trained + changed);
+        st_close(&file);
+    }
+    close_bench(&to);
+    close_bench(&from);
+    harness_remove(&folder);
+}
+
+/* Loads a model of float32 files as BF16, writes it again, and compares tensors with the source. */
+static void write_again(const char *source, const char *out, int writers)
+{
+    bench setup;
+    model_dims dims;
+    hf_folder was = {0}, is = {0};
+    const hf_export_options how = {.source = source,
+                                   .dtype = HF_EXPORT_AS_SOURCE,
+                                   .frozen_is_source = true,
+                                   .writers = writers};
+    int64_t copied = 0;
+    open_bench(&setup, DT_BF16, LORA_RANK);
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(hf_load(setup.registry, setup.queue, source));
+    assert_ok(params_init_adapters(setup.registry, setup.queue, SEED));
+    assert_ok(hf_export(setup.registry, setup.queue, &dims, out, &how));
+    assert_ok(hf_folder_open(source, &was));
+    assert_ok(hf_folder_open(out, &is));
+    for (int64_t i = 0; i < is.n_tensors; i++) {
+        const st_tensor *now = is.tensors[i], *before = hf_folder_find(&was, now->name);
+        const param *row = params_find(setup.registry, now->name);
+        assert_int_equal(now->dtype, DT_F32);
+        if (row->lora) /* the sum of a BF16 value and an adapter that is zero yet */
+            continue;
+        assert_memory_equal(now->data.data, before->data.data, now->data.size);
+        copied++;
+    }
+    assert_true(copied > 40);
+    hf_folder_close(&is);
+    hf_folder_close(&was);
+    close_bench(&setup);
+}
+
+static void test_frozen__an_export_loses_no_bits(void **state)
+{
+    (void)state;
+    bench setup;
+    model_dims dims;
+    char *folder = harness_temp(), source[STATUS_PATH_MAX], out[STATUS_PATH_MAX];
+    const hf_export_options how = {.dtype = HF_EXPORT_F32};
+    snprintf(source, sizeof source, "%s/source", folder);
+    open_bench(&setup, DT_F32, 0);
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_init(setup.registry, setup.queue, SEED));
+    assert_ok(hf_export(setup.registry, setup.queue, &dims, source, &how));
+    close_bench(&setup);
+    for (int writers = 1; writers < 3; writers++) {
+        snprintf(out, sizeof out, "%s/out-%d", folder, writers);
+        write_again(source, out, writers);
+    }
+    harness_remove(&folder);
+}
+
+/* A base has the hash of its bytes, whatever it is computed in, and one that differs is named. */
+static void test_frozen__another_base_is_refused(void **state)
+{
+    (void)state;
+    const comm alone = comm_alone("test");
+    bench setup, other;
+    model_dims dims;
+    run_base base, again, third;
+    bool there;
+    char *folder = harness_temp(), source[STATUS_PATH_MAX];
+    const hf_export_options how = {.dtype = HF_EXPORT_F32};
+    const double changed = 7;
+    snprintf(source, sizeof source, "%s/source", folder);
+    open_bench(&setup, DT_F32, LORA_RANK);
+    open_bench(&other, DT_BF16, LORA_RANK);
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(params_init(setup.registry, setup.queue, SEED));
+    assert_ok(hf_export(setup.registry, setup.queue, &dims, source, &how));
+    assert_ok(base_find(setup.registry, source, SEED, &alone, &base));
+    assert_ok(base_find(other.registry, source, SEED, &alone, &again));
+    assert_ok(base_check(&again, &base, "test"));
+    assert_ok(base_note_lora(&base, LORA_RANK, 16, "q_proj"));
+    assert_ok(base_write(&base, folder));
+    base_done(&again);
+    assert_ok(base_read(folder, &again, &there));
+    assert_true(there && again.count == base.count && again.lora_rank == LORA_RANK);
+    assert_string_equal(again.lora_targets, "q_proj");
+
+    const param *row = params_find(setup.registry, "model.visual.pos_embed.weight");
+    assert_ok(params_write(row, setup.queue, row->count - 1, 1, &changed));
+    assert_ok(hf_export(setup.registry, setup.queue, &dims, source, &how));
+    assert_ok(base_find(setup.registry, source, SEED, &alone, &third));
+    assert_int_equal(base_check(&third, &again, "test"), ST_CONFIG);
+    assert_non_null(strstr(status_text(), row->name));
+    base_done(&third);
+    assert_ok(base_find(setup.registry, NULL, SEED, &alone, &third));
+    assert_int_equal(base_check(&third, &again, "test"), ST_CONFIG);
+    base_done(&third);
+    base_done(&again);
+    base_done(&base);
+    close_bench(&other);
+    close_bench(&setup);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +345,9 @@ int main(void)
         cmocka_unit_test(test_frozen__same_first_values),
         cmocka_unit_test(test_frozen__reads_what_was_written),
         cmocka_unit_test(test_frozen__states_of_both_types),
+        cmocka_unit_test(test_frozen__what_the_base_has_is_not_written),
+        cmocka_unit_test(test_frozen__an_export_loses_no_bits),
+        cmocka_unit_test(test_frozen__another_base_is_refused),
     };
     return cmocka_run_group_tests_name("frozen", tests, NULL, NULL);
 }

@@ -1,0 +1,176 @@
+/* base.c: makes the base of a run and compares two of them (base.h). base_file.c reads and writes
+ * it. Hashing reads every byte of the frozen tensors once more, at the speed of memory where the
+ * files have just been loaded. */
+#include "trainer/checkpoint/base.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "trainer/checkpoint/hf_check.h"
+#include "trainer/parallel/agree.h"
+
+void base_done(run_base *base)
+{
+    free(base->lora_targets);
+    free(base->rows);
+    *base = (run_base){0};
+}
+
+bool base_has_files(const conf *options)
+{
+    return options->model_layers == 0 && file_is_folder(options->model_path) &&
+           hf_has_weights(options->model_path);
+}
+
+bool base_wanted(const params *registry)
+{
+    for (int64_t i = 0; i < registry->count; i++)
+        if (registry->list[i].frozen && !registry->list[i].adapter)
+            return true;
+    return false;
+}
+
+status base_note_lora(run_base *base, int64_t rank, double alpha, const char *targets)
+{
+    char *copy = strdup(targets);
+    if (!copy)
+        return FAIL(ST_NO_MEMORY, "no memory for the options of adapters");
+    free(base->lora_targets);
+    base->lora_targets = copy;
+    base->lora_rank = rank;
+    base->lora_alpha = alpha;
+    return ST_OK;
+}
+
+static hash128 digest_drawn(const param *row, int64_t seed)
+{
+    char text[256];
+    const int length = snprintf(text, sizeof text, "%s from seed %" PRId64 ": %d %a", row->name,
+                                seed, (int)row->init, row->init_std);
+    return hash_bytes(text, (size_t)length);
+}
+
+/* The pieces [0, count) are those of one row. */
+static hash128 digest_stored(const hf_folder *files, const param_piece *pieces, int64_t count)
+{
+    hash128 all = {{0}};
+    for (int64_t i = 0; i < count; i++) {
+        const st_tensor *tensor = hf_folder_find(files, pieces[i].name);
+        all = hash_chain(all, hash_bytes(tensor->data.data, tensor->data.size));
+        st_forget(tensor->data);
+    }
+    return all;
+}
+
+/* Hashes this rank's share of the rows: every all->size-th one. */
+static status hash_files(const params *registry, const char *path, const comm *all, run_base *base)
+{
+    hf_folder files = {0};
+    hf_report report = {0};
+    param_piece *pieces = NULL;
+    int64_t count = 0, at = 0;
+    TRY(hf_folder_open(path, &files));
+    status st;
+    TRY_OR(done, hf_check(&files, registry, &report));
+    TRY_OR(done, hf_report_status(&report, path));
+    TRY_OR(done, params_pieces(registry, report.layout, &pieces, &count));
+    for (int64_t i = 0, run; i < count; i += run) {
+        for (run = 1; i + run < count && pieces[i + run].weight == pieces[i].weight;)
+            run++;
+        if (!pieces[i].weight->frozen)
+            continue;
+        if (at % all->size == all->rank)
+            base->rows[at].digest = digest_stored(&files, pieces + i, run);
+        at++;
+    }
+done:
+    free(pieces);
+    hf_report_done(&report);
+    hf_folder_close(&files);
+    return st;
+}
+
+/* Gives every rank the digests of all: row i has been hashed by rank i % size. */
+static status share_rows(run_base *base, const comm *all)
+{
+    if (all->size == 1)
+        return ST_OK;
+    const size_t bytes = (size_t)base->count * sizeof(base_row);
+    base_row *rows = malloc(bytes * (size_t)all->size + 1);
+    if (!rows)
+        return FAIL(ST_NO_MEMORY, "no memory for the digests of %d ranks", all->size);
+    const status st = comm_host_all_gather(all, (comm_at){"hash frozen values", -1}, base->rows,
+                                           rows, (int64_t)bytes);
+    for (int64_t i = 0; i < base->count && st == ST_OK; i++)
+        base->rows[i] = rows[i % all->size * base->count + i];
+    free(rows);
+    return st;
+}
+
+static status list_rows(const params *registry, run_base *base)
+{
+    base->rows = calloc((size_t)registry->count + 1, sizeof *base->rows);
+    if (!base->rows)
+        return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " digests", registry->count);
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
+        if (!row->frozen || row->adapter)
+            continue;
+        base_row *to = &base->rows[base->count++];
+        snprintf(to->name, sizeof to->name, "%s", row->name);
+        to->digest = digest_drawn(row, base->seed);
+    }
+    return ST_OK;
+}
+
+status base_find(const params *registry, const char *files, int64_t seed, const comm *all,
+                 run_base *out)
+{
+    run_base base = {.seed = seed, .drawn = !files};
+    status st = list_rows(registry, &base);
+    if (st == ST_OK && files) {
+        st = hash_files(registry, files, all, &base);
+        if (st == ST_OK || all->size > 1)
+            st = comm_agree(all, (comm_at){"hash frozen values", -1}, st, base.count);
+    }
+    if (st == ST_OK)
+        st = share_rows(&base, all);
+    if (st == ST_OK)
+        *out = base;
+    else
+        base_done(&base);
+    return st;
+}
+
+static const base_row *find_row(const run_base *base, int64_t guess, const char *name)
+{
+    if (guess < base->count && strcmp(base->rows[guess].name, name) == 0)
+        return &base->rows[guess];
+    for (int64_t i = 0; i < base->count; i++)
+        if (strcmp(base->rows[i].name, name) == 0)
+            return &base->rows[i];
+    return NULL;
+}
+
+status base_check(const run_base *now, const run_base *then, const char *path)
+{
+    if (now->drawn && then->drawn && now->seed != then->seed)
+        return FAIL_IN(ST_CONFIG, path,
+                       "its frozen parameters were drawn from training.seed %" PRId64
+                       ", and this run draws them from %" PRId64,
+                       then->seed, now->seed);
+    for (int64_t i = 0; i < now->count; i++) {
+        const base_row *was = find_row(then, i, now->rows[i].name);
+        if (was && !hash_equal(was->digest, now->rows[i].digest))
+            return FAIL_IN(ST_CONFIG, path,
+                           "it was trained on another base: %s is not the same in %s as in %s, "
+                           "which its adapters and trained parameters belong to; set model.path to "
+                           "that model",
+                           now->rows[i].name, now->drawn ? "training.seed" : now->model,
+                           then->drawn ? "training.seed" : then->model);
+    }
+    return ST_OK;
+}
