@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/sim_twins.h"
 
 void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, int64_t bytes)
 {
     const sim_link *link = link_of_peer(sim, to);
     (void)from;
+    if (link->twin_of)
+        return; /* it came when the rank had gone, and leaves at once */
     if (link->kind != END_RANK)
         sim_break(sim, INV_ROLES, "a row is sent to someone who is no consumer");
     sim_rank *rank = sim->rank[link->who];
@@ -201,6 +204,8 @@ void check_consumer_refusal(simulation *sim, int who, status why)
                       status_text());
         return;
     }
+    if (why == ST_CONFIG && twin_is_told(status_text()))
+        return; /* check_twin_refusal has looked at it */
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0) &&
         !(why == ST_NO_MEMORY && sim->rules.weight[FAULT_NO_SHIP] > 0))

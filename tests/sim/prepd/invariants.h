@@ -24,6 +24,7 @@
     X(INV_PROVED, "proved", "only workers that proved what they are have work")                    \
     X(INV_AUDIT, "audit", "no lie gets through where all rows are made twice")                     \
     X(INV_DEVIANT, "deviant", "who lies or differs is sent away, named, for that reason")          \
+    X(INV_TWINS, "twins", "of two consumers of one rank of a run, the one that is there stays")    \
     X(INV_HONEST, "honest", "an honest worker or consumer is not refused")                         \
     X(INV_WIRE, "wire", "what the core sends can be read, and is for whom it is sent to")          \
     X(INV_WORDS, "words", "what operators are told is true")                                       \

@@ -9,6 +9,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/sim_faults.h"
+#include "tests/sim/prepd/sim_twins.h"
 #include "tests/sim/prepd/trespassers.h"
 #include "tests/sim/prepd/wanted.h"
 
@@ -162,6 +163,10 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
         return;
     if (event->word > 0 && sim->rank[link->who]->link == event->who)
         sim->rank[link->who]->under_way -= event->word;
+    if (link->twin_of) {
+        twin_arrives(sim, event->who, event->data);
+        return;
+    }
     if (link->trespasses) {
         arrive_unasked(sim, to, event->who, event->data);
         return;

@@ -136,11 +136,20 @@ static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
 static void draw_faults(sim_random *luck, sim_rules *out)
 {
     const uint64_t share = (uint64_t)sim_random_between(luck, 0, 4);
-    for (int i = 0; i < N_FAULTS; i++)
+    for (int i = 0; i < FAULT_TWIN; i++)
         out->weight[i] =
             sim_random_chance(luck, share, 6) ? (int)sim_random_between(luck, 1, 8) : 0;
     out->fault_every_ns = PICK(luck, 100000000, 400000000, 1500000000);
     out->calm_ns = PICK(luck, 5, 15, 40) * INT64_C(1000000000);
+}
+
+/* Which jobs give their ranks names. Changes nothing else of a seed. */
+static void draw_names(sim_random *luck, sim_rules *out)
+{
+    for (int i = 0; i < MOST_JOBS; i++)
+        out->named[i] = sim_random_chance(luck, 3, 4);
+    out->weight[FAULT_TWIN] =
+        sim_random_chance(luck, 1, 3) ? (int)sim_random_between(luck, 1, 8) : 0;
 }
 
 static void draw_hopeless(sim_random *luck, sim_rules *out)
@@ -155,7 +164,7 @@ static void draw_hopeless(sim_random *luck, sim_rules *out)
 static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out, conf *out_options)
 {
     sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
-    sim_random rare = sim_random_split(luck, 10);
+    sim_random rare = sim_random_split(luck, 10), names = sim_random_split(luck, 11);
     *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, choice->real_every)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
@@ -164,6 +173,7 @@ static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out,
     draw_videos(luck, out);
     draw_people(luck, out_options, out);
     draw_faults(luck, out);
+    draw_names(&names, out);
     out->credit = PICK(luck, 1, 300000, 2000000, 1 << 28);
     out->row_ns = PICK(luck, 1, 5, 20) * INT64_C(1000000);
     out->step_ns = PICK(luck, 1, 1, 1, 10, 10, 10, 50, 50, 50, 1500) * INT64_C(1000000);

@@ -36,7 +36,8 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_NO_FILES, "held-out data cannot be opened when it is wanted next")                     \
     X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
     X(FAULT_NO_SHIP, "a daemon cannot read, or keep, the next file that it wants to send")         \
-    X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")
+    X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")      \
+    X(FAULT_TWIN, "another comes in the place of a rank")
 
 typedef enum sim_fault {
 #define SIM_FAULT_ENUM(name, words) name,
@@ -98,11 +99,12 @@ typedef struct sim_rules {
     sim_job_rules job[MOST_JOBS];
     int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */
     int64_t calm_ns, fault_every_ns;
-    int weight[N_FAULTS]; /* 0: it does not happen in this schedule */
-    bool wordy;           /* ranks say more in HELLO than anybody needs */
-    bool real_rows;       /* rows are true ROW messages, read by a true receiver */
-    bool for_command;     /* the daemons are those of a command, which asks for the plan's report */
-    bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
+    int weight[N_FAULTS];  /* 0: it does not happen in this schedule */
+    bool named[MOST_JOBS]; /* the job's ranks say in HELLO which run it is, and who they are */
+    bool wordy;            /* ranks say more in HELLO than anybody needs */
+    bool real_rows;        /* rows are true ROW messages, read by a true receiver */
+    bool for_command;  /* the daemons are those of a command, which asks for the plan's report */
+    bool drain_at_end; /* an operator drains the daemons when all jobs are done */
     hopeless hopeless;
 } sim_rules;
 

@@ -8,6 +8,7 @@
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/real_receiver.h"
+#include "tests/sim/prepd/sim_twins.h"
 
 static const int64_t AGAIN_NS = 500000000;
 
@@ -49,6 +50,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
     if (cursor)
         json_put_key_cstr(&writer, "cursor", cursor);
     job_put_told(job, &writer);
+    twin_put_names(sim, rank, &writer);
     if (sim->rules.wordy && job->ranks <= MOST_WORDY)
         put_many_words(&writer);
     json_end_object(&writer);

@@ -25,6 +25,7 @@ typedef struct sim_link {
     bool known;         /* it may send messages as long as a row */
     bool wants_report;  /* of the plan; then it leaves */
     bool trespasses;    /* it asks for what it has no role for */
+    int twin_of;        /* 1 more than the number of the rank in whose place it comes; 0 */
     int n_refused;      /* errors that a stranger has received */
     int n_errors;       /* errors that were sent to it */
     int64_t used_bytes; /* of a consumer, in work and under way, when it was looked at last */

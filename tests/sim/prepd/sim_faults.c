@@ -3,6 +3,7 @@
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_twins.h"
 #include "tests/sim/prepd/wanted.h"
 
 static void plan_next(simulation *sim)
@@ -170,6 +171,11 @@ static void strike(simulation *sim, sim_fault fault, sim_daemon *daemon)
             return;
         fault_note(sim, fault, &sim->daemon[sim->rank[target]->daemon]);
         job_restart(sim, sim->rank[target]->job);
+    } else if (fault == FAULT_TWIN) {
+        if ((target = twin_pick(sim)) < 0)
+            return;
+        fault_note(sim, fault, &sim->daemon[sim->link[sim->rank[target]->link].daemon]);
+        twin_come(sim, target);
     } else if (can_happen(sim, fault, daemon)) {
         fault_note(sim, fault, daemon);
         do_daemon(sim, fault, daemon);

@@ -4,6 +4,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
+#include "tests/sim/prepd/sim_twins.h"
 #include "tests/sim/prepd/trespassers.h"
 #include "tests/sim/prepd/wanted.h"
 
@@ -177,6 +178,7 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     check_build(sim, &state->train, &leases);
     check_build(sim, &state->eval, &leases);
     check_roles(sim, state);
+    check_twins(sim, state);
     check_leases(sim, state);
     check_memory(sim, daemon);
     check_gone(sim, daemon);

@@ -6,6 +6,7 @@
 #include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/sim_twins.h"
 
 static int64_t count_lost(const dispatch *state)
 {
@@ -135,5 +136,7 @@ void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
         check_status(sim, daemon->state, said);
     if (kind == KIND_ERROR && link->kind == END_WORKER)
         check_dismissal(sim, daemon->state, link, said);
+    if (kind == KIND_ERROR && twin_is_told(json_text(json_find(said, "message"), "")))
+        check_twin_refusal(sim, daemon->state, link);
     json_free(&said);
 }
