@@ -16,10 +16,8 @@ static bool is_named(const simulation *sim, const sim_rank *rank)
     return sim->rules.named[rank->job];
 }
 
-static void name_run(int job, char out[NAME_BYTES])
-{
-    snprintf(out, NAME_BYTES, "job-%d", job);
-}
+/* Of all jobs of a schedule, as one training reads held-out data beside the other. */
+static const char run_name[] = "run-1";
 
 /* Each process of a job has a name of its own, which it keeps when its connection ends. */
 static void name_rank(const simulation *sim, const sim_rank *rank, char out[NAME_BYTES])
@@ -32,12 +30,11 @@ static void name_rank(const simulation *sim, const sim_rank *rank, char out[NAME
 
 void twin_put_names(const simulation *sim, const sim_rank *rank, json_writer *writer)
 {
-    char run[NAME_BYTES], self[NAME_BYTES];
+    char self[NAME_BYTES];
     if (!is_named(sim, rank))
         return;
-    name_run(rank->job, run);
     name_rank(sim, rank, self);
-    json_put_key_cstr(writer, "run", run);
+    json_put_key_cstr(writer, "run", run_name);
     json_put_key_cstr(writer, "consumer", self);
 }
 
@@ -58,17 +55,16 @@ void twin_come(simulation *sim, int number)
     const int daemon = sim->link[rank->link].daemon,
               link = link_open(sim, END_STRANGER, 0, daemon, DOOR_CONSUMERS, MS);
     const bool has_name = sim_random_chance(&sim->faults, 1, 2);
-    char json[300], run[NAME_BYTES];
+    char json[300];
     if (link < 0)
         return;
-    name_run(rank->job, run);
     sim->link[link].twin_of = number + 1;
     sim->link[link].peer.roles = WIRE_ROWS;
     snprintf(json, sizeof json,
              "{\"version\":%d,\"stream\":\"%s\",\"rank\":%d,\"ranks\":%d,\"credit_bytes\":%lld,"
              "\"prefixes\":true,\"rows_later\":true,\"run\":\"%s\"%s}",
              SESSION_VERSION, job->stream, rank->rank, job->ranks, (long long)sim->rules.credit,
-             run, has_name ? ",\"consumer\":\"twin\"" : "");
+             run_name, has_name ? ",\"consumer\":\"twin\"" : "");
     link_say(sim, link, KIND_HELLO, 0, json);
 }
 
@@ -113,16 +109,16 @@ bool twin_is_told(const char *words)
 
 void check_twin_refusal(simulation *sim, const dispatch *state, const sim_link *refused)
 {
-    char run[NAME_BYTES], self[NAME_BYTES] = "";
+    char self[NAME_BYTES] = "";
     if (refused->kind != END_RANK && !refused->twin_of)
         return;
     const sim_rank *rank =
         sim->rank[refused->kind == END_RANK ? refused->who : refused->twin_of - 1];
-    name_run(rank->job, run);
     if (refused->kind == END_RANK)
         name_rank(sim, rank, self);
     const consumer_seat *seat = state->consumer_seats;
-    while (seat && (seat->rank != rank->rank || strcmp(seat->run, run) != 0))
+    while (seat && (seat->rank != rank->rank || strcmp(seat->run, run_name) != 0 ||
+                    strcmp(seat->stream, sim->job[rank->job].stream) != 0))
         seat = seat->next;
     if (!is_named(sim, rank) || !seat || !is_connected(sim, seat) || strcmp(seat->self, self) == 0)
         sim_break(sim, INV_TWINS, "rank %d is refused for another that is not there", rank->rank);
