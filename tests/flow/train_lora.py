@@ -33,9 +33,9 @@ def tensors(path):
     return out
 
 
-def delta(adapter, name, shape, reader):
+def delta(adapter, name, shape, reader, scale=ALPHA / RANK):
     """What the adapter's files add to a stored tensor, or None, as PEFT reads them for that reader."""
-    module, scale = name.removesuffix(".weight"), ALPHA / RANK
+    module = name.removesuffix(".weight")
     if len(shape) == 3:
         stem, last = module.rsplit(".", 1)
         inside = f"base_model.model.{stem}.base_layer.lora_A.weight" in adapter
@@ -205,7 +205,7 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
     rows = {"feed__replay": f.file("text.rec"), "data__format": "text", "training__epochs": 1}
     lora = dict(lora, lora__targets="gate,gate_up_proj", lora__random_base="true", model__path=f.file("text"),
-                lora__adapter_for="transformers5", lora__merge="always")
+                lora__adapter_for="transformers5", lora__merge="always", lora__scaling="rslora")
     go(f, "text-drawn", **rows, **dict(lora, training__steps=1, optimizer__lr=0))
     go(f, "text-run", **rows, **dict(lora, training__steps=2))
     step = f.file("text-run/checkpoint/step-2/")
@@ -213,7 +213,7 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     adapter, merged = tensors(step + "adapter/adapter_model.safetensors"), tensors(step + "model.safetensors")
     changed, added = 0, {}
     for name, value in merged.items():
-        more = delta(adapter, name, value.shape, "transformers5")
+        more = delta(adapter, name, value.shape, "transformers5", ALPHA / RANK ** 0.5)
         if more is None or "experts" not in name:
             continue
         base, which = before[name], name.split(".")[6]  # model.layers.L.mlp.experts.E.WHICH.weight
@@ -221,9 +221,12 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
         added[which] = added.get(which, 0) + numpy.abs(more).max()
         changed += 1
     check(added["gate_proj"] > 0 and added["up_proj"] > 0 and added["down_proj"] == 0, f"{added}")
+    trainer("export", "--merge", "--model", step, "--out", f.file("text-merged"))
+    check(read(f.file("text-merged/model.safetensors")) == read(step + "model.safetensors"), "merged by the verb")
     check(changed == 3 * text["num_experts"] * text["num_hidden_layers"], f"{changed}")
     with open(step + "adapter/adapter_config.json") as file:
         config = json.load(file)
+    check(config["use_rslora"] and config["lora_alpha"] == ALPHA, config)
     check("target_parameters" not in config and 2 * len(config["target_modules"]) == len(adapter), config)
 
 

@@ -265,19 +265,16 @@ static void put_parameters(json_writer *writer, const adapter_list *adapters)
 static status write_config(const params *registry, const adapter_list *list, const char *base,
                            const char *folder)
 {
-    double alpha = 0;
     char *text = NULL;
     size_t size;
     json_writer json;
-    for (int64_t i = 0; i < registry->count; i++)
-        if (registry->list[i].lora)
-            alpha = registry->list[i].lora_scale * (double)registry->lora_rank;
     json_writer_init(&json);
     json_begin_object(&json);
     json_put_key_cstr(&json, "peft_type", "LORA");
     json_put_key_cstr(&json, "base_model_name_or_path", base);
     json_put_key_int(&json, "r", registry->lora_rank);
-    json_put_key_real(&json, "lora_alpha", alpha);
+    json_put_key_real(&json, "lora_alpha", registry->lora_alpha);
+    json_put_key_bool(&json, "use_rslora", registry->lora_rslora);
     json_put_key_real(&json, "lora_dropout", 0.0);
     json_put_key_cstr(&json, "bias", "none");
     json_put_key_bool(&json, "fan_in_fan_out", false);

@@ -33,15 +33,14 @@ bool base_wanted(const params *registry)
     return false;
 }
 
-status base_note_lora(run_base *base, int64_t rank, double alpha, const char *targets)
+status base_note_lora(run_base *base, lora_kind kind, const char *targets)
 {
     char *copy = strdup(targets);
     if (!copy)
         return FAIL(ST_NO_MEMORY, "no memory for the options of adapters");
     free(base->lora_targets);
     base->lora_targets = copy;
-    base->lora_rank = rank;
-    base->lora_alpha = alpha;
+    base->lora = kind;
     return ST_OK;
 }
 

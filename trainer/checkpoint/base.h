@@ -3,7 +3,7 @@
  * hashes alone, in training/base.json, and a run that goes on checks that it still has the same:
  *
  * {"version":1,"model":PATH,"drawn_from_seed":SEED or null,
- *  "lora":{"rank":R,"alpha":A,"targets":TEXT} or null,"frozen":{NAME:DIGEST, ..}}
+ *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"targets":TEXT} or null,"frozen":{NAME:DIGEST, ..}}
  *
  * The digest of a row is that of its tensors' bytes in the files (of several tensors, chained in
  * the order of params_pieces), so it does not depend on how ranks share the row or on the type that
@@ -13,7 +13,7 @@
 
 #include "common/base/hash.h"
 #include "common/conf/conf.h"
-#include "trainer/model/params.h"
+#include "trainer/model/lora_params.h"
 
 typedef struct base_row {
     char name[128];
@@ -24,10 +24,9 @@ typedef struct run_base {
     char model[STATUS_PATH_MAX]; /* model.path */
     bool drawn;                  /* the values are drawn and not in files */
     int64_t seed;                /* what they are drawn from */
-    int64_t lora_rank;           /* 0: there are no adapters, and the next two mean nothing */
-    double lora_alpha;
-    char *lora_targets; /* heap */
-    base_row *rows;     /* heap: [count] in the order of the registry */
+    lora_kind lora;              /* rank 0: there are no adapters */
+    char *lora_targets;          /* heap; NULL if there are none */
+    base_row *rows;              /* heap: [count] in the order of the registry */
     int64_t count;
 } run_base;
 
@@ -43,7 +42,7 @@ bool base_wanted(const params *registry);
 WARN_UNUSED status base_find(const params *registry, const char *files, int64_t seed,
                              const comm *all, run_base *out);
 /* Notes the options of adapters, which `trainer export --merge` needs. ST_NO_MEMORY. */
-WARN_UNUSED status base_note_lora(run_base *base, int64_t rank, double alpha, const char *targets);
+WARN_UNUSED status base_note_lora(run_base *base, lora_kind kind, const char *targets);
 
 /* Writes FOLDER/base.json, synced. */
 WARN_UNUSED status base_write(const run_base *base, const char *folder);

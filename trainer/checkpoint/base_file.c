@@ -14,13 +14,14 @@ enum { BASE_VERSION = 1 };
 
 static void put_lora(json_writer *writer, const run_base *base)
 {
-    if (base->lora_rank == 0) {
+    if (base->lora.rank == 0) {
         json_put_key_null(writer, "lora");
         return;
     }
     json_begin_key_object(writer, "lora");
-    json_put_key_int(writer, "rank", base->lora_rank);
-    json_put_key_real(writer, "alpha", base->lora_alpha);
+    json_put_key_int(writer, "rank", base->lora.rank);
+    json_put_key_real(writer, "alpha", base->lora.alpha);
+    json_put_key_bool(writer, "rslora", base->lora.rslora);
     json_put_key_cstr(writer, "targets", base->lora_targets);
     json_end_object(writer);
 }
@@ -76,8 +77,7 @@ static status read_members(const json_value *value, const char *path, run_base *
     const json_value *seed = json_given(value, "drawn_from_seed"),
                      *lora = json_given(value, "lora");
     const char *model, *targets;
-    int64_t version, rank;
-    double alpha;
+    int64_t version;
     TRY(json_want_int(value, "version", path, &version));
     if (version != BASE_VERSION)
         return FAIL_IN(ST_BAD_INPUT, path, "its version is %" PRId64 ", and this trainer reads %d",
@@ -87,10 +87,11 @@ static status read_members(const json_value *value, const char *path, run_base *
     base->drawn = seed != NULL;
     base->seed = json_int(seed, 0);
     if (lora) {
-        TRY(json_want_int(lora, "rank", path, &rank));
-        TRY(json_want_real(lora, "alpha", path, &alpha));
+        lora_kind kind = {.rslora = json_bool(json_find(lora, "rslora"), false)};
+        TRY(json_want_int(lora, "rank", path, &kind.rank));
+        TRY(json_want_real(lora, "alpha", path, &kind.alpha));
         TRY(json_want_text(lora, "targets", path, &targets));
-        TRY(base_note_lora(base, rank, alpha, targets));
+        TRY(base_note_lora(base, kind, targets));
     }
     return read_rows(json_find(value, "frozen"), path, base);
 }

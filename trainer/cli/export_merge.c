@@ -39,7 +39,7 @@ status merge_open(const char *checkpoint, const char *base, merge_source *out)
     bool there;
     TRY(find_training(checkpoint, source.training));
     TRY(base_read(source.training, &source.was, &there));
-    if (!there || source.was.lora_rank == 0) {
+    if (!there || source.was.lora.rank == 0) {
         base_done(&source.was);
         return FAIL_IN(ST_BAD_INPUT, checkpoint,
                        "this is no checkpoint of adapters alone, and so a whole model already: "
@@ -60,7 +60,7 @@ status merge_load(const merge_source *source, params *registry, stream *queue)
     const run_base *was = &source->was;
     const bool have = file_is_folder(source->base) && hf_has_weights(source->base);
     run_base now = {0};
-    TRY(lora_add(registry, was->lora_rank, was->lora_alpha, was->lora_targets));
+    TRY(lora_add(registry, was->lora, was->lora_targets));
     TRY(params_alloc(registry, queue, false));
     if (have)
         TRY(hf_load(registry, queue, source->base));

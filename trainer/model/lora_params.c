@@ -120,20 +120,23 @@ static void append_pair(params *registry, int64_t index)
     registry->lora_experts |= !linear;
 }
 
-status lora_add(params *registry, int64_t rank, double alpha, const char *targets)
+status lora_add(params *registry, lora_kind kind, const char *targets)
 {
+    const double rank = (double)kind.rank, scale = kind.alpha / (kind.rslora ? sqrt(rank) : rank);
     int64_t count = 0, rows = registry->count;
     TRY(mark_targets(registry, targets, &count));
     param *list = realloc(registry->list, (size_t)(registry->count + 2 * count) * sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)count);
     registry->list = list;
-    registry->lora_rank = rank;
+    registry->lora_rank = kind.rank;
+    registry->lora_alpha = kind.alpha;
+    registry->lora_rslora = kind.rslora;
     for (int64_t i = 0; i < rows; i++) {
         list[i].frozen = true;
         if (!list[i].lora)
             continue;
-        list[i].lora_scale = alpha / (double)rank;
+        list[i].lora_scale = scale;
         append_pair(registry, i);
     }
     return ST_OK;

@@ -5,11 +5,18 @@
 
 #include "trainer/model/params.h"
 
-/* Adds an adapter of this rank, scaled by alpha / rank, to every matrix that `targets` names, and
- * freezes all other rows. targets is the value of the option lora.targets: last parts of module
- * names or patterns, with commas or spaces between. Before params_alloc and model_new, since rows
- * move. ST_CONFIG for a target that names no matrix of a decoder layer. */
-WARN_UNUSED status lora_add(params *registry, int64_t rank, double alpha, const char *targets);
+/* What adapters are: their rank, and what their output is scaled by. */
+typedef struct lora_kind {
+    int64_t rank;
+    double alpha;
+    bool rslora; /* scaled by alpha / sqrt(rank) instead of alpha / rank */
+} lora_kind;
+
+/* Adds an adapter of this kind to every matrix that `targets` names, and freezes all other rows.
+ * targets is the value of the option lora.targets: last parts of module names or patterns, with
+ * commas or spaces between. Before params_alloc and model_new, since rows move. ST_CONFIG for a
+ * target that names no matrix of a decoder layer. */
+WARN_UNUSED status lora_add(params *registry, lora_kind kind, const char *targets);
 /* The module of a row, as targets name it, is the first part of its name. Returns the length. */
 size_t lora_module_size(const param *weight);
 

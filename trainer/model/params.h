@@ -111,10 +111,12 @@ typedef struct params {
     bool text_only_names;    /* names of a text-only model: three tensors per expert */
     const char *text_prefix; /* "model.language_model." or "model." */
     int64_t lora_rank;       /* 0: no adapters */
-    bool lora_experts;       /* some adapters belong to experts */
-    const mesh *mesh;        /* the ranks that store the parameters together; NULL: one rank */
-    bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
-    unit_span *spans;        /* [n_spans] by unit: rows of a unit that the same ranks share */
+    double lora_alpha;       /* as in lora_kind (lora_params.h) */
+    bool lora_rslora;
+    bool lora_experts; /* some adapters belong to experts */
+    const mesh *mesh;  /* the ranks that store the parameters together; NULL: one rank */
+    bool reshard;      /* as in unit_options (parallel/fsdp.h); true by default */
+    unit_span *spans;  /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
     fsdp_units *fsdp_units; /* NULL if no other rank stores anything */
     /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks,

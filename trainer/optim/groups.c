@@ -124,10 +124,17 @@ static status freeze(const conf *options, params *registry)
     return ST_OK;
 }
 
+lora_kind groups_lora(const conf *options)
+{
+    return (lora_kind){.rank = options->lora_rank,
+                       .alpha = options->lora_alpha,
+                       .rslora = options->lora_scaling == LORA_RSLORA};
+}
+
 status groups_apply(const conf *options, params *registry)
 {
     if (options->lora_rank)
-        TRY(lora_add(registry, options->lora_rank, options->lora_alpha, options->lora_targets));
+        TRY(lora_add(registry, groups_lora(options), options->lora_targets));
     TRY(apply_rules(options, registry));
     TRY(freeze(options, registry));
     if (params_trained(registry) == 0)

@@ -14,8 +14,11 @@
 #include <stdio.h>
 
 #include "common/conf/conf.h"
+#include "trainer/model/lora_params.h"
 #include "trainer/model/params.h"
 
+/* The kind of adapters that the options ask for; rank 0: none. */
+lora_kind groups_lora(const conf *options);
 /* Applies the options to the registry. Call it before params_alloc. ST_CONFIG: a rule cannot be
  * read or matches nothing, or no parameter is left to train. */
 WARN_UNUSED status groups_apply(const conf *options, params *params);

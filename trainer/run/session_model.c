@@ -93,7 +93,7 @@ status session_base(session *run)
     snprintf(base->model, sizeof base->model, "%s", options->model_path);
     if (options->lora_rank == 0)
         return ST_OK;
-    return base_note_lora(base, options->lora_rank, options->lora_alpha, options->lora_targets);
+    return base_note_lora(base, groups_lora(options), options->lora_targets);
 }
 
 /* Gives frozen parameters the values of the base, and checks that it is the one that the checkpoint

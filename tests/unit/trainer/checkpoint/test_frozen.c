@@ -45,7 +45,8 @@ static void open_bench(bench *setup, st_dtype act, int64_t lora_rank)
     assert_ok(dims_preset("debug", &dims));
     assert_ok(params_new(&dims, &setup->registry));
     if (lora_rank)
-        assert_ok(lora_add(setup->registry, lora_rank, 16, "q_proj,v_proj"));
+        assert_ok(lora_add(setup->registry, (lora_kind){.rank = lora_rank, .alpha = 16},
+                           "q_proj,v_proj"));
     allocated = 0;
     assert_ok(params_alloc(setup->registry, setup->queue, true));
 }
@@ -314,11 +315,11 @@ static void test_frozen__another_base_is_refused(void **state)
     assert_ok(base_find(setup.registry, source, SEED, &alone, &base));
     assert_ok(base_find(other.registry, source, SEED, &alone, &again));
     assert_ok(base_check(&again, &base, "test"));
-    assert_ok(base_note_lora(&base, LORA_RANK, 16, "q_proj"));
+    assert_ok(base_note_lora(&base, (lora_kind){.rank = LORA_RANK, .alpha = 16}, "q_proj"));
     assert_ok(base_write(&base, folder));
     base_done(&again);
     assert_ok(base_read(folder, &again, &there));
-    assert_true(there && again.count == base.count && again.lora_rank == LORA_RANK);
+    assert_true(there && again.count == base.count && again.lora.rank == LORA_RANK);
     assert_string_equal(again.lora_targets, "q_proj");
 
     const param *row = params_find(setup.registry, "model.visual.pos_embed.weight");

@@ -19,7 +19,7 @@ static void open_adapted(fixture *setup, bool checkpoint_full)
     assert_ok(dims_preset("debug", &dims));
     fixture_open(setup, &dims);
     params_release(setup->registry, setup->queue);
-    assert_ok(lora_add(setup->registry, RANK, 2 * RANK, all_targets));
+    assert_ok(lora_add(setup->registry, (lora_kind){.rank = RANK, .alpha = 2 * RANK}, all_targets));
     fixture_alloc_anew(setup);
     row packed = fixture_row(setup, debug_documents, 3, true);
     model_options options = {.training = true, .recomputed = fixture_full(checkpoint_full)};
@@ -193,11 +193,12 @@ static void test_lora_add__refuses_bad_targets(void **state)
     const char *bad[] = {"q_proj,embed_tokens", "qkv", "lm_head", "", " , "};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_ok(params_new(&dims, &registry));
-        assert_fails(ST_CONFIG, lora_add(registry, 4, 4, bad[i]), "lora.targets");
+        assert_fails(ST_CONFIG, lora_add(registry, (lora_kind){.rank = 4, .alpha = 4}, bad[i]),
+                     "lora.targets");
         params_free(&registry);
     }
     assert_ok(params_new(&dims, &registry));
-    assert_ok(lora_add(registry, 4, 4, "*layers.1.self_attn.?_proj"));
+    assert_ok(lora_add(registry, (lora_kind){.rank = 4, .alpha = 4}, "*layers.1.self_attn.?_proj"));
     int64_t adapters = 0;
     for (int64_t i = 0; i < registry->count; i++)
         adapters += registry->list[i].adapter;

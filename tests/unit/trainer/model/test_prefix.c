@@ -262,7 +262,7 @@ static void compare_seeds(const comparison *how)
     fixture_open(&setup, &dims);
     params_release(setup.registry, setup.queue);
     if (how->adapted)
-        assert_ok(lora_add(setup.registry, 3, 6, how->adapted));
+        assert_ok(lora_add(setup.registry, (lora_kind){.rank = 3, .alpha = 6}, how->adapted));
     for (int64_t i = 0; i < setup.registry->count && how->frozen; i++)
         setup.registry->list[i].frozen |=
             fnmatch(how->frozen, setup.registry->list[i].name, 0) == 0;

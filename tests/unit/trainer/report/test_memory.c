@@ -598,7 +598,7 @@ static int64_t taken_by(const conf *options, const layout *degrees, const model_
     assert_ok(dev->backend->stream_new(dev, &queue));
     assert_ok(params_new(dims, &registry));
     if (adapted)
-        assert_ok(lora_add(registry, LORA_RANK, 16, adapted));
+        assert_ok(lora_add(registry, (lora_kind){.rank = LORA_RANK, .alpha = 16}, adapted));
     mesh_sketch(degrees, rank, &at);
     if (degrees->world > 1) {
         assert_ok(params_cut(registry, dims, degrees, at.place));
@@ -667,7 +667,8 @@ static void test_layout__stages_take_what_is_planned(void **state)
         dims.text.layers = 12;
         assert_ok(params_new(&dims, &registry));
         if (cases[i].adapted)
-            assert_ok(lora_add(registry, LORA_RANK, 16, cases[i].adapted));
+            assert_ok(
+                lora_add(registry, (lora_kind){.rank = LORA_RANK, .alpha = 16}, cases[i].adapted));
         assert_ok(layout_of(&options, NULL, &degrees));
         assert_ok(plan_device_named("h200", &h200));
         const plan_input in = {.conf = &options,
