@@ -33,9 +33,9 @@ typedef struct hf_export_options {
      * writes all that is not weights. Nothing is renamed then, so the folder must not be read
      * before all are done. writers 0 or 1: one rank writes everything. */
     int writer, writers;
-    /* Frozen parameters have the values of `source`. Their tensors are then copied from its files,
-     * if those have the same shape and dtype, so that not a bit is lost where they are computed in
-     * a narrower type. */
+    /* Frozen parameters have the values of `source`. These are then taken from its files and not
+     * from the device, if the files have the tensor in the same shape and dtype, so that not a bit
+     * is lost where they are computed in a narrower type. They need not even be stored. */
     bool frozen_is_source;
     int64_t *value_bytes; /* bytes of tensors that this writer wrote, if there are several; NULL */
     int64_t shard_bytes;  /* the most bytes per file; 0: the source's files, else shards of 5 GB */

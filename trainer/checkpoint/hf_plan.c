@@ -108,18 +108,18 @@ static status choose_dtypes(hf_plan *plan, const params *registry, const source 
     return st;
 }
 
-/* Finds in the source what is to be copied from it: what is frozen, has no adapter, and is stored
- * there as it will be here. */
-static void find_copies(hf_plan *plan, const source *from)
+/* Finds in the source what is to be taken from it: what is frozen, and is stored there as it will
+ * be here. */
+static void find_in_source(hf_plan *plan, const source *from)
 {
     for (int64_t i = 0; i < plan->count; i++) {
         hf_item *item = &plan->items[i];
         const param_piece *piece = &item->piece;
         const st_tensor *tensor = hf_folder_find(&from->folder, piece->name);
-        if (tensor && param_in_base(piece->weight) && !piece->weight->lora &&
-            tensor->dtype == item->dtype && tensor->n_dims == piece->n_dims &&
+        if (tensor && param_in_base(piece->weight) && tensor->dtype == item->dtype &&
+            tensor->n_dims == piece->n_dims &&
             memcmp(tensor->shape, piece->shape, (size_t)piece->n_dims * sizeof *piece->shape) == 0)
-            item->copied = tensor->data.data;
+            item->source = tensor->data.data;
     }
 }
 
@@ -202,7 +202,7 @@ static status fill_plan(hf_plan *plan, const params *registry, const hf_export_o
     TRY(list_items(plan, registry, from, options->choose_layout ? options->layout : from->layout));
     TRY(choose_dtypes(plan, registry, from, options->dtype));
     if (options->frozen_is_source)
-        find_copies(plan, from);
+        find_in_source(plan, from);
     if (from->folder.n_tensors > 0 && options->shard_bytes == 0)
         TRY(keep_files(plan, &from->folder, &kept));
     if (!kept)

@@ -20,7 +20,7 @@ typedef struct hf_plan {
     int64_t n_files;
     int64_t total_bytes; /* of all tensors, as the index says */
     bool single;         /* one file model.safetensors, without an index */
-    hf_folder source;    /* its files stay mapped for the items that are copied from them */
+    hf_folder source;    /* its files stay mapped for the items whose values are taken from them */
     bool same; /* names, shapes, dtypes and files are the source's, and so its index holds */
 } hf_plan;
 

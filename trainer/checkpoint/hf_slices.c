@@ -20,7 +20,8 @@ typedef struct target {
     int fd;
     off_t at; /* where its first byte is */
     st_dtype dtype;
-    const uint8_t *copied; /* the tensor's bytes in the source's file, or NULL (hf_item) */
+    const uint8_t *source; /* the tensor's bytes in the source's file, or NULL (hf_item) */
+    bool copies;           /* these are written as they are: no adapter is added */
     bool counts_only;      /* the device has no values, and the file keeps a hole there */
     int64_t *bytes;        /* counts the bytes of values */
 } target;
@@ -28,6 +29,7 @@ typedef struct target {
 typedef struct buffers {
     double *values; /* [CHUNK] in the rank's own order */
     double *column; /* [CHUNK] one column of them */
+    double *source; /* [CHUNK] of the source's file */
     void *bytes;    /* [CHUNK] in the file's dtype */
 } buffers;
 
@@ -49,18 +51,21 @@ static status put_bytes(const target *place, const void *data, size_t size, off_
     return ST_OK;
 }
 
-/* Writes `count` values at element `stored` of the tensor. */
-static status put_values(const target *place, int64_t stored, int64_t count, const double *from,
-                         void *bytes)
+/* Writes `count` values at element `stored` of the tensor: `from`, the source's, or their sum. */
+static status put_values(const target *place, int64_t stored, int64_t count, double *from,
+                         const buffers *rooms)
 {
     size_t size = st_dtype_size(place->dtype);
     *place->bytes += count * (int64_t)size;
     if (place->counts_only)
         return ST_OK;
-    if (!place->copied)
-        convert_from_double(bytes, place->dtype, from, count);
-    return put_bytes(place, place->copied ? place->copied + (size_t)stored * size : bytes,
-                     (size_t)count * size, place->at + (off_t)((size_t)stored * size));
+    const uint8_t *source = place->source ? place->source + (size_t)stored * size : NULL;
+    if (source && !place->copies)
+        hf_add_values(source, place->dtype, count, from, rooms->source);
+    if (!place->copies)
+        convert_from_double(rooms->bytes, place->dtype, from, count);
+    return put_bytes(place, place->copies ? source : rooms->bytes, (size_t)count * size,
+                     place->at + (off_t)((size_t)stored * size));
 }
 
 /* Writes the local elements [first, first + count) of a tensor that is stored in its own order. */
@@ -69,7 +74,7 @@ static status put_runs(const param *weight, const target *file, int64_t first, i
 {
     for (int64_t i = 0, run, stored; i < count; i += run) {
         run = slice_run(&weight->held, first + i, count - i, &stored);
-        TRY(put_values(file, stored, run, rooms->values + i, rooms->bytes));
+        TRY(put_values(file, stored, run, rooms->values + i, rooms));
     }
     return ST_OK;
 }
@@ -96,12 +101,22 @@ static status put_columns(const param *weight, const target *file, const transpo
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
         if (column < 0 || column >= matrix->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high && !file->counts_only && !file->copied; i++)
+        for (int64_t i = low; i < high && !file->counts_only && !file->copies; i++)
             rooms->column[i - low] = rooms->values[i * out + j - begin];
         TRY(put_values(file, matrix->first + column * in + box->first[1] + low, high - low,
-                       rooms->column, rooms->bytes));
+                       rooms->column, rooms));
     }
     return ST_OK;
+}
+
+/* Reads a matrix with its adapter, or what the adapter adds to the source. */
+static status read_values(const param *weight, const target *file, stream *queue, int64_t first,
+                          int64_t count, double *to)
+{
+    if (!file->source)
+        return lora_read_merged(weight, queue, first, count, to);
+    memset(to, 0, (size_t)count * sizeof *to);
+    return lora_merge(weight, queue, first, count, to);
 }
 
 /* Writes all that this rank stores of one piece. */
@@ -119,8 +134,8 @@ static status put_piece(const param_piece *piece, const target *file, stream *qu
         int64_t expert = transposes ? weight->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        if (!file->counts_only && !file->copied)
-            TRY(lora_read_merged(weight, queue, at, i, rooms->values));
+        if (!file->counts_only && !file->copies)
+            TRY(read_values(weight, file, queue, at, i, rooms->values));
         if (!transposes) {
             TRY(put_runs(weight, file, at, i, rooms));
             continue;
@@ -159,7 +174,8 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
     file.at = (off_t)size;
     for (int64_t i = 0; i < count && st == ST_OK; i++) {
         file.dtype = items[i].dtype;
-        file.copied = items[i].copied;
+        file.source = items[i].source;
+        file.copies = file.source && !items[i].piece.weight->lora;
         st = put_piece(&items[i].piece, &file, queue, rooms);
         file.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(file.dtype));
     }
@@ -176,8 +192,8 @@ status hf_write_slices(const hf_plan *plan, const char *folder, bool with_header
 {
     int64_t bytes = 0;
     buffers rooms = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
-                     malloc(CHUNK * sizeof(double))};
-    status st = rooms.values && rooms.column && rooms.bytes
+                     malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double))};
+    status st = rooms.values && rooms.column && rooms.source && rooms.bytes
                     ? ST_OK
                     : FAIL(ST_NO_MEMORY, "no memory to write weights");
     for (int64_t file = 0, first = 0, i; file < plan->n_files && st == ST_OK; file++, first += i) {
@@ -190,6 +206,7 @@ status hf_write_slices(const hf_plan *plan, const char *folder, bool with_header
     }
     free(rooms.values);
     free(rooms.column);
+    free(rooms.source);
     free(rooms.bytes);
     if (out_bytes)
         *out_bytes = bytes;

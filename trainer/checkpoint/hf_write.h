@@ -22,10 +22,14 @@ typedef struct hf_item {
     st_dtype dtype;
     int64_t file;  /* number of the file in the plan */
     int64_t place; /* order within the file */
-    const uint8_t
-        *copied; /* its bytes in the source's file, if they are copied from there, or NULL */
+    /* Its bytes in the source's file, if its value is taken from there and not from the device;
+     * what an adapter adds to it is added. NULL otherwise. */
+    const uint8_t *source;
 } hf_item;
 
+/* Adds to `inout` the `count` values of this dtype that lie in a file. room: [count]. */
+void hf_add_values(const uint8_t *bytes, st_dtype dtype, int64_t count, double *inout,
+                   double *room);
 /* *out: the header of a safetensors file of items [count], in heap memory. */
 WARN_UNUSED status hf_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size);
 /* Writes a safetensors file of items [count], whose values are read from the device in chunks on

@@ -441,3 +441,19 @@ done:
     free(rooms);
     return st;
 }
+
+status train_state_has_frozen(const params *registry, const char *folder, bool *out)
+{
+    state_files files = {0};
+    *out = false;
+    const status st = open_files(folder, &files);
+    for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
+        const param *row = &registry->list[i];
+        char name[TENSOR_NAME];
+        snprintf(name, sizeof name, "%s/%s", prefixes[0], row->name);
+        for (int j = 0; j < files.count && row->frozen && !row->adapter; j++)
+            *out |= st_find(&files.file[j], name) != NULL;
+    }
+    close_files(&files);
+    return st;
+}

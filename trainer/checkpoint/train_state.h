@@ -29,5 +29,7 @@ WARN_UNUSED status train_state_write(const params *registry, stream *queue, stat
  * them replaces that, and those that it changes are marked as kept.
  * ST_BAD_INPUT names the file and the tensor that is missing or does not fit. */
 WARN_UNUSED status train_state_load(params *registry, stream *queue, const char *folder);
+/* *out: whether the files have a value of any frozen parameter. */
+WARN_UNUSED status train_state_has_frozen(const params *registry, const char *folder, bool *out);
 
 #endif

@@ -91,7 +91,7 @@ bool checkpoint_writer_whole(const conf *options)
 
 bool checkpoint_writer_reads_frozen(const conf *options)
 {
-    return checkpoint_writer_whole(options) && (options->lora_rank > 0 || !base_has_files(options));
+    return checkpoint_writer_whole(options) && !base_has_files(options);
 }
 
 static status fill_folder(checkpoint_writer *writer, const char *path)

@@ -36,8 +36,8 @@ bool checkpoint_writer_in_background(const conf *options);
 /* Whether a checkpoint has the whole model. With adapters it has them alone, unless lora.merge is
  * always. */
 bool checkpoint_writer_whole(const conf *options);
-/* Whether that model's frozen values come from the device: they are merged with adapters, or there
- * are no files of which they could be copied. */
+/* Whether that model's frozen values come from the device, since there are no files from which they
+ * could be taken. */
 bool checkpoint_writer_reads_frozen(const conf *options);
 /* Bytes of that snapshot, on a rank that stores this much. Frozen values never change: if they are
  * wanted they are copied once, and not at all if the device's memory is the host's. */

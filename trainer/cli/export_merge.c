@@ -1,5 +1,5 @@
-/* export_merge.c: see export_merge.h. Values are loaded as float32, so that a base in float32 keeps
- * its bits where no adapter adds to it. */
+/* export_merge.c: see export_merge.h. An export that keeps the base's layout and dtypes needs the
+ * memory of the adapters alone, however large the base is. */
 #include "trainer/cli/export_merge.h"
 
 #include <stdio.h>
@@ -54,21 +54,40 @@ void merge_close(merge_source *source)
     base_done(&source->was);
 }
 
-status merge_load(const merge_source *source, params *registry, stream *queue)
+/* Leaves the rows of the base without memory. */
+static void leave_out(params *registry)
+{
+    for (int64_t i = 0; i < registry->count; i++)
+        registry->list[i].elsewhere = param_in_base(&registry->list[i]);
+}
+
+/* Allocates the rows, and loads or draws those of the base unless they stay in its files. */
+static status load_base(const merge_source *source, bool have, bool as_is, params *registry,
+                        stream *queue)
+{
+    bool has_frozen;
+    TRY(train_state_has_frozen(registry, source->training, &has_frozen));
+    const bool stays = have && as_is && !has_frozen;
+    if (stays)
+        leave_out(registry);
+    TRY(params_alloc(registry, queue, false));
+    if (!have)
+        return params_init(registry, queue, (uint64_t)source->was.seed);
+    return stays ? ST_OK : hf_load(registry, queue, source->base);
+}
+
+status merge_load(const merge_source *source, bool as_is, params *registry, stream *queue)
 {
     const comm alone = comm_alone("export");
     const run_base *was = &source->was;
     const bool have = file_is_folder(source->base) && hf_has_weights(source->base);
     run_base now = {0};
     TRY(lora_add(registry, was->lora, was->lora_targets));
-    TRY(params_alloc(registry, queue, false));
-    if (have)
-        TRY(hf_load(registry, queue, source->base));
-    else
-        TRY(params_init(registry, queue, (uint64_t)was->seed));
     TRY(base_find(registry, have ? source->base : NULL, was->seed, &alone, &now));
     snprintf(now.model, sizeof now.model, "%s", source->base);
     status st = base_check(&now, was, source->training);
     base_done(&now);
+    if (st == ST_OK)
+        st = load_base(source, have, as_is, registry, queue);
     return st == ST_OK ? train_state_load(registry, queue, source->training) : st;
 }

@@ -19,7 +19,9 @@ typedef struct merge_source {
 WARN_UNUSED status merge_open(const char *checkpoint, const char *base, merge_source *out);
 void merge_close(merge_source *source);
 /* Gives a registry without adapters, and without memory, the adapters of the checkpoint, and both
- * their values. ST_CONFIG: the base is another. */
-WARN_UNUSED status merge_load(const merge_source *source, params *registry, stream *queue);
+ * their values. as_is: tensors keep the base's layout and dtypes, so that an export takes its
+ * values from the files, and they are not loaded. ST_CONFIG: the base is another. */
+WARN_UNUSED status merge_load(const merge_source *source, bool as_is, params *registry,
+                              stream *queue);
 
 #endif

@@ -103,12 +103,14 @@ static status export_params(const export_args *args, const char *folder, const m
 {
     hf_export_options options = args->how;
     hf_export_sum sum = {0};
+    const bool as_is = options.dtype == HF_EXPORT_AS_SOURCE && !options.choose_layout;
     options.source = folder;
     options.sum = &sum;
     options.frozen_is_source = merged != NULL;
     if (options.choose_layout && options.layout == EXPERTS_FUSED)
         options.layout = params_published(registry);
-    status st = merged ? merge_load(merged, registry, queue) : params_alloc(registry, queue, false);
+    status st =
+        merged ? merge_load(merged, as_is, registry, queue) : params_alloc(registry, queue, false);
     if (st == ST_OK && !merged)
         st = hf_load(registry, queue, folder);
     if (st == ST_OK)

@@ -259,13 +259,18 @@ static status merge_adapter(const param *weight, stream *queue, int64_t first, i
     return ST_OK;
 }
 
+status lora_merge(const param *weight, stream *queue, int64_t first, int64_t count, double *inout)
+{
+    for (int64_t i = 0, run, stored; weight->lora && i < count; i += run) {
+        run = slice_run(&weight->held, first + i, count - i, &stored);
+        TRY(merge_adapter(weight, queue, stored, run, inout + i));
+    }
+    return ST_OK;
+}
+
 status lora_read_merged(const param *weight, stream *queue, int64_t first, int64_t count,
                         double *to)
 {
     TRY(params_read_value(weight, queue, first - weight->own_first, count, to));
-    for (int64_t i = 0, run, stored; weight->lora && i < count; i += run) {
-        run = slice_run(&weight->held, first + i, count - i, &stored);
-        TRY(merge_adapter(weight, queue, stored, run, to + i));
-    }
-    return ST_OK;
+    return lora_merge(weight, queue, first, count, to);
 }

@@ -28,6 +28,10 @@ WARN_UNUSED status lora_gather(params *registry, stream *queue);
 WARN_UNUSED status lora_read(const param *weight, stream *queue, int64_t first, int64_t count,
                              double *to);
 
+/* Adds to `inout` what the adapter of a matrix, if it has one, adds to local elements [first, first
+ * + count). The matrix itself is not read and need not be stored. */
+WARN_UNUSED status lora_merge(const param *weight, stream *queue, int64_t first, int64_t count,
+                              double *inout);
 /* Reads local elements [first, first + count) of a matrix, which this rank must store, with its
  * adapter's product added: the matrix that the model computes with. */
 WARN_UNUSED status lora_read_merged(const param *weight, stream *queue, int64_t first,
