@@ -584,6 +584,68 @@ static void test_layout__state_is_sharded(void **state)
     params_free(&registry);
 }
 
+static conf pipeline_of(int64_t world, int64_t stages, const char *points)
+{
+    return (conf){.comm_expert_exchange = EXPERT_EXCHANGE_HOST,
+                  .parallelism_data_parallel_replicate_degree = 1,
+                  .parallelism_pipeline_parallel_degree = stages,
+                  .parallelism_pipeline_parallel_split_points = points,
+                  .parallelism_world_size = world,
+                  .parallelism_data_parallel_shard_degree = -1,
+                  .parallelism_tensor_parallel_degree = 1,
+                  .parallelism_context_parallel_degree = 1,
+                  .parallelism_expert_parallel_degree = 1,
+                  .parallelism_expert_tensor_parallel_degree = 1,
+                  .training_local_batch_size = 1,
+                  .training_global_batch_size = 16,
+                  .training_seq_len = 256,
+                  .feed_replay = ""};
+}
+
+static memory_plan plan_adapters(const char *preset, const char *targets, int64_t *out_total)
+{
+    model_dims dims;
+    params *registry;
+    layout degrees;
+    plan_device h200;
+    memory_plan planned;
+    const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
+    conf options = pipeline_of(1, 1, "");
+    options.training_global_batch_size = 1;
+    options.training_seq_len = 8192;
+    options.lora_rank = 16;
+    assert_ok(dims_preset(preset, &dims));
+    assert_ok(params_new(&dims, &registry));
+    *out_total = registry->total;
+    assert_ok(lora_add(registry, (lora_kind){.rank = 16, .alpha = 16}, targets));
+    assert_ok(layout_of(&options, NULL, &degrees));
+    assert_ok(plan_device_named("h200", &h200));
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &h200};
+    assert_ok(layout_plan_make(&in, 1, &all, &planned));
+    params_free(&registry);
+    return planned;
+}
+
+/* Adapters of rank 16 on one card, a row of 8,192 tokens with pictures. */
+static void test_layout__frozen_parameters_take_their_bf16(void **state)
+{
+    (void)state;
+    const double gib = 1073741824.0;
+    const char attention[] = "q_proj,k_proj,v_proj,o_proj";
+    int64_t count;
+    memory_plan planned = plan_adapters("qwen3-vl-30b-a3b", attention, &count);
+    assert_true((double)planned.total <= 67 * gib);
+    planned = plan_adapters("qwen3-vl-30b-a3b",
+                            "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj", &count);
+    assert_true((double)planned.total <= 78 * gib);
+    planned = plan_adapters("qwen3-vl-4b", attention, &count);
+    assert_true((double)planned.total <= 17 * gib);
+    const int64_t state_bytes =
+        planned.parameters + planned.weights + planned.gradients + planned.moments;
+    assert_true((double)state_bytes <= 1.03 * 2 * (double)count);
+}
+
 /* The memory that a rank takes, measured by opening its part of the model on a device of shapes, as
  * a run opens it. */
 static int64_t taken_by(const conf *options, const layout *degrees, const model_dims *dims,
@@ -619,24 +681,6 @@ static int64_t taken_by(const conf *options, const layout *degrees, const model_
     dev->backend->stream_free(&queue);
     device_close(&dev);
     return bytes;
-}
-
-static conf pipeline_of(int64_t world, int64_t stages, const char *points)
-{
-    return (conf){.comm_expert_exchange = EXPERT_EXCHANGE_HOST,
-                  .parallelism_data_parallel_replicate_degree = 1,
-                  .parallelism_pipeline_parallel_degree = stages,
-                  .parallelism_pipeline_parallel_split_points = points,
-                  .parallelism_world_size = world,
-                  .parallelism_data_parallel_shard_degree = -1,
-                  .parallelism_tensor_parallel_degree = 1,
-                  .parallelism_context_parallel_degree = 1,
-                  .parallelism_expert_parallel_degree = 1,
-                  .parallelism_expert_tensor_parallel_degree = 1,
-                  .training_local_batch_size = 1,
-                  .training_global_batch_size = 16,
-                  .training_seq_len = 256,
-                  .feed_replay = ""};
 }
 
 /* Every rank of a pipeline takes what the plan says of its stage, also if most of it is frozen, and
@@ -747,6 +791,7 @@ int main(void)
         cmocka_unit_test(test_gpu__ranks_take_communicators_and_peers),
         cmocka_unit_test(test_layout__ranks_fit_each_other),
         cmocka_unit_test(test_layout__state_is_sharded),
+        cmocka_unit_test(test_layout__frozen_parameters_take_their_bf16),
         cmocka_unit_test(test_layout__stages_take_what_is_planned),
         cmocka_unit_test(test_layout__the_largest_stage_decides),
     };
