@@ -70,7 +70,7 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     const bool late = !number || (head.kind != KIND_ROW && head.row != number);
     const uint64_t before = late ? hash_work(to->state) : 0;
     const trial alone = late ? (trial){0} : trial_of(seat);
-    to->saw_trouble = false;
+    to->saw_trouble = to->knew_no_size = false;
     daemon_message(to, link, message);
     check_trial(sim, to, &alone);
     seat = seat_on(to->state, link);
@@ -84,7 +84,7 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
         sim_break(sim, INV_HEALTHY,
                   "worker %d could not read a file, nor could the daemon, and its word counts",
                   link->who);
-    if (!is_wanted)
+    if (!is_wanted || to->knew_no_size) /* then it cannot tell that the worker misses a file */
         sim->worker[link->who]->misses_told = 0;
     if (!late && sim->worker[link->who]->misses_told > 0)
         check_misses(sim, sim->worker[link->who], !seat);

@@ -74,6 +74,16 @@ static bool read_row(simulation *sim, int number, const wire_msg *message, const
     return true;
 }
 
+/* Now and then a rank keeps what it has for long, as one that saves a checkpoint does. */
+static void hold_back(simulation *sim, sim_rank *rank)
+{
+    const int every = sim->rules.hold_every;
+    if (every == 0 || !sim_random_chance(&sim->people, 1, (uint64_t)every))
+        return;
+    rank->hold_until_ns = sim->now_ns + sim_random_between(&sim->people, 20 * SECOND, 90 * SECOND);
+    sim->stats->held_back++;
+}
+
 void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head)
 {
     sim_rank *rank = sim->rank[number];
@@ -102,5 +112,10 @@ void rank_take_row(simulation *sim, int number, const wire_msg *message, const f
         rank->held[rank->n_held++] = (int64_t)wire_msg_bytes(message);
     else
         rank->held[0] += (int64_t)wire_msg_bytes(message);
+    if (sim->job[rank->job].again > 0 && (int64_t)rank->rows >= sim->job[rank->job].life_rows) {
+        job_start_over(sim, rank->job);
+        return;
+    }
+    hold_back(sim, rank);
     rank_go_on(sim, number, sim_random_tail(&sim->people, 1, sim->rules.step_ns));
 }

@@ -23,6 +23,8 @@ static const sim_data *data_of(const sim_daemon *daemon, const source *section)
 static int64_t bytes_now(const sim_daemon *daemon, const source *section, const sim_picture *own)
 {
     const picture_fate fate = fate_now(daemon, section, own);
+    if (fate == PICTURE_NOT_THERE && section->ready && daemon->sim->rules.appear)
+        return own->bytes; /* its index stays as it is */
     if (fate == PICTURE_NOT_THERE || fate == PICTURE_VANISHES)
         return 0;
     return own->bytes + (fate == PICTURE_CHANGES);
@@ -31,9 +33,17 @@ static int64_t bytes_now(const sim_daemon *daemon, const source *section, const 
 void daemon_stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
                        int64_t *out_mtime_ns)
 {
-    const sim_daemon *daemon = user;
+    sim_daemon *daemon = user;
     const sim_picture *own = &data_of(daemon, section)->picture[image];
     *out_bytes = bytes_now(daemon, section, own);
+    /* An index has the size of a picture that ends its workers, which nobody else can tell; and
+     * whoever lacks a file is believed if the daemon cannot look at it twice. */
+    if (daemon->no_stat && own->fate != PICTURE_KILLS_HEADER && !daemon->was_blind) {
+        daemon->no_stat = false;
+        daemon->was_blind = daemon->knew_no_size = true;
+        daemon->sim->stats->no_stats++;
+        *out_bytes = 0;
+    }
     *out_mtime_ns = *out_bytes > 0 ? own->mtime_ns : 0;
 }
 

@@ -59,7 +59,11 @@ void daemon_start(simulation *sim, int number)
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = 0;
     daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = daemon->no_ship =
-        false;
+        daemon->no_stat = false;
+    if (sim->rules.bad_start_ns > 0) {
+        daemon->bad_until_ns = sim->now_ns + sim->rules.bad_start_ns;
+        daemon->bad_bent = BENT_DIES_EARLY;
+    }
     sim->stats->lives++;
     sim_log_tell(&sim->log, sim->now_ns, "daemon %d starts", number);
     if (dispatch_new(&daemon->options, &place, &world, sim->now_ns + daemon->skew_ns,
@@ -116,12 +120,22 @@ static void has_ended(sim_daemon *daemon, bool in_order)
                     .who = daemon->number});
 }
 
+/* An index that is made again has the files that have appeared since. */
+static void lose_cache(sim_daemon *daemon)
+{
+    simulation *sim = daemon->sim;
+    for (int i = 0; i < 2; i++)
+        sim->other_data[i] |=
+            sim->rules.appear && daemon->kept[i] && sim_data_appear(&sim->data[i]);
+    daemon->kept[0] = daemon->kept[1] = false;
+}
+
 void daemon_kill(sim_daemon *daemon, bool keep_cache)
 {
     if (!daemon->state)
         return;
-    daemon->kept[0] &= keep_cache;
-    daemon->kept[1] &= keep_cache;
+    if (!keep_cache)
+        lose_cache(daemon);
     has_ended(daemon, false);
 }
 

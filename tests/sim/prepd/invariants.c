@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/prepd/jobs.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/sim_twins.h"
 
@@ -150,6 +151,10 @@ void check_welcome(simulation *sim, int who, const json_value *said)
     const sim_stream_job *job = &sim->job[rank->job];
     char digest[HASH_TEXT];
     const uint64_t row = rank->cursor ? rank->cursor_row : job->begin;
+    if (rank->brings == CURSOR_OTHER_WEIGHTS || rank->brings == CURSOR_OTHER_DATA)
+        sim_break(sim, INV_CURSORS, "rank %d is welcomed with a cursor of another stream", who);
+    if (check_welcome_to_other(sim, who))
+        return;
     if (rank->astray)
         sim_break(sim, INV_ROLES, "rank %d is welcomed by a daemon that does not serve it", who);
     hash_print(index_digest(job->rows->index), digest);
@@ -206,6 +211,8 @@ void check_consumer_refusal(simulation *sim, int who, status why)
     }
     if (why == ST_CONFIG && twin_is_told(status_text()))
         return; /* check_twin_refusal has looked at it */
+    if (check_other_cursor(sim, who, why) || check_other_data(sim, who, why))
+        return;
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0) &&
         !(why == ST_NO_MEMORY && sim->rules.weight[FAULT_NO_SHIP] > 0))

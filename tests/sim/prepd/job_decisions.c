@@ -56,7 +56,7 @@ static void add_companions(sim_stream_job *job, const sim_data *data, int64_t id
  * which then stands; or all questions on a picture but one. */
 static void make_up(simulation *sim, sim_stream_job *job)
 {
-    if (!sim_random_chance(&sim->people, 1, 3))
+    if (!sim->rules.lists_by_hand && !sim_random_chance(&sim->people, 1, 3))
         return;
     if (job->told.n_entries > 0 && sim_random_chance(&sim->people, 1, 2)) {
         const uint64_t most = (uint64_t)job->told.n_entries;

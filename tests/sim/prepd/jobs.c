@@ -64,7 +64,9 @@ void jobs_start(simulation *sim)
 {
     for (int i = 0; i < sim->rules.n_jobs; i++) {
         sim_stream_job *job = &sim->job[sim->n_jobs];
-        *job = (sim_stream_job){.stream = sim->rules.job[i].stream};
+        *job = (sim_stream_job){.stream = sim->rules.job[i].stream,
+                                .again = sim->rules.job[i].again,
+                                .life_rows = sim->rules.job[i].rows};
         job->rows = rows_of(sim, job->stream);
         if (!job->rows)
             continue; /* nothing of the data can be used */
@@ -121,6 +123,22 @@ void job_restart(simulation *sim, int number)
     const int ranks = (int)sim_random_between(&sim->people, 1, sim->rules.most_ranks);
     sim_log_tell(&sim->log, sim->now_ns, "job %d starts again at row %llu with %d ranks", number,
                  (unsigned long long)job->begin, ranks);
+    begin_life(sim, number, ranks);
+}
+
+void job_start_over(simulation *sim, int number)
+{
+    sim_stream_job *job = &sim->job[number];
+    const int ranks = job->ranks;
+    job->again--;
+    sim->stats->started_over++;
+    job_unite(sim, job);
+    free(job->cursor);
+    job->cursor = NULL;
+    job->begin = 0;
+    for (int i = job->first; i < job->first + ranks; i++)
+        end_rank(sim, sim->rank[i]);
+    sim_log_tell(&sim->log, sim->now_ns, "job %d starts over", number);
     begin_life(sim, number, ranks);
 }
 

@@ -18,6 +18,21 @@ void job_unite(simulation *sim, sim_stream_job *job);
 /* Writes HELLO's list. */
 void job_put_told(const sim_stream_job *job, json_writer *writer);
 
+/* --- other_cursors.c --- */
+/* Makes a cursor of other weights or other data from a rank's own; owned. Without weights it is of
+ * other data. */
+char *other_cursor(const char *cursor, cursor_kind *inout_kind);
+/* A rank is refused. True if that is for such a cursor, which has been judged. */
+bool check_other_cursor(simulation *sim, int rank, status why);
+
+/* --- other_data.c --- */
+/* A rank is welcomed, or refused. True if its data have changed, which has been judged. */
+bool check_welcome_to_other(simulation *sim, int rank);
+bool check_other_data(simulation *sim, int rank, status why);
+
+/* The job reads its stream once more, from the first row. */
+void job_start_over(simulation *sim, int number);
+
 void rank_go_on(simulation *sim, int number, int64_t after_ns);
 
 #endif

@@ -164,7 +164,8 @@ static void draw_hopeless(sim_random *luck, sim_rules *out)
 static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out, conf *out_options)
 {
     sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
-    sim_random rare = sim_random_split(luck, 10), names = sim_random_split(luck, 11);
+    sim_random rare = sim_random_split(luck, 10), names = sim_random_split(luck, 11),
+               seldom = sim_random_split(luck, 12);
     *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, choice->real_every)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
@@ -183,8 +184,10 @@ static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out,
     if (out_options->prepd_workers > 0 && sim_random_chance(luck, 1, 40))
         draw_hopeless(luck, out);
     out->split &= out->n_daemons > 1 && !out->for_command; /* a command's daemon serves all */
-    if (!out->hopeless)
+    if (!out->hopeless) {
         rules_draw_rare(&rare, out, out_options);
+        rules_draw_seldom(&seldom, out, out_options);
+    }
 }
 
 enum { DAEMONS = 128, RANKS_EACH = 8, RANKS = DAEMONS * RANKS_EACH };
@@ -211,7 +214,8 @@ static void make_thousand(sim_random *luck, sim_rules *out, conf *out_options)
     out->job[0] = (sim_job_rules){.stream = "train", .ranks = RANKS};
     out->n_supervisors = 0;
     out->hopeless = HOPELESS_NOT;
-    out->for_command = out->wordy = out->real_rows = false;
+    out->for_command = out->wordy = out->real_rows = out->appear = out->other_cursors = false;
+    out->bad_start_ns = out->hold_every = 0;
     draw_faults(luck, out);
     out->fault_every_ns = 100000000;
     if (out->weight[FAULT_RESTART_JOB] > 0) /* a thousand ranks greet again each time */

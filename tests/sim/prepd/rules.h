@@ -37,7 +37,8 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_NO_SIGHT, "a daemon cannot look at the next file that it wants to see")                \
     X(FAULT_NO_SHIP, "a daemon cannot read, or keep, the next file that it wants to send")         \
     X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")      \
-    X(FAULT_TWIN, "another comes in the place of a rank")
+    X(FAULT_TWIN, "another comes in the place of a rank")                                          \
+    X(FAULT_NO_STAT, "a daemon cannot ask for the size of the next file")
 
 typedef enum sim_fault {
 #define SIM_FAULT_ENUM(name, words) name,
@@ -73,6 +74,8 @@ typedef struct sim_job_rules {
     const char *stream;
     int ranks;
     int64_t start_ns;
+    int again;    /* how often it starts over, from the first row */
+    int64_t rows; /* after so many of a rank it starts over; otherwise at its end */
 } sim_job_rules;
 
 /* Why nothing can ever work, so that the daemon has to give up and say so. */
@@ -103,8 +106,13 @@ typedef struct sim_rules {
     bool named[MOST_JOBS]; /* the job's ranks say in HELLO which run it is, and who they are */
     bool wordy;            /* ranks say more in HELLO than anybody needs */
     bool real_rows;        /* rows are true ROW messages, read by a true receiver */
-    bool for_command;  /* the daemons are those of a command, which asks for the plan's report */
-    bool drain_at_end; /* an operator drains the daemons when all jobs are done */
+    bool for_command;     /* the daemons are those of a command, which asks for the plan's report */
+    bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
+    int hold_every;       /* a rank keeps one row in so many, and all after it, for long; 0: none */
+    bool other_cursors;   /* ranks come with cursors of other data or weights as well, by mistake */
+    bool appear;          /* files that the index missed are there once it is made */
+    bool lists_by_hand;   /* each job that starts again brings samples that it has made up */
+    int64_t bad_start_ns; /* for so long after a daemon's start its workers cannot begin */
     hopeless hopeless;
 } sim_rules;
 
@@ -126,5 +134,11 @@ void rules_draw(const sim_choice *choice, sim_random *luck, sim_rules *out, conf
 /* rules_rare.c: in some schedules makes one thing common that is rare in all others: bad data, slow
  * rows, workers that lie or lack files. Changes nothing else of the rules. */
 void rules_draw_rare(sim_random *luck, sim_rules *inout, conf *inout_options);
+/* A supervisor whose workers may be as they like, since there is an honest one beside them: the
+ * last one, or one more. -1: there is none. */
+int rules_free_supervisor(sim_random *luck, sim_rules *inout, const conf *options);
+
+/* rules_seldom.c: adds what comes in a few of a hundred schedules each. */
+void rules_draw_seldom(sim_random *luck, sim_rules *inout, conf *inout_options);
 
 #endif

@@ -30,13 +30,8 @@ static bool is_not_alone(const sim_rules *rules, const conf *options, int superv
     return options->prepd_workers > 0 || supervisor >= rules->n_daemons;
 }
 
-/* The workers of a supervisor differ from honest ones, each time in another way. */
-static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options)
+int rules_free_supervisor(sim_random *luck, sim_rules *inout, const conf *options)
 {
-    static const worker_bent bents[] = {BENT_LIES_FAILED,  BENT_LIES_FAILED, BENT_LIES_ON,
-                                        BENT_LIES_ON,      BENT_POOR_COPY,   BENT_POOR_COPY,
-                                        BENT_LIES_ROWS,    BENT_LIES_IDS,    BENT_BREACHER,
-                                        BENT_LIES_RECORDS, BENT_LIES_RECORDS};
     int number = inout->n_supervisors - 1;
     if ((number < 0 || !is_not_alone(inout, options, number)) &&
         inout->n_supervisors < MOST_SUPERVISORS) {
@@ -44,8 +39,19 @@ static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options
         inout->kept[number] = (int)sim_random_between(luck, 1, 3);
         inout->arrive_ns[number] = (int64_t)sim_random_below(luck, 1000000000u);
     }
+    return number >= 0 && is_not_alone(inout, options, number) ? number : -1;
+}
+
+/* The workers of a supervisor differ from honest ones, each time in another way. */
+static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options)
+{
+    static const worker_bent bents[] = {BENT_LIES_FAILED,  BENT_LIES_FAILED, BENT_LIES_ON,
+                                        BENT_LIES_ON,      BENT_POOR_COPY,   BENT_POOR_COPY,
+                                        BENT_LIES_ROWS,    BENT_LIES_IDS,    BENT_BREACHER,
+                                        BENT_LIES_RECORDS, BENT_LIES_RECORDS};
+    const int number = rules_free_supervisor(luck, inout, options);
     const worker_bent bent = bents[sim_random_below(luck, sizeof bents / sizeof *bents)];
-    if (number < 0 || !is_not_alone(inout, options, number) ||
+    if (number < 0 ||
         ((bent == BENT_LIES_FAILED || bent == BENT_LIES_RECORDS) && options->prepd_workers <= 0))
         return;
     inout->bent[number] = bent;

@@ -67,6 +67,7 @@ enum { MOST_LIED = 256 };
 typedef struct simulation {
     uint64_t seed;
     sim_choice choice;
+    bool other_data[2]; /* the index of train, of eval has been made again, with other files */
     sim_rules rules;
     conf options;
     sim_data data[2]; /* train, eval */

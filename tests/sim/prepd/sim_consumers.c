@@ -32,11 +32,25 @@ static void put_many_words(json_writer *writer)
     free(words);
 }
 
+/* Now and then, as long as things go wrong, one that is not the rank's own. */
+static cursor_kind choose_cursor(simulation *sim, const char *own)
+{
+    if (!own)
+        return CURSOR_NONE;
+    if (!sim->rules.other_cursors || sim->now_ns >= sim->calm_ns ||
+        !sim_random_chance(&sim->people, 1, 3))
+        return CURSOR_OWN;
+    return sim_random_chance(&sim->people, 2, 3) ? CURSOR_OTHER_WEIGHTS : CURSOR_OTHER_DATA;
+}
+
 static void send_hello(simulation *sim, sim_rank *rank)
 {
     const sim_stream_job *job = &sim->job[rank->job];
     const char *cursor = rank->cursor ? rank->cursor : job->cursor;
-    char *text;
+    char *text, *other = NULL;
+    rank->brings = choose_cursor(sim, cursor);
+    if (rank->brings == CURSOR_OTHER_WEIGHTS || rank->brings == CURSOR_OTHER_DATA)
+        cursor = other = other_cursor(cursor, &rank->brings);
     json_writer writer;
     json_writer_init(&writer);
     json_begin_object(&writer);
@@ -58,6 +72,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
         abort();
     link_say(sim, rank->link, KIND_HELLO, 0, text);
     free(text);
+    free(other);
     json_writer_done(&writer);
 }
 
@@ -91,6 +106,7 @@ static void greet(simulation *sim, int number)
     }
     rank->state = RANK_GREETING;
     rank->under_way = rank->n_held = 0;
+    rank->hold_until_ns = 0;
     rank->asked_ns = sim->now_ns;
     send_hello(sim, rank);
 }
@@ -115,6 +131,8 @@ void rank_event(simulation *sim, const sim_event *event)
         return;
     if (rank->state == RANK_AWAY)
         greet(sim, event->who);
+    else if (sim->now_ns < rank->hold_until_ns)
+        rank_go_on(sim, event->who, rank->hold_until_ns - sim->now_ns);
     else
         use_rows(sim, event->who);
 }
@@ -168,6 +186,8 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
         rank->state = RANK_ENDED;
         check_union(sim, rank);
         rank->link = -1;
+        if (sim->job[rank->job].n_reading == 0 && sim->job[rank->job].again > 0)
+            job_start_over(sim, rank->job);
     } else if (head.kind == KIND_ERROR) {
         const status st = wire_error(text->said, "core");
         sim_log_tell(&sim->log, sim->now_ns, "rank %d is told: %s", number, status_text());

@@ -58,11 +58,12 @@ typedef struct sim_daemon {
     int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
     bool was_blind, had_none;
     int reloads;
-    int64_t files_sent[MOST_LEASES_KNOWN];        /* bytes that came with a lease, by its number */
-    bool no_process, no_files, no_sight, no_ship; /* the next of these fails */
-    bool no_memory;   /* there is none for the next file that it sends */
-    bool ran_short;   /* there was none, so it has to end */
-    bool saw_trouble; /* it could not look at a file, since this was cleared last */
+    int64_t files_sent[MOST_LEASES_KNOWN]; /* bytes that came with a lease, by its number */
+    bool no_process, no_files, no_sight, no_ship, no_stat; /* the next of these fails */
+    bool no_memory;    /* there is none for the next file that it sends */
+    bool ran_short;    /* there was none, so it has to end */
+    bool saw_trouble;  /* it could not look at a file, since this was cleared last */
+    bool knew_no_size; /* nor ask for a file's size */
 } sim_daemon;
 
 #endif

@@ -90,6 +90,19 @@ void sim_data_done(sim_data *data)
     *data = (sim_data){0};
 }
 
+bool sim_data_appear(sim_data *data)
+{
+    bool any = false;
+    for (int64_t i = 0; i < data->n_pictures; i++) {
+        sim_picture *own = &data->picture[i];
+        if (own->fate != PICTURE_NOT_THERE || own->frames > 0)
+            continue; /* what is known of samples depends on their clips */
+        own->fate = PICTURE_FINE;
+        any = true;
+    }
+    return any;
+}
+
 picture_fate sim_data_fate_at(const sim_picture *picture, int64_t at_ns)
 {
     return at_ns < picture->bad_from_ns ? PICTURE_FINE : picture->fate;

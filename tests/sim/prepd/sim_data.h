@@ -94,6 +94,9 @@ typedef struct sim_data_rules {
     int not_adapted, refused, text_kills, plain, without_picture; /* of samples */
 } sim_data_rules;
 
+/* The pictures that were not there are there from now on. False if there are none such. */
+bool sim_data_appear(sim_data *data);
+
 /* Makes the data set. Ends the process if there is no memory. */
 void sim_data_init(sim_data *out, const sim_data_rules *rules, uint64_t seed);
 void sim_data_done(sim_data *data);

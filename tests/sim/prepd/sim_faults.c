@@ -68,6 +68,8 @@ static bool can_happen(const simulation *sim, sim_fault fault, const sim_daemon 
                sim->rules.weight[FAULT_JUMP] == 0; /* its pauses would be over too soon */
     case FAULT_NO_PROCESS: /* again and again it would be a reason to give up */
         return !daemon->had_none;
+    case FAULT_NO_STAT:
+        return !daemon->was_blind;
     case FAULT_NO_SIGHT: /* an item that is alone in work must not be condemned for it */
     case FAULT_NO_SHIP:
         return sim->options.prepd_solo_deaths >= 2 && !daemon->was_blind;
@@ -129,6 +131,9 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         break;
     case FAULT_NO_SIGHT:
         daemon->no_sight = daemon->was_blind = true;
+        break;
+    case FAULT_NO_STAT:
+        daemon->no_stat = true;
         break;
     case FAULT_NO_SHIP:
         daemon->no_memory = sim_random_chance(&sim->faults, 1, 4);

@@ -16,14 +16,24 @@ typedef enum rank_state {
 
 enum { KEPT_CURSORS = 64, HELD_ROWS = 64 };
 
+/* Whose cursor a rank comes with. */
+typedef enum cursor_kind {
+    CURSOR_NONE,
+    CURSOR_OWN,
+    CURSOR_OTHER_WEIGHTS, /* of the same data in another mixture */
+    CURSOR_OTHER_DATA,
+} cursor_kind;
+
 /* One consumer of a job. */
 typedef struct sim_rank {
     int job, rank, daemon, link, turn;
     rank_state state;
-    bool astray;         /* it asks a daemon that does not serve it */
-    bool refuses;        /* it has refused a row */
-    uint64_t next;       /* the row that must come next, if any is left */
-    uint64_t cursor_row; /* to which its cursor leads */
+    bool astray;           /* it asks a daemon that does not serve it */
+    cursor_kind brings;    /* what it has said in HELLO */
+    int64_t hold_until_ns; /* until then it gives no credit back */
+    bool refuses;          /* it has refused a row */
+    uint64_t next;         /* the row that must come next, if any is left */
+    uint64_t cursor_row;   /* to which its cursor leads */
     bool any_left;
     char *cursor; /* of the last row that it took; owned; NULL: none */
     int64_t credit, under_way, granted_back;
@@ -46,10 +56,12 @@ typedef struct sim_stream_job {
     reference *rows;
     int ranks, first; /* its ranks are first .. first + ranks - 1 */
     int lives;
-    uint64_t begin; /* the row at which its present life began */
-    char *cursor;   /* with which it began; owned; NULL: at the start of the stream */
-    decisions told; /* the bad samples that its ranks bring */
-    int n_reading;  /* its ranks that have not come to the end */
+    uint64_t begin;    /* the row at which its present life began */
+    char *cursor;      /* with which it began; owned; NULL: at the start of the stream */
+    decisions told;    /* the bad samples that its ranks bring */
+    int n_reading;     /* its ranks that have not come to the end */
+    int again;         /* how often it will start over */
+    int64_t life_rows; /* after so many of a rank it does so; otherwise at the end */
     uint8_t *taken; /* [rows->n_rows] how often each row was taken; owned; NULL for a stream without
                        end */
 } sim_stream_job;

@@ -28,6 +28,13 @@ void stats_print(const sim_stats *of, double cpu_s, long most_mib, FILE *to)
     fprintf(to, "schedules with real rows %llu; real rows %llu, refused %llu\n",
             (unsigned long long)of->real_schedules, (unsigned long long)of->real_rows,
             (unsigned long long)of->real_refused);
+    fprintf(to,
+            "held-out rows from the start again %llu; credit held back %llu; cursors refused: of "
+            "other data %llu, of other weights %llu; data that had changed %llu; sizes that could "
+            "not be asked for %llu\n",
+            (unsigned long long)of->started_over, (unsigned long long)of->held_back,
+            (unsigned long long)of->other_cursors[0], (unsigned long long)of->other_cursors[1],
+            (unsigned long long)of->other_data, (unsigned long long)of->no_stats);
     fprintf(to, "%-58s", "");
     for (int k = 0; k < N_PHASES; k++)
         fprintf(to, "%10s", phase_words[k]);
