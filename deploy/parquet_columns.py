@@ -166,14 +166,20 @@ def answer_of(value, labels=None):
 
 
 def choice(question, answer, choices):
-    """A question with its choices, and the answer in words where it is a number or a letter of one of them."""
-    lines = [f"{chr(ord('A') + i)}. {text_of(c)}" for i, c in enumerate(choices)]
-    at = answer if isinstance(answer, int) else ord(answer) - ord("A") if isinstance(answer, str) and re.fullmatch("[A-Z]", answer) else None
-    if at is not None:
-        if not 0 <= at < len(choices):
-            raise Skipped("the answer is none of the choices")
-        answer = lines[at]
-    return "\n".join([question, *lines]), answer
+    """A question with its choices, and the line of the answer, which may be the text, the letter or the number of a choice."""
+    texts = [text_of(c) for c in choices]
+    lines = [f"{chr(ord('A') + i)}. {text}" for i, text in enumerate(texts)]
+    if answer in texts:
+        at = texts.index(answer)
+    elif isinstance(answer, str) and re.fullmatch("[A-Z]", answer):
+        at = ord(answer) - ord("A")
+    elif isinstance(answer, int) or (isinstance(answer, str) and re.fullmatch("[0-9]+", answer)):
+        at = int(answer)
+    else:
+        at = None
+    if at is None or not 0 <= at < len(lines):
+        raise Skipped("the answer is none of the choices")
+    return "\n".join([question, *lines]), lines[at]
 
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "bot": "assistant",

@@ -173,6 +173,10 @@ def every_form_of_table():
                                          "answer": "int64"},
                           [{"image_1": a, "image_2": b, "question": "Which?", "choices": ["x", "y"], "answer": 1}])
         check(texts(records[0]) == ["<image><image>Which?\nA. x\nB. y", "B. y"], records)
+        records, said = made(f, "options", {"image": PICTURE, "question": "string", "options": "list<item: string>", "answer": "string"},
+                             [{"image": a, "question": "Which?", "options": ["x", "y"], "answer": answer} for answer in ("x", "B", "1", "z")])
+        check([texts(r)[1] for r in records] == ["A. x", "B. y", "B. y"] and "1 rows left out: the answer is none of the choices" in said,
+              said)
         records, said = made(f, "named", {"image": PICTURE, "question": "string", "answer": "string", "better": "string"},
                              [{"image": a, "question": "Q?", "answer": "bad", "better": "good"}], "--columns", "answer=better")
         check(texts(records[0])[1] == "good" and "answer       <- better" in said, said)
