@@ -4,11 +4,13 @@
 import os
 import shutil
 import subprocess
+from shlex import quote
 
 RUN_IN = """set -e
 root=$1; shift
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
+%s
 exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
 """
 TOOLS = ("debootstrap", "unshare", "chroot")
@@ -42,13 +44,18 @@ class Root:
     def file(self, name):
         return os.path.join(self.path, name.lstrip("/"))
 
-    def words(self, *args):
-        """The command line that runs args in the root. The process becomes the command, so signals reach it."""
-        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", RUN_IN, "sh", self.path, *args]
+    def words(self, *args, binds=()):
+        """The command line that runs args in the root. The process becomes the command, so signals reach it. binds: pairs of
+        a file or folder of this machine and where it is seen in the root."""
+        mounts = []
+        for here, there in binds:
+            make = "mkdir -p" if os.path.isdir(here) else "touch"
+            mounts.append(f"{make} {quote(self.file(there))}; mount --bind {quote(here)} {quote(self.file(there))}")
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", RUN_IN % "\n".join(mounts), "sh", self.path, *args]
 
-    def run(self, *args, code=0, limit_s=1800):
+    def run(self, *args, code=0, limit_s=7200, binds=()):
         """Runs a command there and returns all that it printed."""
-        p = subprocess.run(self.words(*args), capture_output=True, text=True, errors="replace", timeout=limit_s)
+        p = subprocess.run(self.words(*args, binds=binds), capture_output=True, text=True, errors="replace", timeout=limit_s)
         if p.returncode != code:
             raise AssertionError(f"{args}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
         return p.stdout + p.stderr

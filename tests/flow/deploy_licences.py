@@ -1,5 +1,5 @@
 """deploy/licences.md names every library that the programs and their modules link or load, and every GPL library that these
-bring in; and the version stands in one place."""
+bring in; and every part has the version of CMakeLists.txt."""
 
 import glob
 import os
@@ -104,14 +104,16 @@ def gpl_libraries_that_are_brought_in_stand_there_too():
     check(not any(name + "." in said for name in listed), f"the trainer links a library under the GPL: {said}")
 
 
-def the_version_stands_in_one_place():
+def all_have_one_version():
     version = re.search(r"^project\(tessera VERSION ([0-9.]+)", read(os.path.join(SOURCE, "CMakeLists.txt")), re.M).group(1)
     check(f"## {version}" in read(os.path.join(SOURCE, "deploy/CHANGELOG.md")), f"deploy/CHANGELOG.md has no entry for {version}")
     said = subprocess.run([BIN, "--version"], capture_output=True, text=True).stdout
     check(version in said, f"prepd --version says {said!r}")
+    wheel = read(os.path.join(SOURCE, "proto/python/tessera/__init__.py"))  # which is installed without CMakeLists.txt
+    check(f'__version__ = "{version}"' in wheel, "the Python package has another version than CMakeLists.txt")
 
 
 if not shutil.which("readelf"):
     print("skipped: no readelf")
     sys.exit(77)
-main(every_library_stands_on_the_page, gpl_libraries_that_are_brought_in_stand_there_too, the_version_stands_in_one_place)
+main(every_library_stands_on_the_page, gpl_libraries_that_are_brought_in_stand_there_too, all_have_one_version)

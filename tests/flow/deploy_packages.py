@@ -4,7 +4,7 @@ without systemd.
     python3 -B tests/flow/deploy_packages.py --walk [--base FOLDER]
 
 walks as an operator would, as root: it installs the packages into bare Debian roots, runs both programs there, scrapes
-the daemon with Prometheus, upgrades, removes and purges. About five minutes and 1.5 GB; --base keeps the base system for
+the daemon with Prometheus, upgrades, removes and purges. Some minutes and 1.5 GB; --base keeps the base system for
 the next time."""
 
 import contextlib
