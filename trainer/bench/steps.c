@@ -53,6 +53,9 @@ static status time_updates(session *run, double *out_ms)
     event *from = NULL, *to = NULL;
     double ms[UPDATES];
     status st = ST_OK;
+    *out_ms = 0;
+    if (run->params->in_backward) /* its time is part of the backward pass */
+        return ST_OK;
     TRY_OR(done, backend->event_new(run->device, &from));
     TRY_OR(done, backend->event_new(run->device, &to));
     for (int i = 0; i < UPDATES; i++) {

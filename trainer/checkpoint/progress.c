@@ -79,6 +79,7 @@ status progress_write(const progress *state, const char *folder)
     json_put_key_int(&writer, "rows", state->rows);
     json_put_key_real(&writer, "first_loss", state->first_loss);
     json_put_key_real(&writer, "last_loss", state->last_loss);
+    json_put_key_real(&writer, "clip_norm", state->clip_norm);
     json_put_key_real(&writer, "eval_loss", state->eval_loss);
     put_text(&writer, "cursor", state->cursor);
     put_text(&writer, "quarantine", state->quarantine);
@@ -139,6 +140,7 @@ status progress_read(const char *folder, progress *out)
     }
     done.first_loss = json_real(json_find(value, "first_loss"), NAN);
     done.last_loss = json_real(json_find(value, "last_loss"), NAN);
+    done.clip_norm = json_real(json_find(value, "clip_norm"), 0); /* an early trainer's has none */
     done.eval_loss = json_real(json_find(value, "eval_loss"), NAN);
     TRY_OR(failed, read_texts(value, path, &done));
     json_free(&value);

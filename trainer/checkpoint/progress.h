@@ -16,6 +16,8 @@ typedef struct progress {
     int64_t step;                 /* the last finished one */
     int64_t rows;                 /* taken by all steps so far */
     double first_loss, last_loss; /* of step 1 and of the last step */
+    double clip_norm;             /* of the gradient of the last step that updated everything; with
+                                     optimizer.in_backward the next one is clipped by it; 0: there is none */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, as the first rank got it; of a daemon */
     char *quarantine;     /* bad samples that any rank has heard of (proto/decisions.h); of a

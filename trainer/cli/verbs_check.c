@@ -177,7 +177,9 @@ static status unpacked(table *cells)
     int64_t waited = 0, n_apart;
     char name[64];
     arena_init(&memory, 0);
-    status st = session_open(cells->conf, SESSION_TRAIN, &run);
+    conf own = *cells->conf;           /* a shallow copy, whose strings belong to cells->conf */
+    own.optimizer_in_backward = false; /* gradients of several rows add up */
+    status st = session_open(&own, SESSION_TRAIN, &run);
     if (st == ST_OK)
         st = receiver_next(run.train, &got, &waited);
     if (st != ST_OK)

@@ -116,6 +116,8 @@ typedef struct params {
     bool lora_experts; /* some adapters belong to experts */
     const mesh *mesh;  /* the ranks that store the parameters together; NULL: one rank */
     bool reshard;      /* as in unit_options (parallel/fsdp.h); true by default */
+    bool in_backward;  /* the same; gradients then exist unit by unit, and own_grad is one of two
+                        * buffers that units take turns in */
     unit_span *spans;  /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
     fsdp_units *fsdp_units; /* NULL if no other rank stores anything */

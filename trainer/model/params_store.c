@@ -161,7 +161,9 @@ static status make_spans(params *registry)
 
 static unit_options options_of(const params *registry, bool with_training)
 {
-    return (unit_options){.training = with_training, .reshard = registry->reshard};
+    return (unit_options){.training = with_training,
+                          .reshard = registry->reshard,
+                          .in_backward = with_training && registry->in_backward};
 }
 
 /* The longest frozen vector; ops compute its gradient although it is not wanted. */
@@ -184,15 +186,16 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     if (!registry->acts.at)
         TRY(make_spans(registry));
     const int64_t trained = with_training ? registry->trained_elements : 0;
-    *out = (params_sizes){.stored = registry->block_elements,
-                          .trained = trained,
-                          .acts = registry->block_elements * (int64_t)act,
-                          .values = backend->act == backend->acc ? 0 : trained * (int64_t)acc,
-                          .grads = trained * (int64_t)acc,
-                          .moments = trained * (int64_t)acc,
-                          .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
-                          .gathered_bytes =
-                              registry->mesh ? fsdp_units_bytes(registry->spans, registry->n_spans,
+    *out =
+        (params_sizes){.stored = registry->block_elements,
+                       .trained = trained,
+                       .acts = registry->block_elements * (int64_t)act,
+                       .values = backend->act == backend->acc ? 0 : trained * (int64_t)acc,
+                       .grads = options.in_backward ? 0 : trained * (int64_t)acc,
+                       .moments = trained * (int64_t)acc,
+                       .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
+                       .gathered_bytes = registry->mesh || options.in_backward
+                                             ? fsdp_units_bytes(registry->spans, registry->n_spans,
                                                                 &options, act, acc)
                                              : 0};
     return ST_OK;
@@ -229,7 +232,7 @@ static void place_row(const params *registry, const unit_span *in, int64_t at, p
     row->moment_dtype = registry->moments1.dtype;
     row->own_act = locate_in(&registry->acts, at);
     row->value = one ? row->own_act : in->trained ? locate_in(&registry->values, at) : NULL;
-    row->own_grad = in->trained ? locate_in(&registry->grads, at) : NULL;
+    row->own_grad = locate_part(in->grad, at - in->first, st_dtype_size(registry->grads.dtype));
     row->moment1 = in->trained ? locate_in(&registry->moments1, at) : NULL;
     row->moment2 = in->trained ? locate_in(&registry->moments2, at) : NULL;
     row->act = locate_part(in->whole_act, row->at, st_dtype_size(registry->acts.dtype));
@@ -273,7 +276,8 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
         return ST_OK;
     if (longest)
         TRY(backend->alloc(queue->dev, longest * st_dtype_size(backend->acc), &registry->unwanted));
-    TRY(take_block(&registry->grads, queue->dev));
+    if (!registry->in_backward)
+        TRY(take_block(&registry->grads, queue->dev));
     TRY(take_block(&registry->moments1, queue->dev));
     return take_block(&registry->moments2, queue->dev);
 }
@@ -316,6 +320,8 @@ void params_release(params *registry, stream *queue)
 status params_zero_grad(params *registry, stream *queue)
 {
     size_t bytes = (size_t)registry->trained_elements * st_dtype_size(queue->dev->backend->acc);
+    if (!registry->grads.at) /* units clear their own */
+        return ST_OK;
     return queue->dev->backend->zero(queue, registry->grads.at, bytes);
 }
 

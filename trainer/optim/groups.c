@@ -137,6 +137,7 @@ status groups_apply(const conf *options, params *registry)
         TRY(lora_add(registry, groups_lora(options), options->lora_targets));
     TRY(apply_rules(options, registry));
     TRY(freeze(options, registry));
+    registry->in_backward = options->optimizer_in_backward;
     if (params_trained(registry) == 0)
         return FAIL(
             ST_CONFIG,

@@ -1,64 +1,27 @@
 /* optim.c: implements optim.h. The trained tensors are listed by group, so that the sum of squares
  * after each group gives the group's norm, and all of them are updated in one launch. */
-#include "trainer/optim/optim.h"
-
 #include <math.h>
 #include <stdlib.h>
 
-struct optimizer {
-    params *params;
-    double beta1, beta2, eps, decay, max_norm;
-    /* What is trained: all of it, and each group's run of tensors. */
-    optim_list all, group[GROUP_COUNT];
-    /* On the device. */
-    optim_tensor *tensors;
-    double *sum_squares; /* [1] */
-    double *after_group; /* [GROUP_COUNT] the value of sum_squares after each group */
-    step_scalars *scalars;
-    /* In pinned memory. */
-    step_scalars *sent; /* [ahead + 1] by step */
-};
+#include "trainer/optim/optimizer_parts.h"
 
-static optim_tensor tensor_of(const optimizer *optim, const param *entry, int64_t first_chunk)
-{
-    double decay = entry->decay ? optim->decay : 0.0;
-    return (optim_tensor){.n = entry->own_n,
-                          .first_chunk = first_chunk,
-                          .lr_factor = entry->lr_factor,
-                          .decay = entry->own_decay >= 0 ? entry->own_decay : decay,
-                          .p = entry->value,
-                          .m = entry->moment1,
-                          .v = entry->moment2,
-                          .g = entry->own_grad,
-                          .p_act = entry->own_act == entry->value ? NULL : entry->own_act};
-}
-
-/* Lists what is trained, by group, and sends the list to the device. Waits for that. */
+/* Lists what is trained and sends the list to the device. Waits for that. */
 static status send_tensors(optimizer *optim, stream *queue)
 {
     const backend_vtable *backend = queue->dev->backend;
-    const params *registry = optim->params;
-    const size_t bytes = (size_t)registry->count * sizeof(optim_tensor);
+    const size_t bytes = (size_t)optim->params->count * sizeof(optim_tensor);
+    status st = ST_OK;
     TRY(backend->alloc(queue->dev, bytes, (void **)&optim->tensors));
     optim_tensor *host = malloc(bytes > 0 ? bytes : 1);
     if (!host)
         return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
     optim->all.tensor = optim->tensors;
-    for (int j = 0; j < GROUP_COUNT; j++) {
-        optim_list *own = &optim->group[j];
-        *own = (optim_list){.tensor = optim->tensors + optim->all.n_tensors,
-                            .first_chunk = optim->all.n_chunks};
-        for (int64_t i = 0; i < registry->count; i++) {
-            const param *entry = &registry->list[i];
-            if ((int)entry->group != j || entry->frozen || entry->own_n == 0)
-                continue;
-            host[optim->all.n_tensors++] = tensor_of(optim, entry, optim->all.n_chunks);
-            optim->all.n_chunks += (entry->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
-            own->n_tensors++;
-        }
-        own->n_chunks = optim->all.n_chunks - own->first_chunk;
-    }
-    status st = backend->to_device(queue, optim->tensors, host, bytes);
+    if (optim->params->in_backward)
+        st = optimizer_list_units(optim, host);
+    for (int j = 0; j < GROUP_COUNT && !optim->params->in_backward; j++)
+        optimizer_list_group(optim, j, -1, host, &optim->group[j]);
+    if (st == ST_OK)
+        st = backend->to_device(queue, optim->tensors, host, bytes);
     if (st == ST_OK)
         st = backend->wait(queue);
     free(host);
@@ -102,6 +65,7 @@ void optimizer_free(optimizer **held, stream *queue)
     queue->dev->backend->release(queue->dev, optim->after_group);
     queue->dev->backend->release(queue->dev, optim->scalars);
     queue->dev->backend->release(queue->dev, optim->tensors);
+    optimizer_units_done(optim, queue->dev);
     if (optim->sent)
         queue->dev->backend->release_host(queue->dev, optim->sent);
     free(optim);
@@ -150,13 +114,14 @@ status optimizer_send(optimizer *optim, stream *queue, int64_t step, double lr)
         .eps = optim->eps,
         .bias1 = 1.0 - pow(optim->beta1, (double)step),
         .bias2 = 1.0 - pow(optim->beta2, (double)step),
-        .number = (double)step,
     };
     return backend->to_device(queue, optim->scalars, sent, sizeof *sent);
 }
 
 status optimizer_update(optimizer *optim, stream *queue, const double *weight)
 {
+    if (optim->params->in_backward)
+        return FAIL(ST_INTERNAL, "units that are updated in backward are updated as a whole");
     TRY(sum_gradients(optim, queue));
     TRY(op_step_finish(queue, &(step_finish_args){.max_norm = optim->max_norm,
                                                   .sum_squares = optim->sum_squares,
@@ -182,7 +147,8 @@ status optimizer_fetch(const optimizer *optim, stream *queue, optimizer_facts *h
 optimizer_report optimizer_report_of(const optimizer_facts *facts)
 {
     optimizer_report out = {.grad_norm = facts->scalars.grad_norm,
-                            .skipped = facts->scalars.skip != 0.0};
+                            .skipped = facts->scalars.skip != 0.0,
+                            .stopped_at = (int)facts->scalars.stopped - 1};
     double all = facts->after_group[GROUP_COUNT - 1], before = 0.0;
     for (int i = 0; i < GROUP_COUNT; i++) {
         double share = all > 0.0 ? (facts->after_group[i] - before) / all : 0.0;

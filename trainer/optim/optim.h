@@ -28,6 +28,18 @@ WARN_UNUSED status optimizer_send(optimizer *optimizer, stream *stream, int64_t 
 /* Queues the update. It reads device memory alone, so it can be captured. `weight` is the step's
  * sum of target weights, on the device. */
 WARN_UNUSED status optimizer_update(optimizer *optimizer, stream *stream, const double *weight);
+/* With optimizer.in_backward (params.in_backward) every unit is updated during the backward pass,
+ * as soon as its gradients are summed over the ranks, and optimizer_update is not called. This
+ * makes the registry's FSDP units do so. optimizer_send comes before the pass then. loss, weight:
+ * [1] each on the device, this rank's sums, which are whole when the backward pass leaves its first
+ * unit; borrowed. last_norm: of the gradient of the last step that updated all units, by which the
+ * next one is clipped; 0: there is none. Waits. */
+WARN_UNUSED status optimizer_in_backward(optimizer *optimizer, stream *stream, const double *loss,
+                                         const double *weight, double last_norm);
+
+/* The unit that a backward pass leaves first among those with something trained. */
+int optimizer_first_unit(const optimizer *optimizer);
+
 /* optimizer_send followed by optimizer_update. */
 WARN_UNUSED status optimizer_step(optimizer *optimizer, stream *stream, int64_t step, double lr,
                                   const double *weight);
@@ -47,7 +59,10 @@ typedef struct optimizer_report {
     double grad_norm; /* norm of the mean gradient, before clipping */
     /* The same by group; the sum of their squares is the square of grad_norm. */
     double group_norm[GROUP_COUNT];
-    bool skipped;
+    bool skipped; /* with optimizer.in_backward: some unit kept its values */
+    /* With optimizer.in_backward: the unit whose gradient was not finite. Units whose backward came
+     * before it were updated. -1: there is none. */
+    int stopped_at;
 } optimizer_report;
 /* Turns fetched facts into a report. */
 optimizer_report optimizer_report_of(const optimizer_facts *facts);

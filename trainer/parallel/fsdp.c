@@ -27,7 +27,8 @@ struct fsdp_units {
     int64_t *first;      /* [n_units + 1] unit k has the spans [first[k], first[k + 1]) */
     bool *stayed;        /* [n_units] the unit's staying spans were gathered in this micro-batch */
     unit_options options;
-    stream *side; /* of collectives; NULL: they run on the compute stream */
+    unit_update update; /* with options.in_backward */
+    stream *side;       /* of collectives and updates; NULL: they run on the compute stream */
     event *edge;
     turn turn[TURNS];
     void *block; /* the memory of all buffers */
@@ -47,7 +48,9 @@ typedef struct kind {
 
 static bool is_of(const unit_span *of, const unit_options *options, const kind *wanted)
 {
-    if (of->ranks == 1 || (wanted->gradients && !(of->trained && options->training)))
+    if (wanted->gradients && !(of->trained && options->training))
+        return false;
+    if (of->ranks == 1 && !(wanted->gradients && options->in_backward))
         return false;
     return wanted->stay == (of->stays || (!wanted->gradients && !options->reshard));
 }
@@ -139,17 +142,22 @@ static status open_units(fsdp_units *units, stream *queue)
         units->span[i].whole_grad = units->span[i].grad;
     }
     lay_out(units->span, units->count, &units->options, act, acc, &(space){.base = units->block});
+    for (int64_t i = 0; i < units->count && units->options.in_backward; i++) {
+        unit_span *part = &units->span[i];
+        if (part->whole_grad)
+            part->grad = (char *)part->whole_grad + (size_t)(part->rank * part->piece) * acc;
+    }
     return ST_OK;
 }
 
 status fsdp_units_new(stream *queue, const mesh *ranks, unit_span *list, int64_t count,
                       const unit_options *options, fsdp_units **out)
 {
-    bool shared = false;
+    bool wanted = false;
     for (int64_t i = 0; i < count; i++)
-        shared |= list[i].ranks > 1;
+        wanted |= list[i].ranks > 1 || (options->in_backward && list[i].trained);
     *out = NULL;
-    if (!shared)
+    if (!wanted)
         return ST_OK;
     fsdp_units *units = calloc(1, sizeof *units);
     if (!units)
@@ -288,22 +296,72 @@ status fsdp_units_enter(fsdp_units *units, stream *queue, int unit, unit_use use
     return is_next(units, next, use) ? fetch_unit(units, queue, next) : ST_OK;
 }
 
+/* Sums a span's gradients over the ranks that store it together. *out_mine: this rank's piece. */
+static status reduce_span(const fsdp_units *units, stream *side, const unit_span *part,
+                          void **out_mine)
+{
+    const backend_vtable *backend = side->dev->backend;
+    const comm_at at = {part->vision ? UNITS_REDUCE_VISION : UNITS_REDUCE, part->layer};
+    *out_mine =
+        (char *)part->whole_grad + (size_t)(part->rank * part->piece) * st_dtype_size(backend->acc);
+    if (part->ranks == 1)
+        return ST_OK;
+    return comm_reduce_scatter(mesh_comm(units->mesh, part->group), side, at, part->whole_grad,
+                               *out_mine, part->piece, backend->acc);
+}
+
+/* Clears the buffer of a span's gradients. */
+static status clear_span(const unit_span *part, stream *side)
+{
+    const backend_vtable *backend = side->dev->backend;
+    return backend->zero(side, part->whole_grad,
+                         (size_t)(part->ranks * part->piece) * st_dtype_size(backend->acc));
+}
+
+/* Sums the unit's gradients over all ranks, lets them be used, and clears the buffer. */
+static status update_unit(const fsdp_units *units, stream *side, int unit)
+{
+    const backend_vtable *backend = side->dev->backend;
+    bool trained = false;
+    void *mine;
+    for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++) {
+        const unit_span *part = &units->span[i];
+        if (!part->trained)
+            continue;
+        trained = true;
+        TRY(reduce_span(units, side, part, &mine));
+        if (units->mesh)
+            TRY(comm_all_reduce(mesh_comm(units->mesh, MESH_REPLICATE), side,
+                                (comm_at){"sum replicas' gradients", part->layer}, mine,
+                                part->piece, backend->acc, COMM_SUM));
+    }
+    if (!trained)
+        return ST_OK;
+    TRY(units->update.update(units->update.user, side, unit));
+    for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++)
+        if (units->span[i].trained)
+            TRY(clear_span(&units->span[i], side));
+    return ST_OK;
+}
+
+void fsdp_units_update(fsdp_units *units, const unit_update *update)
+{
+    if (units)
+        units->update = *update;
+}
+
 /* Sums the unit's gradients over the ranks, adds this rank's piece to what it stores, and clears
  * the buffer. */
 static status reduce_unit(const fsdp_units *units, stream *side, int unit)
 {
-    const backend_vtable *backend = side->dev->backend;
-    const size_t size = st_dtype_size(backend->acc);
+    void *mine;
     for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++) {
         const unit_span *part = &units->span[i];
-        comm_at at = {part->vision ? UNITS_REDUCE_VISION : UNITS_REDUCE, part->layer};
         if (part->ranks == 1 || !part->trained)
             continue;
-        void *mine = (char *)part->whole_grad + (size_t)(part->rank * part->piece) * size;
-        TRY(comm_reduce_scatter(mesh_comm(units->mesh, part->group), side, at, part->whole_grad,
-                                mine, part->piece, backend->acc));
+        TRY(reduce_span(units, side, part, &mine));
         TRY(op_add(side, &(add_args){.n = part->piece, .a = mine, .y = part->grad, .acc = true}));
-        TRY(backend->zero(side, part->whole_grad, (size_t)(part->ranks * part->piece) * size));
+        TRY(clear_span(part, side));
     }
     return ST_OK;
 }
@@ -320,7 +378,8 @@ status fsdp_units_leave(fsdp_units *units, stream *queue, int unit, unit_use use
         return ST_OK;
     stream *side = side_of(units, queue);
     TRY(backend->event_follow(side, buffer->used));
-    TRY(reduce_unit(units, side, unit));
+    TRY(units->options.in_backward ? update_unit(units, side, unit)
+                                   : reduce_unit(units, side, unit));
     TRY(backend->event_record(side, buffer->reduced));
     buffer->was_reduced = true;
     return ST_OK;

@@ -17,8 +17,8 @@
  * rising order in a forward and in falling order in a backward. Every rank enters the same units in
  * the same order, whatever rows it has.
  *
- * A job of one rank has no units (the pointer is NULL): the calls do nothing, and tensors are used
- * where they are stored. */
+ * A job of one rank has no units (the pointer is NULL), unless it updates them in backward: the
+ * calls do nothing, and tensors are used where they are stored. */
 #ifndef TESSERA_TRAINER_PARALLEL_FSDP_H
 #define TESSERA_TRAINER_PARALLEL_FSDP_H
 
@@ -38,7 +38,8 @@ typedef struct unit_span {
     int64_t first;        /* of the piece within what the rank stores; the caller's own */
     int64_t layer;        /* decoder layer, for the ledger; -1: none */
     bool vision;          /* belongs to the vision tower, which the ledger counts apart */
-    /* This rank's piece in device memory; grad is NULL if the span is not trained. */
+    /* This rank's piece in device memory; grad is NULL if the span is not trained. With
+     * unit_options.in_backward fsdp_units_new fills in grad, a part of whole_grad. */
     void *act, *grad;
     /* [ranks * piece], filled in by fsdp_units_new; act and grad themselves if ranks is 1. */
     void *whole_act, *whole_grad;
@@ -55,7 +56,18 @@ enum { UNIT_ALIGN = 64 }; /* elements: pieces begin at multiples of this */
 typedef struct unit_options {
     bool training; /* there are gradients */
     bool reshard;  /* weights are dropped after a forward and gathered again for its backward */
+    /* A unit's gradients exist from its backward until it is updated, which follows at once
+     * (fsdp_units_update). Every unit with gradients has its turn then, also on a single rank. */
+    bool in_backward;
 } unit_options;
+
+/* Called for a unit after its gradients have been summed over all ranks that compute with it: span
+ * by span this rank's piece is at unit_span.grad, and after the call it is cleared. `queue` is the
+ * stream on which the sum was queued. */
+typedef struct unit_update {
+    status (*update)(void *user, stream *queue, int unit);
+    void *user;
+} unit_update;
 
 /* Elements that each of `ranks` ranks stores of a span of `count` elements. */
 int64_t unit_piece(int64_t count, int ranks);
@@ -69,6 +81,9 @@ int64_t fsdp_units_bytes(unit_span *list, int64_t count, const unit_options *opt
 WARN_UNUSED status fsdp_units_new(stream *queue, const mesh *ranks, unit_span *list, int64_t count,
                                   const unit_options *options, fsdp_units **out);
 void fsdp_units_free(fsdp_units **units, stream *queue); /* accepts a pointer to NULL */
+
+/* With in_backward: what updates a unit. Set before the first backward. */
+void fsdp_units_update(fsdp_units *units, const unit_update *update);
 
 /* What a unit is entered for, which also says which unit is gathered ahead. */
 typedef enum unit_use {

@@ -249,6 +249,27 @@ static status refuse_layout(const layout *degrees, const rules *limits, const ch
     return FAIL(ST_CONFIG, "%s; the nearest layout that fits: %s%s", why, other, batch);
 }
 
+/* A unit that is updated in backward must have its whole gradient by then. */
+static status check_in_backward(const conf *options, const layout *degrees)
+{
+    if (!options->optimizer_in_backward || (degrees->accumulation == 1 && degrees->pipeline == 1))
+        return ST_OK;
+    if (degrees->pipeline > 1)
+        return FAIL(ST_CONFIG,
+                    "optimizer.in_backward updates a layer after the step's only micro-batch, and "
+                    "parallelism.pipeline_parallel_degree %" PRId64
+                    " sends several through it; set the degree to 1, or optimizer.in_backward to "
+                    "false",
+                    degrees->pipeline);
+    return FAIL(ST_CONFIG,
+                "optimizer.in_backward updates a layer after the step's only micro-batch, and this "
+                "step has %" PRId64 " on each rank; set training.global_batch_size to %" PRId64
+                " (training.local_batch_size times the ranks that have rows of their own), or "
+                "optimizer.in_backward to false",
+                degrees->accumulation,
+                options->training_local_batch_size * degrees->replicate * degrees->shard);
+}
+
 status layout_of(const conf *options, const layout_limits *limits, layout *out)
 {
     layout degrees = {.replicate = options->parallelism_data_parallel_replicate_degree,
@@ -275,6 +296,7 @@ status layout_of(const conf *options, const layout_limits *limits, layout *out)
     if (broken(&degrees, &ruled, why))
         return refuse_layout(&degrees, &ruled, why);
     degrees.accumulation = ruled.micro_batches / (degrees.replicate * degrees.shard);
+    TRY(check_in_backward(options, &degrees));
     *out = degrees;
     return ST_OK;
 }

@@ -229,6 +229,33 @@ static void add_borders(list *rows, const model_dims *dims, const layers *stack,
                  work->micro_steps * (!part->opens + !part->closes) * statistics);
 }
 
+/* What is summed of gradients besides their reduction, of the whole update or of each unit's. */
+static void add_update(list *rows, const params *registry, const mesh *groups, int64_t acc)
+{
+    const comm *replicas = mesh_comm(groups, MESH_REPLICATE),
+               *whole = mesh_comm(groups, MESH_WHOLE);
+    int64_t units = 0, summed = reduced(replicas, registry->trained_elements);
+    if (registry->in_backward)
+        summed = 0;
+    for (int64_t i = 0, last = -1; i < registry->n_spans && registry->in_backward; i++) {
+        const unit_span *part = &registry->spans[i];
+        if (!part->trained)
+            continue;
+        summed += reduced(replicas, part->piece);
+        units += part->unit != last;
+        last = part->unit;
+    }
+    add_line(rows, "sum replicas' gradients", MESH_REPLICATE, summed * acc);
+    add_line(rows, "sum squares of gradients", MESH_WHOLE,
+             (registry->in_backward ? units * reduced(whole, GROUP_COUNT)
+                                    : reduced(whole, GROUP_COUNT) +
+                                          reduced(mesh_comm(groups, MESH_PIPELINE), GROUP_COUNT)) *
+                 (int64_t)sizeof(double));
+    add_line(rows, "agree on a step that counts", MESH_WORLD,
+             registry->in_backward * reduced(mesh_comm(groups, MESH_WORLD), 2) *
+                 (int64_t)sizeof(double));
+}
+
 int received_lines(const params *registry, const model_dims *dims, const mesh *groups,
                    const received_work *work, received_line out[RECEIVED_LINES])
 {
@@ -237,8 +264,7 @@ int received_lines(const params *registry, const model_dims *dims, const mesh *g
     list rows = {out, 0};
     const int64_t statistics = 2 * dims->text.experts + 2, acc = (int64_t)work->acc;
     add_weights(&rows, registry, dims, groups, work);
-    add_line(&rows, "sum replicas' gradients", MESH_REPLICATE,
-             reduced(mesh_comm(groups, MESH_REPLICATE), registry->trained_elements) * acc);
+    add_update(&rows, registry, groups, acc);
     add_attention(&rows, dims, groups, &stack, work);
     add_dense_mlp(&rows, dims, groups, &stack, work);
     add_expert_tensor(&rows, dims, groups, &stack, work);
@@ -247,10 +273,6 @@ int received_lines(const params *registry, const model_dims *dims, const mesh *g
     const comm *ranks = mesh_comm(groups, MESH_WORLD);
     add_line(&rows, "sum loss and counts", MESH_WORLD,
              (2 * reduced(ranks, 1) + reduced(ranks, 2) + reduced(ranks, STEP_TOTALS)) *
-                 (int64_t)sizeof(double));
-    add_line(&rows, "sum squares of gradients", MESH_WHOLE,
-             (reduced(mesh_comm(groups, MESH_WHOLE), GROUP_COUNT) +
-              reduced(mesh_comm(groups, MESH_PIPELINE), GROUP_COUNT)) *
                  (int64_t)sizeof(double));
     if (work->aux > 0)
         add_line(&rows, "sum router statistics", MESH_STAGE,

@@ -89,6 +89,8 @@ status ledger_add(ledger *entries, const step_report *report, bool leaps, const 
     json_put_key_real(&writer, "loss", report->loss);
     json_put_key_real(&writer, "grad_norm", report->grad_norm);
     json_put_key_bool(&writer, "skipped", report->skipped);
+    if (report->updated[0])
+        json_put_key_cstr(&writer, "partial", report->updated);
     if (leaps)
         json_put_key_bool(&writer, "leaps", true);
     if (choices[0])
@@ -125,6 +127,7 @@ static bool parse_line(const char *line, size_t size, const char *path, ledger_e
     entry.loss = real_of(value, "loss");
     entry.grad_norm = real_of(value, "grad_norm");
     entry.skipped = json_bool(json_find(value, "skipped"), false);
+    snprintf(entry.updated, sizeof entry.updated, "%s", json_text(json_find(value, "partial"), ""));
     bool ok = entry.step > 0 &&
               hash_parse(json_text(json_find(value, "samples"), ""), &entry.samples) &&
               hash_parse(json_text(json_find(value, "rows"), ""), &entry.rows);
@@ -190,13 +193,15 @@ status ledger_read(const char *folder, ledger_entry **out, int64_t *out_n)
 
 ledger_entry ledger_entry_of(const step_report *report)
 {
-    return (ledger_entry){.step = report->step,
+    ledger_entry entry = {.step = report->step,
                           .documents = report->documents,
                           .samples = report->samples_digest,
                           .rows = report->rows_digest,
                           .loss = isfinite(report->loss) ? report->loss : NAN,
                           .grad_norm = isfinite(report->grad_norm) ? report->grad_norm : NAN,
                           .skipped = report->skipped};
+    snprintf(entry.updated, sizeof entry.updated, "%s", report->updated);
+    return entry;
 }
 
 static bool same_real(double first, double second)
@@ -220,4 +225,8 @@ void ledger_difference(const ledger_entry *was, const ledger_entry *now, char *o
     else if (was->skipped != now->skipped)
         snprintf(out, size, "the update was %s then and is %s now",
                  was->skipped ? "skipped" : "made", now->skipped ? "skipped" : "made");
+    else if (strcmp(was->updated, now->updated) != 0)
+        snprintf(out, size, "the step was partial: updated then: %s; now: %s",
+                 was->updated[0] ? was->updated : "nothing",
+                 now->updated[0] ? now->updated : "nothing");
 }

@@ -7,8 +7,9 @@
  * "samples" is XXH3-128 of the sample ids in stream order, 8 bytes little-endian each. "ids" lists
  * them if the step was skipped, if its loss leaps (spike.h), in which case the line also has
  * "leaps":true, or if metrics.ledger_ids asks for it. Real numbers read back exactly; one that is
- * not finite is written as null. The first line that a process writes also has "choices", the ways
- * that its device does a step in (device/choices.h), if it has several.
+ * not finite is written as null. A skipped step that is partial (step_report.updated) also has
+ * "partial", the units that it updated. The first line that a process writes also has "choices",
+ * the ways that its device does a step in (device/choices.h), if it has several.
  *
  * A step has one line. When a run goes on from a checkpoint and will do steps again, it first moves
  * their lines to set-aside-ledger.jsonl (rewind.h). The reader also accepts a file in which this
@@ -37,6 +38,7 @@ typedef struct ledger_entry {
     hash128 samples, rows;
     double loss, grad_norm; /* NAN where not finite */
     bool skipped;
+    char updated[UNIT_RANGE]; /* of a partial step: the units that were updated; else "" */
 } ledger_entry;
 
 /* Reads the entries of the last branch, in rising order of steps. *out is on the heap. ST_NO_INPUT

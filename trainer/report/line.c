@@ -288,6 +288,8 @@ static status write_metrics(reporter *reports, const step_report *step, const fi
     for (int i = 0; i < count; i++)
         json_put_key_real(&writer, reals[i].key, reals[i].value);
     json_put_key_bool(&writer, "skipped", step->skipped);
+    if (step->updated[0])
+        json_put_key_cstr(&writer, "partial", step->updated);
     json_put_key_cstr(&writer, "rows_digest", digest);
     if (world_simulated(reports->session->world))
         json_put_key_cstr(&writer, "model", world_simulated(reports->session->world));
@@ -352,8 +354,11 @@ static void print_line(const reporter *reports, const figures *numbers)
         printf("  wait: %.1f%%", numbers->wait);
     if (full)
         printf("  fill: %.1f%%", numbers->fill);
-    printf("%s%s%s\n", step->skipped ? "  skipped" : "", simulated ? "  " : "",
-           simulated ? simulated : "");
+    printf("%s%s%s\n",
+           step->updated[0] ? "  partial"
+           : step->skipped  ? "  skipped"
+                            : "",
+           simulated ? "  " : "", simulated ? simulated : "");
 }
 
 static status print_last(reporter *reports)

@@ -96,6 +96,7 @@ enum {
     KIND_xent = PROFILE_HEAD,
     KIND_sum_squares = PROFILE_OPTIMIZER,
     KIND_step_finish = PROFILE_OPTIMIZER,
+    KIND_unit_finish = PROFILE_OPTIMIZER,
     KIND_adamw = PROFILE_OPTIMIZER,
     KIND_paced_copy = PROFILE_COLLECTIVES,
     KIND_paced_sum = PROFILE_COLLECTIVES,

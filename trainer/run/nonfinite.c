@@ -14,6 +14,7 @@
 
 #include "trainer/model/convert.h"
 #include "trainer/model/outputs.h"
+#include "trainer/model/unit_names.h"
 #include "trainer/model/unit_order.h"
 
 enum {
@@ -202,24 +203,9 @@ static void append_phrase(words *said, const char *fmt, ...)
 
 static void say_unit(words *said, const model_dims *dims, int unit)
 {
-    if (unit == unit_head(dims)) {
-        append_phrase(said, "head");
-    } else if (unit == unit_embedding(dims)) {
-        append_phrase(said, "embedding");
-    } else if (unit > unit_embedding(dims)) {
-        append_phrase(said, "layer %d", unit - unit_layer(dims, 0));
-    } else if (unit == unit_patch()) {
-        append_phrase(said, "patch embedding");
-    } else if (unit == unit_merger(dims, 0)) {
-        append_phrase(said, "merger");
-    } else {
-        for (int i = 0; i < (int)dims->vision.depth; i++)
-            if (unit == unit_block(dims, i))
-                append_phrase(said, "vision block %d", i);
-        for (int j = 0; j < dims->vision.n_deepstack; j++)
-            if (unit == unit_merger(dims, 1 + j))
-                append_phrase(said, "deepstack merger %d", j);
-    }
+    char name[UNIT_NAME];
+    unit_name(dims, unit, name);
+    append_phrase(said, "%s", name);
 }
 
 /* The traces of all ranks; if the other ranks are simulated, only this rank's own. */
@@ -411,7 +397,9 @@ status nonfinite_find(session *run, const step_report *report, double own_loss,
                          .value = malloc(CHUNK * sizeof(double))};
     status st = host.raw && host.value ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to look at values");
     if (st == ST_OK)
-        st = find_params(run, &host, batch != NULL, &own);
+        st = find_params(run, &host, batch != NULL && !run->params->in_backward, &own);
+    if (run->params->in_backward) /* gradients are gone by now, but the update has told */
+        own.gradient = report->stopped_at;
     if (st == ST_OK && batch)
         st = find_output(run, &host, batch, &own);
     free(host.value);

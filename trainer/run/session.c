@@ -385,6 +385,9 @@ static status open_step(session *run, enum session_use use)
         .min_factor = settings->lr_scheduler_min_lr_factor,
     };
     TRY(optimizer_new(settings, run->params, run->stream, &run->optimizer));
+    if (run->params->in_backward)
+        TRY(optimizer_in_backward(run->optimizer, run->stream, run->sums.loss, run->sums.weight,
+                                  run->from ? run->from->progress.clip_norm : 0.0));
     TRY(reserve_workspace(run));
     TRY(session_capture(run));
     return step_open(run);

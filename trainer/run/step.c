@@ -1,7 +1,7 @@
 /* step.c: an optimiser step, from its rows to its report. Its functions, in
  * order:
  *
- *   step_queue    clear         sums and gradients become zero
+ *   step_queue    clear         sums and gradients become zero; the learning rate is sent
  *                 take_passes   for each micro-batch: wait for its rows, stage them on the device,
  *                               forward, backward (a pipeline orders these passes itself)
  *                 send_counts   this rank's counts go to the device, to be summed with the loss
@@ -358,6 +358,18 @@ done:
     return st;
 }
 
+/* Marks a void step: the weight of this rank becomes minus infinity, a value to which no rows can
+ * add up. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
+ * and all of them skip the update. */
+static status send_void(session *run, step_slot *slot)
+{
+    if (run->steps->no_rows.code == ST_OK)
+        return ST_OK;
+    slot->facts->void_weight = -INFINITY;
+    return run->device->backend->to_device(run->stream, run->sums.weight, &slot->facts->void_weight,
+                                           sizeof slot->facts->void_weight);
+}
+
 /* Runs one pass of the step: takes rows if it is a forward pass, exchanges activations and
  * gradients with the pipeline stages before and after this one, and queues the work. */
 static status take_pass(session *run, const stage_pass *part, step_slot *slot)
@@ -366,6 +378,8 @@ static status take_pass(session *run, const stage_pass *part, step_slot *slot)
     const int flight = (int)(part->micro_batch % model_flights(run->model));
     if (part->kind != PASS_BACKWARD)
         TRY(take_batch(run, part->micro_batch == 0, slot, &all->batch[flight]));
+    if (run->params->in_backward)
+        TRY(send_void(run, slot)); /* before the pass changes a value */
     const model_pass next = {part->kind, flight, all->batch[flight]};
     TRY(model_hand_over(run->model, run->stream, &next));
     TRY(run_pass(run, &next));
@@ -397,11 +411,14 @@ static status clear(session *run)
     return params_zero_grad(run->params, run->stream);
 }
 
-/* Sums loss, counts and gradients over the ranks, then updates the values. */
+/* Sums loss, counts and gradients over the ranks, then updates the values, unless the backward pass
+ * has done so. */
 static status update_all(session *run)
 {
     if (step_shared(run))
         TRY(step_totals_sum(run, run->steps->totals));
+    if (run->params->in_backward)
+        return ST_OK;
     TRY(params_sum_replicas(run->params, run->stream));
     return optimizer_update(run->optimizer, run->stream, run->sums.weight);
 }
@@ -435,18 +452,6 @@ static status fetch_facts(session *run, step_slot *slot)
     return backend->event_record(run->stream, slot->done);
 }
 
-/* Marks a void step: the weight of this rank becomes minus infinity, a value to which no rows can
- * add up. So the sum over all ranks is minus infinity too, every rank sees that the step is void,
- * and all of them skip the update. */
-static status send_void(session *run, step_slot *slot)
-{
-    if (run->steps->no_rows.code == ST_OK)
-        return ST_OK;
-    slot->facts->void_weight = -INFINITY;
-    return run->device->backend->to_device(run->stream, run->sums.weight, &slot->facts->void_weight,
-                                           sizeof slot->facts->void_weight);
-}
-
 static status send_counts(session *run, step_slot *slot)
 {
     if (!step_shared(run))
@@ -474,6 +479,8 @@ status step_queue(session *run, int64_t step)
     all->half_queued = true;
     TRY(clear(run));
     TRY(run->device->backend->event_record(run->stream, slot->wanted));
+    report->lr = schedule_lr(&run->schedule, step);
+    TRY(optimizer_send(run->optimizer, run->stream, step, report->lr));
     TRY(take_passes(run, slot));
 
     report->flops.training = groups_training_flops(&report->flops, &run->share);
@@ -485,9 +492,7 @@ status step_queue(session *run, int64_t step)
     report->cursor = slot->cursor;
     report->expert_count = slot->expert_count;
 
-    report->lr = schedule_lr(&run->schedule, step);
     run->stream->part = PART_OPTIMIZER;
-    TRY(optimizer_send(run->optimizer, run->stream, step, report->lr));
     TRY(send_void(run, slot));
     TRY(send_counts(run, slot));
     TRY(update_params(run));
@@ -509,6 +514,15 @@ static status tell_void(session *run, const step_report *report)
     if (report->stop)
         return FAIL(ST_STOPPED, "another rank was stopped while it waited for rows");
     return FAIL(ST_UNAVAILABLE, "another rank has no more rows; its log says why");
+}
+
+/* Notes which units a step updated before it met a gradient that is not finite. */
+static void note_partial(session *run, const optimizer_report *updated, step_report *report)
+{
+    report->stopped_at = updated->stopped_at;
+    const int first = optimizer_first_unit(run->optimizer);
+    if (updated->stopped_at >= 0 && updated->stopped_at < first)
+        unit_range(&run->dims, first, updated->stopped_at + 1, report->updated);
 }
 
 /* After a step with targets whose gradient is not finite: finds where it came from. All ranks
@@ -546,6 +560,7 @@ status step_told(session *run, step_report *out)
     report->grad_norm = updated.grad_norm;
     memcpy(report->group_norm, updated.group_norm, sizeof report->group_norm);
     report->skipped = updated.skipped;
+    note_partial(run, &updated, report);
     if (step_shared(run))
         step_totals_into(run, &facts->totals, report);
     if (model_exchange(run->model))

@@ -10,6 +10,7 @@
 #ifndef TESSERA_TRAINER_RUN_STEP_H
 #define TESSERA_TRAINER_RUN_STEP_H
 
+#include "trainer/model/unit_names.h"
 #include "trainer/plan/received.h"
 #include "trainer/run/session.h"
 
@@ -25,6 +26,11 @@ typedef struct step_report {
     double group_norm[GROUP_COUNT]; /* the gradient's norm by parameter group */
     bool skipped; /* the update was skipped: no targets, or a gradient that is not finite */
     bool stop;    /* some rank had been asked to stop before it queued this step */
+    /* With optimizer.in_backward: the unit whose gradient was not finite (-1: none), and if others
+     * had been updated by then, so that the step is partial, their names ("head to layer 31"), else
+     * "". */
+    int stopped_at;
+    char updated[UNIT_RANGE];
     int64_t tokens, row_capacity; /* real tokens; rows * seq_len */
     int64_t patches, documents, images, targets;
     int64_t pairs; /* documents that have targets: questions with their answers */

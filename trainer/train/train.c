@@ -375,8 +375,8 @@ static status finish_training(training *run, status st)
         printf("%s\n", world_simulated(run->world));
     if (options->metrics_report && training_is_first(run))
         tell_report(run, NULL);
-    if (options
-            ->checkpoint_enable) /* before the evaluation, whose failure must not cost the model */
+    if (options->checkpoint_enable &&
+        !run->partial) /* before the evaluation, whose failure must not cost the model */
         st = leave_model(run);
     if (run->no_rows)
         return tell_no_rows(run, &why, st);
@@ -384,8 +384,11 @@ static status finish_training(training *run, status st)
     if (run->bad_step)
         return FAIL(ST_BAD_INPUT,
                     "step %" PRId64
-                    ": the gradient is not finite and training.nonfinite says stop: %s",
-                    run->now.step, run->bad);
+                    ": the gradient is not finite and training.nonfinite says stop: %s%s",
+                    run->now.step, run->bad,
+                    run->partial ? "; a part of the model was updated in this step, so it is not "
+                                   "saved, and the same command goes on from the last checkpoint"
+                                 : "");
     return tell_result(run);
 }
 

@@ -83,6 +83,7 @@ static status note_step(training *run, const step_report *report)
     run->now.step = report->step;
     run->now.rows += report->rows;
     run->now.last_loss = report->loss;
+    run->now.clip_norm = report->skipped ? run->now.clip_norm : report->grad_norm;
     run->now.eval_loss = NAN;
     TRY(progress_set_text(&run->now.cursor, report->cursor));
     const bool leaps = check_leap(run, report);
@@ -92,9 +93,10 @@ static status note_step(training *run, const step_report *report)
     monitor_step(run->monitor, report);
     TRY(reporter_step(run->reporter, report));
     /* The update of a bad step was not applied, so a checkpoint written after it has the values
-     * from before it. */
+     * from before it; but of a partial step none is written. */
     run->bad = report->where;
     run->bad_step = run->conf->training_nonfinite == NONFINITE_STOP && report->where;
+    run->partial = run->bad_step && report->updated[0];
     return ST_OK;
 }
 

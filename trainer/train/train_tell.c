@@ -42,8 +42,8 @@ void tell_skipped(const training *run, const step_report *report)
     char ids[IDS_OF_A_LINE * 24];
     const bool more = report->n_samples > IDS_OF_A_LINE;
     print_ids(report, 0, ids);
-    log_warn("step %" PRId64 ": update skipped: %s; %" PRId64 " documents, samples%s%s",
-             report->step,
+    log_warn("step %" PRId64 ": update %s%s: %s; %" PRId64 " documents, samples%s%s", report->step,
+             report->updated[0] ? "partial, of " : "skipped", report->updated,
              report->weight > 0.0 ? "the gradient norm is not finite" : "it has no target tokens",
              report->documents, report->n_samples ? ids : " none",
              !more         ? ""

@@ -33,6 +33,7 @@ typedef struct training {
     spike spike;      /* their losses, as far as they are judged */
     const char *bad;  /* where the last step went wrong (step_report.where); NULL: it did not */
     bool bad_step;    /* the last step went wrong, and training.nonfinite says stop */
+    bool partial;     /* bad_step, and some units were updated in it */
     bool no_rows; /* the step after `now` had no rows: the run ends, and what was done is kept */
 } training;
 

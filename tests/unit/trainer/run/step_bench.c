@@ -91,25 +91,33 @@ static void open_device(bench *setup, int ahead, bool graphs)
 void bench_open(bench *setup, const char *recording, int ahead, const char *scope,
                 const bucket_list *list)
 {
+    const bench_how how = {.ahead = ahead, .scope = scope, .list = list, .max_norm = 1.0};
+    bench_open_as(setup, recording, &how);
+}
+
+void bench_open_as(bench *setup, const char *recording, const bench_how *wanted)
+{
+    const bool captures = strcmp(wanted->scope, "none") != 0;
     *setup = (bench){0};
     session *run = &setup->run;
     conf *options = &setup->options;
-    run->buckets = *list;
+    run->buckets = *wanted->list;
     run->seq_len = SEQ_LEN;
     options->training_local_batch_size = LOCAL;
     options->optimizer_beta1 = 0.9;
     options->optimizer_beta2 = 0.95;
     options->optimizer_eps = 1e-8;
     options->optimizer_weight_decay = 0.1;
-    options->training_max_norm = 1.0;
+    options->training_max_norm = wanted->max_norm;
     run->conf = options;
     mesh_alone(&run->mesh);
-    run->accumulation = ACCUMULATION;
+    run->accumulation = wanted->in_backward ? 1 : ACCUMULATION;
     run->schedule = (schedule){.peak = 1e-3, .steps = STEPS, .warmup_steps = 2, .decay_ratio = 1.0};
-    open_device(setup, ahead, strcmp(scope, "none") != 0);
+    open_device(setup, wanted->ahead, captures);
     assert_ok(run->device->backend->stream_new(run->device, &run->stream));
     assert_ok(dims_preset("debug", &run->dims));
     assert_ok(params_new(&run->dims, &run->params));
+    run->params->in_backward = wanted->in_backward;
     assert_ok(params_alloc(run->params, run->stream, true));
     assert_ok(params_init(run->params, run->stream, 3));
     groups_share(run->params, &run->dims, &run->share);
@@ -134,7 +142,10 @@ void bench_open(bench *setup, const char *recording, int ahead, const char *scop
     run->got = calloc(LOCAL, sizeof *run->got);
     run->rows = calloc(LOCAL, sizeof *run->rows);
     assert_ok(optimizer_new(options, run->params, run->stream, &run->optimizer));
-    assert_ok(graph_replay_new(run->stream, strcmp(scope, "none") == 0 ? "off" : scope));
+    if (wanted->in_backward)
+        assert_ok(optimizer_in_backward(run->optimizer, run->stream, run->sums.loss,
+                                        run->sums.weight, 0));
+    assert_ok(graph_replay_new(run->stream, captures ? wanted->scope : "off"));
     assert_ok(step_open(run));
     receiver_options feed = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};
     assert_ok(receiver_open(&feed, &run->train));

@@ -25,9 +25,19 @@ typedef struct bench {
 char *bench_record(fixture *setup, const char *folder);
 /* Records these rows. */
 char *bench_record_rows(const row *rows, int count, const char *folder);
+/* What a bench is opened with. */
+typedef struct bench_how {
+    int ahead;         /* -1 for the CPU, else as in bench_open */
+    const char *scope; /* what is captured, or "none" */
+    const bucket_list *list;
+    bool in_backward; /* optimizer.in_backward, in steps of one micro-batch */
+    double max_norm;
+} bench_how;
+
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that
  * many steps under way. scope: what is captured, or "none". End with session_close. */
 void bench_open(bench *setup, const char *recording, int ahead, const char *scope,
                 const bucket_list *list);
+void bench_open_as(bench *setup, const char *recording, const bench_how *how);
 
 #endif

@@ -1,0 +1,104 @@
+"""optimizer.in_backward: units are updated in the middle of a backward pass. Without clipping a run leaves the values and
+moments of one that updates after it, to the bit, in every layout; with clipping it goes on from a checkpoint as if it had
+never ended. A step that was partly updated is not saved. test_in_backward has the case of one rank and of graphs."""
+
+import glob
+import json
+import os
+import sys
+
+from prepd_flow import Folder, check, main
+from resume_flow import STREAM, go, header, ledger, recorded, spoiled
+from train_flow import has_mpi
+
+LAYOUTS = {"one rank": (1, {}), "shard 2": (2, {}), "replicate 2, shard 2": (4, {"data_parallel_replicate_degree": 2}),
+           "experts 2": (2, {"expert_parallel_degree": 2}), "tensor 2": (2, {"tensor_parallel_degree": 2}),
+           "context 2": (2, {"context_parallel_degree": 2})}
+SHARING_ROWS = {"tensor 2", "context 2"}
+ATTENTION = "model.language_model.layers.1.self_attn."
+
+
+def states(f, name, step):
+    found = {}
+    for path in glob.glob(f.file(f"{name}/checkpoint/step-{step}/training/rank-*.safetensors")):
+        with open(path, "rb") as file:
+            found[os.path.basename(path)] = file.read()
+    check(found, f"{name} has no state of step {step}")
+    return found
+
+
+def ways(f, layout):
+    """The words and options of a run of three steps in this layout."""
+    ranks, degrees = LAYOUTS[layout]
+    words = ("--nproc", str(ranks)) if ranks > 1 else ()
+    options = {"parallelism__" + key: value for key, value in degrees.items()}
+    batch = 1 if layout in SHARING_ROWS else ranks
+    return words, dict(options, training__global_batch_size=batch, training__backend="cpu", checkpoint__interval=3)
+
+
+def without_clipping_the_bits_are_those_of_whole_updates():
+    with Folder(images=16, **dict(STREAM, **{"training.global_batch_size": 1})) as f:
+        rows = dict(recorded(f, 16), training__steps=3, training__max_norm=0)
+        for i, layout in enumerate(LAYOUTS):
+            words, options = ways(f, layout)
+            for in_backward in ("false", "true"):
+                go(f, f"{i}-{in_backward}", *words, **dict(rows, **options, optimizer__in_backward=in_backward))
+            check(states(f, f"{i}-false", 3) == states(f, f"{i}-true", 3), f"{layout}: values or moments differ")
+
+
+def a_clipped_run_goes_on_as_if_it_had_not_ended():
+    with Folder(images=16, **dict(STREAM, **{"training.global_batch_size": 1})) as f:
+        rows = dict(recorded(f, 16), training__global_batch_size=1, training__max_norm=0.5, optimizer__in_backward="true")
+        go(f, "whole", **dict(rows, training__steps=4))
+        go(f, "parts", **dict(rows, training__steps=2))
+        go(f, "parts", **dict(rows, training__steps=4))
+        check(ledger(f, "whole") == ledger(f, "parts"), "the ledgers differ")
+        check(states(f, "whole", 4) == states(f, "parts", 4), "values or moments differ")
+        with open(f.file("parts/checkpoint/step-4/training/state.json")) as file:
+            norm = json.load(file)["clip_norm"]
+        check(norm == ledger(f, "whole")[4]["grad_norm"] and norm > 0.5, f"clips by {norm}")
+
+
+def a_partial_step_is_told_and_not_saved():
+    with Folder(images=16, **dict(STREAM, **{"training.global_batch_size": 1})) as f:
+        rows = dict(recorded(f, 8), training__global_batch_size=1, optimizer__in_backward="true")
+        go(f, "model", **dict(rows, training__steps=1, optimizer__lr=1e-9))
+        model = hidden_overflow(f)
+        said = go(f, "stop", code=65, **dict(rows, training__steps=2, model__path=model, training__nonfinite="stop"))
+        check("update partial, of head to layer 2" in said, said)
+        check("a part of the model was updated in this step, so it is not saved" in said, said)
+        check(not glob.glob(f.file("stop/checkpoint/step-*")), "the partial step was saved")
+        check(ledger(f, "stop")[1]["partial"] == "head to layer 2", str(ledger(f, "stop")))
+        said = go(f, "skip", **dict(rows, training__steps=1, model__path=model))
+        check(ledger(f, "skip")[1]["skipped"] and "  partial" in said, said)
+
+
+def hidden_overflow(f):
+    """A model whose layer 1 is finite forward, since v is 0, and not backward."""
+    model = spoiled(f, "model-hidden", ATTENTION + "v_proj.weight", 0)
+    path = os.path.join(model, "model.safetensors")
+    with open(path, "r+b") as file:
+        start, tensors = header(file)
+        for name, two in (("v_proj", b"\0\0"), ("o_proj", b"\x7f\x7f")):  # 0 and 3.4e38 in bf16
+            told = tensors[ATTENTION + name + ".weight"]
+            begin, end = told["data_offsets"]
+            word = two if told["dtype"] == "BF16" else (b"\0\0\0\0" if two == b"\0\0" else b"\0\0\x7f\x7f")
+            file.seek(start + begin)
+            file.write(word * ((end - begin) // len(word)))
+    return model
+
+
+def what_cannot_be_updated_in_backward_is_refused():
+    with Folder(images=16, **STREAM) as f:
+        rows = dict(recorded(f, 2), optimizer__in_backward="true", training__steps=1)
+        said = go(f, "accumulates", code=78, **dict(rows, training__global_batch_size=2))
+        check("this step has 2 on each rank; set training.global_batch_size to 1" in said, said)
+        said = go(f, "stages", code=78, **dict(rows, parallelism__pipeline_parallel_degree=2))
+        check("parallelism.pipeline_parallel_degree 2 sends several through it" in said, said)
+
+
+if not has_mpi():
+    print("skipped: Open MPI was not found when this was built")
+    sys.exit(77)
+main(without_clipping_the_bits_are_those_of_whole_updates, a_clipped_run_goes_on_as_if_it_had_not_ended,
+     a_partial_step_is_told_and_not_saved, what_cannot_be_updated_in_backward_is_refused)

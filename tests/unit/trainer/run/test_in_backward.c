@@ -1,0 +1,197 @@
+/* test_in_backward.c: optimizer.in_backward. Without clipping it leaves the values of an update
+ * after the whole backward pass, to the bit, captured or not. A step that cannot count changes
+ * nothing, and one whose backward pass meets a gradient that is not finite keeps the updates that
+ * came before it and says which they are. tests/flow/train_in_backward.py has several ranks. */
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/trainer/run/step_bench.h"
+
+#define LAYER "model.language_model.layers.1.self_attn."
+
+typedef struct files {
+    fixture setup;
+    char *folder, *recording;
+} files;
+
+static int set_up(void **state)
+{
+    files *paths = calloc(1, sizeof *paths);
+    model_dims dims;
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&paths->setup, &dims);
+    paths->folder = harness_temp();
+    paths->recording = bench_record(&paths->setup, paths->folder);
+    *state = paths;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    files *paths = *state;
+    fixture_close(&paths->setup);
+    harness_remove(&paths->folder);
+    free(paths->recording);
+    free(paths);
+    return 0;
+}
+
+/* One array of every parameter after the other, in host memory that the caller frees. */
+enum array { VALUES, FIRST_MOMENTS, SECOND_MOMENTS, ARRAYS };
+
+static double *read_array(session *run, enum array which)
+{
+    double *all = malloc((size_t)run->params->total * sizeof *all);
+    assert_non_null(all);
+    int64_t at = 0;
+    for (int64_t i = 0; i < run->params->count; i++) {
+        const param *weight = &run->params->list[i];
+        const void *const from[ARRAYS] = {weight->value, weight->moment1, weight->moment2};
+        assert_ok(params_read(from[which], run->stream, 0, weight->n_local, all + at));
+        at += weight->n_local;
+    }
+    return all;
+}
+
+static void expect_same(session *run, session *other)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        double *first = read_array(run, i), *second = read_array(other, i);
+        assert_memory_equal(first, second, (size_t)run->params->total * sizeof *first);
+        free(first);
+        free(second);
+    }
+}
+
+static void test_in_backward__gives_the_bits_of_whole_updates(void **state)
+{
+    const files *paths = *state;
+    const bench_how ways[] = {
+        {-1, "none", &bench_no_buckets, true, 0},
+        {0, "none", &bench_no_buckets, true, 0},
+        {1, "step", &bench_buckets, true, 0},
+        {1, "attn experts vision", &bench_buckets, true, 0},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        bench whole, units;
+        bench_how other = ways[i];
+        other.in_backward = false;
+        bench_open_as(&whole, paths->recording, &other);
+        whole.run.accumulation = 1;
+        bench_open_as(&units, paths->recording, &ways[i]);
+        for (int64_t step = 1; step <= STEPS; step++) {
+            step_report wanted, got;
+            assert_ok(step_run(&whole.run, step, &wanted));
+            assert_ok(step_run(&units.run, step, &got));
+            assert_true(got.loss == wanted.loss && !got.skipped && got.stopped_at == -1);
+            assert_string_equal(got.updated, "");
+            assert_true(fabs(got.grad_norm - wanted.grad_norm) < 1e-12 * wanted.grad_norm);
+            for (int j = 0; j < GROUP_COUNT; j++)
+                assert_true(fabs(got.group_norm[j] - wanted.group_norm[j]) <
+                            1e-6 * wanted.grad_norm);
+        }
+        expect_same(&whole.run, &units.run);
+        session_close(&whole.run);
+        session_close(&units.run);
+    }
+}
+
+/* Gradients live in two buffers, the larger of the even units and the larger of the odd ones. */
+static void test_in_backward__gradients_take_the_memory_of_two_units(void **state)
+{
+    bench units;
+    params_sizes turns;
+    bench_open_as(&units, ((files *)*state)->recording,
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 0});
+    params *registry = units.run.params;
+    assert_null(registry->grads.at);
+    assert_ok(params_size(registry, units.run.device->backend, true, &turns));
+    int64_t largest = 0, of_unit = 0;
+    for (int64_t i = 0; i < registry->n_spans; i++) {
+        const unit_span *part = &registry->spans[i];
+        of_unit = i > 0 && part[-1].unit == part->unit ? of_unit + part->piece : part->piece;
+        largest = of_unit > largest ? of_unit : largest;
+    }
+    assert_true(turns.gathered_bytes > largest * (int64_t)sizeof(float));
+    assert_true(turns.gathered_bytes <= 2 * largest * (int64_t)sizeof(float) + 4096);
+    session_close(&units.run);
+}
+
+static void spoil(session *run, const char *name, double value)
+{
+    const param *weight = params_get(run->params, "%s", name);
+    double *values = malloc((size_t)weight->n_local * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < weight->n_local; i++)
+        values[i] = value;
+    assert_ok(params_write(weight, run->stream, 0, weight->n_local, values));
+    free(values);
+}
+
+/* v = 0 hides the too large weights after it from the forward pass, but not from the backward
+ * pass, which comes to layer 1 after the head and layers 3 and 2. */
+static void test_in_backward__a_partial_step_keeps_what_came_before(void **state)
+{
+    bench units;
+    step_report report;
+    bench_open_as(&units, ((files *)*state)->recording,
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 1});
+    session *run = &units.run;
+    spoil(run, LAYER "v_proj.weight", 0);
+    spoil(run, LAYER "o_proj.weight", 3e38);
+    double *before = read_array(run, VALUES), *moments = read_array(run, FIRST_MOMENTS);
+    assert_ok(step_run(run, 1, &report));
+    assert_true(isfinite(report.loss) && report.skipped && !isfinite(report.grad_norm));
+    assert_string_equal(report.updated, "head to layer 2");
+    assert_non_null(strstr(report.where, "in the backward pass layer 1 is the first whose gradient "
+                                         "is not"));
+    double *after = read_array(run, VALUES), *later = read_array(run, FIRST_MOMENTS);
+    int64_t at = 0, kept = 0, updated = 0;
+    for (int64_t i = 0; i < run->params->count; at += run->params->list[i++].n_local) {
+        const param *weight = &run->params->list[i];
+        const size_t bytes = (size_t)weight->n_local * sizeof *before;
+        const bool same = memcmp(before + at, after + at, bytes) == 0 &&
+                          memcmp(moments + at, later + at, bytes) == 0;
+        assert_int_equal(same, weight->unit <= report.stopped_at);
+        *(same ? &kept : &updated) += 1;
+    }
+    assert_true(kept > 0 && updated > 0);
+    free(before);
+    free(moments);
+    free(after);
+    free(later);
+    session_close(run);
+}
+
+static void test_in_backward__a_loss_that_is_not_finite_changes_nothing(void **state)
+{
+    bench units;
+    step_report report;
+    bench_open_as(&units, ((files *)*state)->recording,
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 1});
+    session *run = &units.run;
+    spoil(run, LAYER "v_proj.weight", 3e38);
+    double *before = read_array(run, VALUES);
+    assert_ok(step_run(run, 1, &report));
+    assert_true(!isfinite(report.loss) && report.skipped);
+    assert_string_equal(report.updated, "");
+    double *after = read_array(run, VALUES);
+    assert_memory_equal(before, after, (size_t)run->params->total * sizeof *before);
+    free(before);
+    free(after);
+    session_close(run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_in_backward__gives_the_bits_of_whole_updates),
+        cmocka_unit_test(test_in_backward__gradients_take_the_memory_of_two_units),
+        cmocka_unit_test(test_in_backward__a_partial_step_keeps_what_came_before),
+        cmocka_unit_test(test_in_backward__a_loss_that_is_not_finite_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

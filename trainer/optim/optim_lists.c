@@ -1,0 +1,65 @@
+/* optim_lists.c: the lists of tensors that sum_squares and adamw go over: by group, or, where units
+ * are updated in backward, by unit and group. */
+#include <stdlib.h>
+
+#include "trainer/optim/optimizer_parts.h"
+
+static optim_tensor tensor_of(const optimizer *optim, const param *entry, int64_t first_chunk)
+{
+    double decay = entry->decay ? optim->decay : 0.0;
+    return (optim_tensor){.n = entry->own_n,
+                          .first_chunk = first_chunk,
+                          .lr_factor = entry->lr_factor,
+                          .decay = entry->own_decay >= 0 ? entry->own_decay : decay,
+                          .p = entry->value,
+                          .m = entry->moment1,
+                          .v = entry->moment2,
+                          .g = entry->own_grad,
+                          .p_act = entry->own_act == entry->value ? NULL : entry->own_act};
+}
+
+void optimizer_list_group(optimizer *optim, int group, int unit, optim_tensor *host,
+                          optim_list *out)
+{
+    const params *registry = optim->params;
+    optim_list run = {.tensor = optim->tensors + optim->all.n_tensors,
+                      .first_chunk = optim->all.n_chunks};
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *entry = &registry->list[i];
+        if ((int)entry->group != group || (unit >= 0 && entry->unit != unit) || entry->frozen ||
+            entry->own_n == 0)
+            continue;
+        host[optim->all.n_tensors++] = tensor_of(optim, entry, optim->all.n_chunks);
+        optim->all.n_chunks += (entry->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+        run.n_tensors++;
+    }
+    run.n_chunks = optim->all.n_chunks - run.first_chunk;
+    *out = run;
+}
+
+status optimizer_list_units(optimizer *optim, optim_tensor *host)
+{
+    const params *registry = optim->params;
+    unit_updates *units = &optim->units;
+    units->lowest = -1;
+    for (int64_t i = 0; i < registry->n_spans; i++) { /* in rising order of unit */
+        if (!registry->spans[i].trained)
+            continue;
+        units->lowest = units->lowest < 0 ? registry->spans[i].unit : units->lowest;
+        units->highest = registry->spans[i].unit;
+    }
+    units->unit = calloc((size_t)units->highest + 1, sizeof *units->unit);
+    if (!units->unit)
+        return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
+    for (int j = units->highest; j >= units->lowest; j--) {
+        unit_lists *own = &units->unit[j];
+        own->all = (optim_list){.tensor = optim->tensors + optim->all.n_tensors,
+                                .first_chunk = optim->all.n_chunks};
+        for (int k = 0; k < GROUP_COUNT; k++) {
+            optimizer_list_group(optim, k, j, host, &own->group[k]);
+            own->all.n_tensors += own->group[k].n_tensors;
+            own->all.n_chunks += own->group[k].n_chunks;
+        }
+    }
+    return ST_OK;
+}

@@ -1,0 +1,88 @@
+/* optim_units.c: updates one FSDP unit after the other while the backward pass goes on
+ * (optimizer_in_backward). The units call it on the stream on which their gradients were summed
+ * (parallel/fsdp.h), in the same order on every rank. The first unit of a step agrees with all
+ * ranks on the loss and on the sum of the target weights, since nothing may change in a step that
+ * cannot count; every unit agrees on its own squares, which say whether its gradient is finite. */
+#include <stdlib.h>
+
+#include "trainer/optim/optimizer_parts.h"
+
+void optimizer_units_done(optimizer *optim, device *dev)
+{
+    unit_updates *units = &optim->units;
+    dev->backend->release(dev, units->agreed);
+    dev->backend->release(dev, units->squares);
+    dev->backend->release(dev, units->last_norm);
+    free(units->unit);
+}
+
+int optimizer_first_unit(const optimizer *optim)
+{
+    return optim->units.highest;
+}
+
+/* Sums loss and weight of the step over all ranks. */
+static status agree_on_step(const optimizer *optim, stream *queue)
+{
+    const unit_updates *units = &optim->units;
+    const backend_vtable *backend = queue->dev->backend;
+    TRY(backend->copy(queue, units->agreed, units->loss, sizeof(double)));
+    TRY(backend->copy(queue, units->agreed + 1, units->weight, sizeof(double)));
+    if (!optim->params->mesh)
+        return ST_OK;
+    return comm_all_reduce(mesh_comm(optim->params->mesh, MESH_WORLD), queue,
+                           (comm_at){"agree on a step that counts", -1}, units->agreed, 2, DT_F64,
+                           COMM_SUM);
+}
+
+/* Sums the squares of a unit's gradients by group, over the ranks of a replica. */
+static status sum_unit(const optimizer *optim, stream *queue, int number)
+{
+    const unit_updates *units = &optim->units;
+    const backend_vtable *backend = queue->dev->backend;
+    TRY(backend->zero(queue, units->squares, GROUP_COUNT * sizeof(double)));
+    for (int i = 0; i < GROUP_COUNT; i++)
+        TRY(op_sum_squares(queue, &(sum_squares_args){.list = units->unit[number].group[i],
+                                                      .total = units->squares + i}));
+    if (!optim->params->mesh)
+        return ST_OK;
+    return comm_all_reduce(mesh_comm(optim->params->mesh, MESH_WHOLE), queue,
+                           (comm_at){"sum squares of gradients", -1}, units->squares, GROUP_COUNT,
+                           DT_F64, COMM_SUM);
+}
+
+static status update_unit(void *user, stream *queue, int number)
+{
+    const optimizer *optim = user;
+    const unit_updates *units = &optim->units;
+    if (number == units->highest)
+        TRY(agree_on_step(optim, queue));
+    TRY(sum_unit(optim, queue, number));
+    TRY(op_unit_finish(queue, &(unit_finish_args){.unit = number,
+                                                  .groups = GROUP_COUNT,
+                                                  .first = number == units->highest,
+                                                  .last = number == units->lowest,
+                                                  .max_norm = optim->max_norm,
+                                                  .squares = units->squares,
+                                                  .loss = units->agreed,
+                                                  .weight = units->agreed + 1,
+                                                  .after_group = optim->after_group,
+                                                  .last_norm = units->last_norm,
+                                                  .step = optim->scalars}));
+    return op_adamw(queue, &(adamw_args){.list = units->unit[number].all, .step = optim->scalars});
+}
+
+status optimizer_in_backward(optimizer *optim, stream *queue, const double *loss,
+                             const double *weight, double last_norm)
+{
+    const backend_vtable *backend = queue->dev->backend;
+    unit_updates *units = &optim->units;
+    units->loss = loss;
+    units->weight = weight;
+    TRY(backend->alloc(queue->dev, 2 * sizeof(double), (void **)&units->agreed));
+    TRY(backend->alloc(queue->dev, GROUP_COUNT * sizeof(double), (void **)&units->squares));
+    TRY(backend->alloc(queue->dev, sizeof(double), (void **)&units->last_norm));
+    TRY(backend->to_device(queue, units->last_norm, &last_norm, sizeof last_norm));
+    fsdp_units_update(optim->params->fsdp_units, &(unit_update){update_unit, optim});
+    return backend->wait(queue);
+}
