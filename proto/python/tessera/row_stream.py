@@ -151,9 +151,9 @@ class Rows:
         self.feed: Optional[Feed] = None
         self.known: Dict[str, Any] = {}  # WELCOME
         self.rewind()
-        if "torch" in sys.modules:  # DataLoader treats everything else as a list of samples
-            from torch.utils.data import IterableDataset
-            IterableDataset.register(Rows)
+        data = sys.modules.get("torch.utils.data")  # DataLoader treats everything else as a list of samples
+        if data is not None:
+            data.IterableDataset.register(Rows)
 
     # --- the place in the stream ---
 
