@@ -4,13 +4,14 @@ rank writes for the same values, and any layout can go on from them."""
 
 import os
 import shutil
+import subprocess
 import sys
 
 import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from checkpoints import STEPS, Runs, near  # noqa: E402
-from ranks import check  # noqa: E402
+from ranks import ENV, check  # noqa: E402
 
 LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true", "--lora.merge", "always",
         "--lora.targets", "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj", "--optimizer.lr", 0.01)
@@ -87,10 +88,31 @@ def any_layout_trains_them(r):
         check(off(adapter(r, name, STEPS), want) <= OFF, f"{name}: other adapters")
 
 
+def any_ranks_know_the_base(r):
+    """Its hashes are the same, whoever makes them: of files that ranks share, each hashes some. One rank goes on from
+    what two wrote, and ranks refuse another base together."""
+    base = r.file(f"one/checkpoint/step-{STEPS}")
+    lora = (*LORA, "--lora.merge", "never", "--model.path", base)
+    stages = ("--parallelism.pipeline_parallel_degree", 2)
+    r.train("two", 2, *lora, *stages, "--training.steps", 2)
+    on = go_on(r, "two", "then one", 1, 2, *lora[len(LORA):], "--training.steps", 3)
+    check(list(on) == [3], f"{on}")
+    known = []
+    for name, step in (("two", 2), ("then one", 3)):
+        with open(r.file(f"{name}/checkpoint/step-{step}/training/base.json"), "rb") as f:
+            known.append(f.read())
+    check(known[0] == known[1] and known[0].count(b'":"') > 50, "another base")
+    base = r.file("shard 2/checkpoint/step-2")
+    p = subprocess.run(r.words("two", 2, *LORA, "--model.path", base, *stages), env=ENV, capture_output=True, text=True,
+                       timeout=120)
+    check(p.returncode and "trained on another base" in p.stdout + p.stderr, f"{p.stdout}{p.stderr}")
+
+
 def main():
     r = Runs()
     try:
         any_layout_trains_them(r)
+        any_ranks_know_the_base(r)
     finally:
         shutil.rmtree(r.path)
 
