@@ -177,7 +177,10 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
         file.source = items[i].source;
         file.copies = file.source && !items[i].piece.weight->lora;
         st = put_piece(&items[i].piece, &file, queue, rooms);
-        file.at += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(file.dtype));
+        const size_t bytes = (size_t)items[i].piece.count * st_dtype_size(file.dtype);
+        if (file.source)
+            st_forget(span_of(file.source, bytes)); /* a base may be larger than memory */
+        file.at += (off_t)bytes;
     }
     if (st == ST_OK && !file.counts_only && fsync(file.fd) != 0)
         st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));

@@ -172,10 +172,13 @@ static status put_piece(output *out, const param_piece *piece, const uint8_t *so
 
 static status put_item(output *out, const hf_item *item, stream *queue, buffers rooms)
 {
-    if (item->source && !item->piece.weight->lora)
-        return output_put(out, item->source,
-                          (size_t)item->piece.count * st_dtype_size(item->dtype));
-    return put_piece(out, &item->piece, item->source, item->dtype, queue, rooms);
+    const size_t bytes = (size_t)item->piece.count * st_dtype_size(item->dtype);
+    const status st = item->source && !item->piece.weight->lora
+                          ? output_put(out, item->source, bytes)
+                          : put_piece(out, &item->piece, item->source, item->dtype, queue, rooms);
+    if (item->source)
+        st_forget(span_of(item->source, bytes)); /* a base may be larger than memory */
+    return st;
 }
 
 static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
