@@ -12,6 +12,7 @@ import socket as sockets
 import struct
 import sys
 import time
+from typing import Any, Dict, Generator, Iterable, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def image(part, grid):
     return width, pixels.reshape(n, width)
 
 
-def floats(pixels, resampler="torch"):
+def floats(pixels: np.ndarray, resampler: str = "torch") -> np.ndarray:
     """The float32 values that transformers' image processor computes from these bytes, bit for bit. "torch" is its default
     processor; "pillow" and "pillow13" are its PIL processor, which rounds in another place."""
     check(resampler in ("torch", "pillow", "pillow13"), "there is no resampler", resampler)
@@ -207,7 +208,7 @@ def check_tag(row, number, tag):
             check(was is None or int(is_) == was, blame, f"{name} [{i}] is", is_, "but", was, "was ordered")
 
 
-def decode(parts, tagged=False):
+def decode(parts: Sequence[Any], tagged: bool = False) -> Dict[str, Any]:
     """Decodes the parts of a ROW message to a dictionary of arrays, with "number" and, as JSON texts or "", "cursor",
     "quarantine" and "references". tagged: the row must have a tag, from which those texts are then taken."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
@@ -330,13 +331,13 @@ def decisions_of(said, row=None):
         yield {k: v for k, v in (("id", entry["id"]), ("cause", entry["cause"]), ("row", entry.get("row", row))) if v is not None}
 
 
-def merge_quarantine(states):
+def merge_quarantine(states: Iterable[dict]) -> List[dict]:
     """The bad samples that any rank has heard of, each once, by rising id: [{"id":N,"cause":"...","row":R}..]. What is
     given back does not depend on the order of the ranks.
 
     states: what each rank has: a row of connect, or its "cursor" and "decisions" in a dictionary. The cause that was
     found in the lowest row stands. A decision without a row, which a cursor gives, comes after all others."""
-    found = {}
+    found: Dict[int, dict] = {}
     for state in states:
         for said in (state.get("decisions"), state.get("cursor")):
             for entry in decisions_of(said or []):
@@ -516,8 +517,9 @@ class Session:
             os.close(self.folder)
 
 
-def connect(endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1,
-            credit_bytes=256 << 20, timeout=60.0, keys=None, prefixes=False, quarantine=None):
+def connect(endpoint: str, stream: str = "train", cursor: Union[str, dict, None] = None, start_row: int = 0, rank: int = 0, ranks: int = 1,
+            credit_bytes: int = 256 << 20, timeout: float = 60.0, keys: Optional[str] = None, prefixes: bool = False,
+            quarantine: Optional[List[dict]] = None) -> Generator[Dict[str, Any], None, None]:
     """Yields the rows of a running daemon until the stream ends.
 
     cursor: the cursor of the last row taken, to go on after it. quarantine: what merge_quarantine gave of the rows that
@@ -606,7 +608,7 @@ def welcome_of(path):
         return dict(json.loads(recording.welcome), rows=len(recording.rows))
 
 
-def replay(path, unchecked=False, prefixes=False):
+def replay(path: str, unchecked: bool = False, prefixes: bool = False) -> Generator[Dict[str, Any], None, None]:
     """Yields the rows of a recording, once through. Errors name the file: ValueError for one that is damaged or cut short,
     and for one whose samples share prefixes, unless `prefixes` says that the caller heeds doc_prefix.
 

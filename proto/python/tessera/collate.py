@@ -57,7 +57,7 @@ def split_row(row: Row) -> Iterator[Row]:
         shown = np.asarray(row["visual_row"])[tokens]
         merged = np.unique(shown[shown >= 0])
         items = np.unique(np.searchsorted(patches[1:] // 4, merged, "right"))
-        lists = {n: np.asarray(row[n])[tokens] for n in ("input_ids", "labels", "loss_weight") if n in row}
+        lists: Row = {n: np.asarray(row[n])[tokens] for n in ("input_ids", "labels", "loss_weight") if n in row}
         yield dict(lists, position_ids=np.asarray(row["position_ids"])[:, tokens], cu_seqlens=np.array([0, len(tokens)], np.int32),
                    visual_row=np.where(shown >= 0, np.searchsorted(merged, shown), -1).astype(np.int32), doc_part=np.zeros(1, np.int32),
                    doc_sample_id=np.asarray(row["doc_sample_id"])[d:d + 1], grid_thw=np.asarray(row["grid_thw"])[items],

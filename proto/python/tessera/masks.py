@@ -7,11 +7,12 @@ without their prefix, which is where their pictures are. Rows are dictionaries a
 and, where they are there, doc_prefix and doc_part. Only numpy is needed; torch is imported where a tensor is asked for."""
 import struct
 import zlib
+from typing import Any, Callable, Dict, Tuple
 
 import numpy as np
 
 
-def documents(row):
+def documents(row: Dict[str, Any]) -> Tuple[np.ndarray, np.ndarray]:
     """Where the documents of a row begin and end, and what comes before them: (cu_seqlens [D + 1], doc_prefix [D], -1 for a
     document without a prefix). ValueError names the document whose numbers are impossible."""
     def check(good, *words):
@@ -58,7 +59,7 @@ def by_token(row):
     return document, prefix[document]
 
 
-def mask_function(row, device="cpu"):
+def mask_function(row: Dict[str, Any], device: Any = "cpu") -> Callable[..., Any]:
     """The row's mask as FlexAttention's create_block_mask takes it: mask_mod(b, h, q_idx, kv_idx), true where the token
     q_idx sees the token kv_idx. Its tensors lie on `device`; None makes it a function of numpy arrays. It is of this row
     alone, so B and H are None, and Q_LEN and KV_LEN are the row's tokens."""
@@ -73,7 +74,7 @@ def mask_function(row, device="cpu"):
     return mask_mod
 
 
-def mask_4d(row, dtype=bool, device="cpu"):
+def mask_4d(row: Dict[str, Any], dtype: Any = bool, device: Any = "cpu") -> Any:
     """The row's mask [1, 1, T, T] as transformers takes it for attention_mask: true where the query (third axis) sees the
     key (fourth), or for a float type what is added to the scores, 0 there and the least finite number elsewhere. A dtype of
     torch gives a tensor on `device`, one of numpy an array. sdpa takes bool, eager needs the model's float type. T tokens
@@ -96,7 +97,7 @@ def mask_4d(row, dtype=bool, device="cpu"):
     return seen if dtype == bool else np.where(seen, dtype.type(0), np.finfo(dtype).min)
 
 
-def cu_seqlens(row):
+def cu_seqlens(row: Dict[str, Any]) -> np.ndarray:
     """The borders of a row's documents [D + 1], for attention that knows documents and no more (FlashAttention's varlen
     functions). ValueError names the prefix of a row that has one, since such attention would train its branches without it."""
     borders, prefix = documents(row)
@@ -132,7 +133,7 @@ def shrink(colours, by):
     return sums / np.diff(np.append(edges, colours.shape[-2]))[:, None]
 
 
-def picture(row):
+def picture(row: Dict[str, Any]) -> np.ndarray:
     """A picture of the row's mask, u8 [height, width, 3]: a line for each token, a column for each token it may see. A long
     row is shrunk, a pixel being the mean of several tokens, and a short one enlarged. The bands at the left and at the top
     show the document's kind, and whether a token is text, visual or a target."""
@@ -168,6 +169,6 @@ def picture(row):
     return page.round().astype(np.uint8)
 
 
-def draw(row, path):
+def draw(row: Dict[str, Any], path: str) -> None:
     """Draws the row's mask as a PNG."""
     write_png(path, picture(row))

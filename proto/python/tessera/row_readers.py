@@ -166,7 +166,7 @@ class NumpyReader:
 
     def __init__(self, options: Options, place: Place):
         self.options, self.heard, self.stop = options, place.decisions, threading.Event()
-        self.session: Optional[client.Session] = None
+        self.session: Any = None  # a client.Session
         self.recording: Optional[Iterator[Row]] = None
         self.bytes = 0
 
