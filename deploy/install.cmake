@@ -29,7 +29,7 @@ set(tessera_share deploy/parquet_columns.py deploy/grafana-prepd.json deploy/gra
     deploy/prometheus-alerts.yaml LICENSE)
 install(FILES ${tessera_share} DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
-set(folders . deploy prepd prepd/dataset prepd/plan proto)
+set(folders . configs deploy prepd prepd/dataset prepd/plan proto)
 if(TARGET trainer)
     list(APPEND folders trainer trainer/device trainer/ops trainer/parallel trainer/plan)
 endif()

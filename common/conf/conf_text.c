@@ -186,7 +186,9 @@ void conf_reference(FILE *to)
             reference_row(to, option);
     }
     fputs("\n## Other spellings\n\nThese keys are accepted too, so that torchtitan's spelling can "
-          "be kept. Values that are one of\na list can be written in any case of letters.\n\n"
+          "be kept. Values that are one of\na list can be written in any case of letters. "
+          "[other-trainers.md](other-trainers.md) lists the keys of\nother trainers, and what "
+          "becomes of them here.\n\n"
           "| written | means |\n|---|---|\n",
           to);
     for (size_t i = 0; i < conf_n_rows; i++)

@@ -1,6 +1,7 @@
 /* conf_value.c: reads the text of one value, checks it against its row of the table, and stores it
  * in struct conf. */
 #include "common/conf/conf_table.h"
+#include "common/conf/other_keys.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -282,6 +283,12 @@ status conf_unknown_key(const char *key, const conf_origin *origin)
                          "%s is a section and takes no value of its own: write its keys below it, "
                          "indented (%s:, then %s: ..), or with a dot (%s: ..)",
                          key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
+    }
+    const other_key *known = other_key_find(key);
+    if (known) {
+        char words[512];
+        other_key_words(known, words, sizeof words);
+        return CONF_FAIL(origin, "there is no option \"%.200s\", %s", key, words);
     }
     char guess[256];
     const bool guessed = conf_guess(key, guess, sizeof guess);

@@ -10,6 +10,7 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
+#include "common/conf/other_keys.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/program/verb_help.h"
@@ -140,6 +141,10 @@ static status dispatch_verb(const program *self, int argc, char **argv)
     }
     if (strcmp(name, "--reference") == 0) {
         conf_reference(stdout);
+        return ST_OK;
+    }
+    if (strcmp(name, "--other-trainers") == 0) {
+        other_keys_page(stdout);
         return ST_OK;
     }
     for (int i = 0; i < self->count; i++)

@@ -8,6 +8,7 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
+#include "common/conf/other_keys.h"
 #include "common/program/log.h"
 
 enum { WORD_MAX = 64 };
@@ -60,6 +61,12 @@ static status unknown_word(const program *self, const verb *command, const char 
             ST_USAGE,
             "%s is a section of the options: write %s.KEY VALUE; %s %s --help lists the keys", word,
             word, self->name, command->name);
+    const other_key *known = command->options ? other_key_find(word + 2) : NULL;
+    if (known) {
+        char words[512];
+        other_key_words(known, words, sizeof words);
+        return FAIL(ST_USAGE, "%s %s does not know %s, %s", self->name, command->name, word, words);
+    }
     const char *key = command->options ? conf_nearest_key(word + 2) : NULL;
     char guess[256] = "";
     if (conf_is_near(word + 2, distance - 1))

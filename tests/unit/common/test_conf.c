@@ -11,6 +11,7 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
+#include "common/conf/other_keys.h"
 #include "common/json/json.h"
 
 typedef struct room {
@@ -165,7 +166,8 @@ static void test_file__each_wrong_line_is_named(void **state)
         space, "training:\n  seq_length: 5\n",
         "c.yaml:2: there is no option \"training.seq_length\"; did you mean training.seq_len?");
     refuse_conf(space, "\n\nlr: 1\n",
-                "c.yaml:3: there is no option \"lr\"; did you mean optimizer.lr?");
+                "c.yaml:3: there is no option \"lr\", a key of Megatron; here it is optimizer.lr "
+                "(configs/other-trainers.md)");
     refuse_conf(space, "trainin:\n  seed: 5\n", "did you mean training.seed?");
     refuse_conf(space, "foo:\n  bar: 5\n", "c.yaml:2: there is no option \"foo.bar\"");
     assert_null(strstr(status_text(), "did you mean"));
@@ -248,7 +250,7 @@ static void test_file__all_mistakes_are_collected(void **state)
         "c.yaml:27: training.steps: expected a whole number",
         "c.yaml:29: the key training.seed appears twice",
         "c.yaml:30: training.global_batch_size: 0 is out of range",
-        "c.yaml:33: there is no option \"validation.freq\"; did you mean eval.freq?",
+        "yaml:33: there is no option \"validation.freq\", a key of torchtitan; here it is eval.",
         "c.yaml:35: optimizer.name: \"lion\" is refused, because this option no longer exists",
         "c.yaml: model.path is not set: name one",
         "c.yaml: data.path is not set: name the data",
@@ -724,6 +726,46 @@ static void test_texts__the_longest_value_is_documented(void **state)
     conf_done(&options);
 }
 
+/* Every row of other_keys.def says what is so. */
+static void test_other_keys__name_options_that_exist(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < other_keys_count; i++) {
+        const other_key *row = &other_keys[i];
+        if (!row->key)
+            continue;
+        const conf_row *option = conf_row_find(row->key), *here = conf_row_find(row->here);
+        if ((row->fate == KEY_TAKEN) != (option != NULL))
+            fail_msg("%s: the row says otherwise than options.def", row->key);
+        if (row->here[0] ? row->fate != KEY_SAME || !here || !conf_row_is_option(here)
+                         : row->fate == KEY_SAME && !row->words[0])
+            fail_msg("%s: %s is no option", row->key, row->here);
+        if (row->fate == KEY_NEEDLESS && !row->words[0])
+            fail_msg("%s: why is it not needed?", row->key);
+        for (size_t j = i + 1; j < other_keys_count; j++)
+            if (other_keys[j].key && strcasecmp(row->key, other_keys[j].key) == 0)
+                fail_msg("%s has two rows", row->key);
+    }
+}
+
+static void test_other_keys__are_cited(void **state)
+{
+    const room *space = *state;
+    refuse_conf(space, "model:\n  flavor: 30B\n",
+                "c.yaml:2: there is no option \"model.flavor\", a key of torchtitan; here it is "
+                "model.path: a preset such as");
+    refuse_conf(space, "metrics:\n  enable_wandb: true\n",
+                "a key of torchtitan; here: deploy/log-to-wandb follows");
+    refuse_conf(space, "overlap_grad_reduce: true\n",
+                "a key of Megatron; leave it out: collectives run beside products where they can "
+                "(configs/other-trainers.md)");
+    refuse_conf(space, "use_dora: true\n",
+                "a key of LLaMA-Factory and ms-swift; there is nothing like it here (configs/");
+    refuse_conf(space, "LoRA_Dropout: 0.1\n", "there is nothing like it here: adapters have no");
+    refuse_conf(space, "target_modules: [q_proj, k_proj]\n", "here it is lora.targets");
+    refuse_flag("--float8.recipe_name", "rowwise", "there is no float8 training");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -732,6 +774,8 @@ int main(void)
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
         cmocka_unit_test(test_arguments__wrong_ones_are_refused),
         cmocka_unit_test(test_file__each_wrong_line_is_named),
+        cmocka_unit_test(test_other_keys__name_options_that_exist),
+        cmocka_unit_test(test_other_keys__are_cited),
         cmocka_unit_test(test_file__all_mistakes_are_collected),
         cmocka_unit_test(test_arguments__all_mistakes_are_collected),
         cmocka_unit_test(test_rules__all_that_are_broken_are_collected),
