@@ -6,37 +6,18 @@
 #include <string.h>
 
 #include "common/base/hash.h"
+#include "common/base/philox.h"
 #include "common/base/span.h"
 
 /* The last word of the counter says what a block is drawn for, so that drawing and permuting under
  * one key do not share blocks. (The third word is the attempt of rng_below.) */
 enum { USE_DRAW = 0, USE_PERMUTE = 1 };
 
-/* The multipliers and the key increments of Philox 4x32 (Salmon et al. 2011, section 3.3). */
-#define PHILOX_M0 UINT32_C(0xD2511F53)
-#define PHILOX_M1 UINT32_C(0xCD9E8D57)
-#define PHILOX_W0 UINT32_C(0x9E3779B9)
-#define PHILOX_W1 UINT32_C(0xBB67AE85)
-enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8 };
+enum { FEISTEL_ROUNDS = 8 };
 
-/* Letters: a, b, c, d the four words of the counter, as Philox mixes them. */
 void rng_block(rng_key key, const uint32_t counter[4], uint32_t out[4])
 {
-    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
-    uint32_t k0 = key.word[0], k1 = key.word[1];
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        uint64_t p0 = (uint64_t)PHILOX_M0 * a, p1 = (uint64_t)PHILOX_M1 * c;
-        a = (uint32_t)(p1 >> 32) ^ b ^ k0;
-        b = (uint32_t)p1;
-        c = (uint32_t)(p0 >> 32) ^ d ^ k1;
-        d = (uint32_t)p0;
-        k0 += PHILOX_W0;
-        k1 += PHILOX_W1;
-    }
-    out[0] = a;
-    out[1] = b;
-    out[2] = c;
-    out[3] = d;
+    philox_draw(key.word[0], key.word[1], counter[0], counter[1], counter[2], counter[3], out);
 }
 
 rng_key rng_key_make(uint64_t seed, const char *purpose)

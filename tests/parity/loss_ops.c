@@ -1,7 +1,7 @@
-/* loss_ops.c: cases of cross entropy, gradient norm, the step's scale, and AdamW.
+/* loss_ops.c: cases of cross entropy, gradient norm, the step's scale.
  *
  * Tolerance: a log-sum-exp over V numbers is off by 8 sqrt(V) + 8 eps at worst; the sum over
- * targets averages errors of equal sign at 64 eps. AdamW is a short formula: 16 eps. */
+ * targets averages errors of equal sign at 64 eps.  */
 #include "tests/parity/parity.h"
 
 enum { WEIGHTED = 1, TIES = 2, FAR = 4, BACKWARD = 8, ONLY_SUMS = 16 };
@@ -128,18 +128,6 @@ static void xent_refuses(parity *test, const int64_t *shape)
                  "label 1 is 4, outside the vocabulary of 4");
 }
 
-/* Numbers the chunks of a list and uploads it. */
-static optim_list upload_list(parity *test, optim_tensor *tensors, int64_t n)
-{
-    optim_list list = {.n_tensors = n, .first_chunk = 3}; /* as part of a longer list */
-    for (int64_t i = 0; i < n; i++) {
-        tensors[i].first_chunk = list.first_chunk + list.n_chunks;
-        list.n_chunks += (tensors[i].n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
-    }
-    list.tensor = parity_bytes(test, tensors, (size_t)n * sizeof *tensors);
-    return list;
-}
-
 /* shape: elements of three tensors */
 static void squares_case(parity *test, const int64_t *shape)
 {
@@ -151,7 +139,7 @@ static void squares_case(parity *test, const int64_t *shape)
         for (int64_t i = 0; i < x.n; i++)
             want += x.ref[i] * x.ref[i];
     }
-    optim_list list = upload_list(test, tensors, 3);
+    optim_list list = parity_optim_list(test, tensors, 3);
     PARITY_RUN(test, op_sum_squares(test->queue, &(sum_squares_args){list, total}));
     fetch_bytes(test, &got, total, sizeof got);
     if (!test->bench) /* both backends sum in double */
@@ -268,71 +256,6 @@ static void unit_stops(parity *test, const int64_t *shape)
     }
 }
 
-typedef struct updated {
-    tensor p, m, v, g, act;
-    double *wp, *wm, *wv, *wact; /* the expected values */
-} updated;
-
-/* Draws a parameter and takes one step on it, as a plain loop. */
-static updated adamw_loop(parity *test, const step_scalars *step, const optim_tensor *entry)
-{
-    int64_t n = entry->n;
-    double *squares = parity_zeros(test, n), lr = step->lr * entry->lr_factor;
-    for (int64_t i = 0; i < n; i++)
-        squares[i] = parity_uniform(test, 0, 0.1);
-    updated work = {.p = parity_tensor_acc(test, n, 1),
-                    .m = parity_tensor_acc(test, n, 0.1),
-                    .v = parity_upload_acc(test, squares, n),
-                    .g = parity_tensor_acc(test, n, 8),
-                    .act = parity_tensor(test, n, 1)};
-    work.wp = parity_copy(test, work.p.ref, n);
-    work.wm = parity_copy(test, work.m.ref, n);
-    work.wv = parity_copy(test, work.v.ref, n);
-    work.wact = parity_copy(test, work.act.ref, n);
-    for (int64_t i = 0; i < n && !(step->skip != 0); i++) {
-        double g = work.g.ref[i] * step->grad_scale;
-        work.wm[i] = step->beta1 * work.m.ref[i] + (1 - step->beta1) * g;
-        work.wv[i] = step->beta2 * work.v.ref[i] + (1 - step->beta2) * g * g;
-        double update = work.wm[i] / step->bias1 / (sqrt(work.wv[i] / step->bias2) + step->eps);
-        work.wp[i] = work.p.ref[i] - lr * (update + entry->decay * work.p.ref[i]);
-        work.wact[i] = work.wp[i];
-    }
-    return work;
-}
-
-/* shape: elements of two parameters, skip */
-static void adamw_case(parity *test, const int64_t *shape)
-{
-    step_scalars step = {.lr = 1e-2,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .bias1 = 1 - pow(0.9, 3),
-                         .bias2 = 1 - pow(0.95, 3),
-                         .grad_scale = 0.125,
-                         .skip = (double)shape[2]};
-    optim_tensor tensors[] = {{.n = shape[0], .lr_factor = 0.5, .decay = 0.1},
-                              {.n = shape[1], .lr_factor = 1}};
-    updated work[2];
-    for (int i = 0; i < 2; i++) {
-        optim_tensor *entry = &tensors[i];
-        work[i] = adamw_loop(test, &step, entry);
-        entry->p = work[i].p.dev, entry->m = work[i].m.dev, entry->v = work[i].v.dev,
-        entry->g = work[i].g.dev;
-        entry->p_act = work[i].act.dtype == work[i].p.dtype ? NULL : work[i].act.dev;
-    }
-    optim_list list = upload_list(test, tensors, 2);
-    PARITY_RUN(test,
-               op_adamw(test->queue, &(adamw_args){list, parity_bytes(test, &step, sizeof step)}));
-    for (int i = 0; i < 2; i++) {
-        parity_expect(test, "p", work[i].p, work[i].wp, 16);
-        parity_expect(test, "m", work[i].m, work[i].wm, 16);
-        parity_expect(test, "v", work[i].v, work[i].wv, 16);
-        if (tensors[i].p_act)
-            parity_expect(test, "p_act", work[i].act, work[i].wact, 16);
-    }
-}
-
 const parity_case parity_loss[] = {
     {"xent", "empty", xent_case, {0, 5, 0}},
     {"xent", "one", xent_case, {1, 1, BACKWARD}},
@@ -361,10 +284,5 @@ const parity_case parity_loss[] = {
     {"unit_finish", "ragged middle", unit_case, {0}},
     {"unit_finish", "ragged last", unit_case, {LAST}},
     {"unit_finish", "hostile", unit_stops, {0}},
-    {"adamw", "empty", adamw_case, {0, 0, 0}},
-    {"adamw", "one", adamw_case, {1, 0, 0}},
-    {"adamw", "ragged", adamw_case, {1001, 16390, 0}},
-    {"adamw", "ragged skip", adamw_case, {1001, 7, 1}},
-    {"adamw", "real", adamw_case, {1000000, 2048, 0}},
     {NULL},
 };

@@ -12,7 +12,7 @@
 
 static const parity_case *const families[] = {
     parity_gemm, parity_norm,  parity_norm_rope, parity_rope,  parity_attention, parity_pointwise,
-    parity_rows, parity_route, parity_loss,      parity_paced, parity_peers,
+    parity_rows, parity_route, parity_loss,      parity_adamw, parity_paced,     parity_peers,
 };
 bool parity_portable;
 

@@ -298,6 +298,13 @@ void parity_expect_ints(parity *test, const char *what, const int32_t *dev, cons
                      got[i], want[i]);
 }
 
+void parity_fetch_bytes(parity *test, void *to, const void *dev, size_t bytes)
+{
+    assert_ok(test->queue->dev->backend->to_host(test->queue, to, dev, bytes));
+    assert_ok(test->queue->dev->backend->wait(test->queue));
+    mix_bits(test, to, bytes);
+}
+
 /* A difference of fourth order: its error is step^4 times the fifth derivative, about 1e-13 here.
  */
 static double central_difference(double *x, parity_loss_fn loss, const void *of)

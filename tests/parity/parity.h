@@ -51,9 +51,9 @@ typedef struct parity_case {
 } parity_case;
 
 /* Each family's list ends with op NULL. */
-extern const parity_case parity_gemm[], parity_norm[], parity_norm_rope[], parity_rope[],
-    parity_attention[], parity_pointwise[], parity_rows[], parity_route[], parity_loss[],
-    parity_paced[], parity_peers[];
+extern const parity_case parity_adamw[], parity_gemm[], parity_norm[], parity_norm_rope[],
+    parity_rope[], parity_attention[], parity_pointwise[], parity_rows[], parity_route[],
+    parity_loss[], parity_paced[], parity_peers[];
 
 /* What a target does with an index that is out of bounds: it refuses with BAD_INPUT; it stops with
  * BAD_DEVICE and then works on; or the process loses its GPU, so that no case may try. */
@@ -124,6 +124,12 @@ void parity_expect_either(parity *test, const char *what, tensor array, const do
                           const double *order, const double *second, double tolerance);
 void parity_expect_ints(parity *test, const char *what, const int32_t *dev, const int32_t *want,
                         int64_t n);
+
+/* Copies bytes from the device, for what is not a tensor; they count among the case's bits. */
+void parity_fetch_bytes(parity *test, void *to, const void *dev, size_t bytes);
+
+/* Numbers the chunks of a list as if it were part of a longer one, and uploads it. */
+optim_list parity_optim_list(parity *test, optim_tensor *tensors, int64_t n);
 
 /* Notes (in errors.c) that an output of p's op is off by `ours` where the published order of
  * roundings is off by `order`. */

@@ -431,17 +431,47 @@ static void unit_finish(bench_case *bench)
     bench->bytes = sizeof(step_scalars);
 }
 
+static const step_scalars *upload_scalars(bench_case *bench)
+{
+    const step_scalars host = {.lr = 1e-5,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .bias1 = 0.1,
+                               .bias2 = 0.05,
+                               .grad_scale = 1.0};
+    return bench_upload(bench, &host, sizeof host);
+}
+
 static void adamw(bench_case *bench)
 {
-    step_scalars host = {.lr = 1e-5,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .bias1 = 0.1,
-                         .bias2 = 0.05,
-                         .grad_scale = 1.0};
-    bench->args.adamw = (adamw_args){.list = one_tensor(bench, true),
-                                     .step = bench_upload(bench, &host, sizeof host)};
+    bench->args.adamw =
+        (adamw_args){.list = one_tensor(bench, true), .step = upload_scalars(bench)};
+}
+
+/* A tensor of that size with moments in 8 bits and a master weight in act that is rounded at
+ * random. */
+static void adamw_coded(bench_case *bench)
+{
+    const int64_t n = expert_values(bench), blocks = (n + STATE_BLOCK - 1) / STATE_BLOCK;
+    optim_tensor host = {.n = n,
+                         .lr_factor = 1.0,
+                         .decay = 0.1,
+                         .p = bench_act(bench, n),
+                         .m = bench_raw(bench, n),
+                         .v = bench_raw(bench, n),
+                         .m_scale = bench_raw(bench, blocks * (int64_t)sizeof(float)),
+                         .v_scale = bench_raw(bench, blocks * (int64_t)sizeof(float)),
+                         .g = bench_acc(bench, n),
+                         .rounding = OPTIM_RANDOM,
+                         .random = {.key = {1, 2}, .run = n}};
+    bench->args.adamw = (adamw_args){.list = {.tensor = bench_upload(bench, &host, sizeof host),
+                                              .n_tensors = 1,
+                                              .n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK,
+                                              .coded = true},
+                                     .step = upload_scalars(bench)};
+    bench->bytes = count_acc_bytes(bench, (double)n) + count_act_bytes(bench, 2.0 * (double)n) +
+                   4.0 * (double)n + 16.0 * (double)blocks;
 }
 
 /* What one of 8 ranks gathers of a layer's experts, and what it sums of their gradients. It uses as
@@ -509,6 +539,7 @@ const bench_row bench_memory[] = {
     ROW(step_finish, "scalars", step_finish),
     ROW(unit_finish, "scalars", unit_finish),
     ROW(adamw, "a layer's gate up", adamw),
+    ROW(adamw, "its 8 bits and bf16", adamw_coded),
     ROW(paced_copy, "a layer's experts", paced_copy),
     ROW(paced_sum, "a layer's experts", paced_sum),
     {.op_name = NULL},

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "trainer/device/backend.h"
+#include "trainer/ops/state_codes.h"
 
 /* nll[i] = logsumexp(logits[i]) - logits[i, label[i]]; best[i] is the index of the largest logit,
  * the lowest on ties. loss_sum += weight nll and weight_sum += weight, in a fixed order. With
@@ -28,18 +29,40 @@ typedef struct xent_args {
 
 enum { OPTIM_CHUNK = 16384 }; /* elements of a chunk of work */
 
+/* How adamw leaves a master weight. Rounded to bf16, it lies in act: bf16 on CUDA, and on the CPU a
+ * `real` whose value is a bf16 number. */
+typedef enum optim_rounding {
+    OPTIM_WHOLE,  /* acc, not rounded */
+    OPTIM_RANDOM, /* up or down at random, so that many small updates add up (state_codes.h) */
+    OPTIM_NEAREST /* updates below half a step of bf16 are lost; for comparisons */
+} optim_rounding;
+
+/* Which random numbers round a tensor. The number of an element depends on the key, the step and
+ * the element's place in the published tensor, and so not on which rank has it. Element i of the
+ * tensor here is j = first + i of the rank's local tensor, whose published place is
+ * base + j / run * stride + j % run. Eight neighbouring places share a block of Philox. */
+typedef struct optim_random {
+    uint32_t key[2];
+    int64_t first, run, stride, base; /* run is above 0 */
+} optim_random;
+
 /* One tensor of an optim_list. p is the master weight, m and v are the moments and g is the sum of
- * gradients, all [n] acc at addresses that are multiples of 16. AdamW of one element, with t the
- * step:
+ * gradients, all [n] at addresses that are multiples of 16; g is acc. AdamW of one element, with t
+ * the step:
  *   g' = g grad_scale;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
- *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) */
+ *   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ * p is updated with the new moments as they are before they become codes. */
 typedef struct optim_tensor {
-    int64_t n, first_chunk; /* the tensor's first chunk in the list's numbering */
-    double lr_factor;       /* the group's learning rate as a factor of step_scalars.lr */
-    double decay;           /* weight decay; 0 for parameters without it */
-    void *p, *m, *v;
+    int64_t n, first_chunk;   /* the tensor's first chunk in the list's numbering */
+    double lr_factor;         /* the group's learning rate as a factor of step_scalars.lr */
+    double decay;             /* weight decay; 0 for parameters without it */
+    void *p;                  /* acc; act unless rounding is OPTIM_WHOLE */
+    void *m, *v;              /* acc, or codes of 8 bits (state_codes.h) if there are scales */
+    float *m_scale, *v_scale; /* [ceil(n / STATE_BLOCK)]; both NULL: m and v are acc */
     const void *g;
-    void *p_act; /* copy of p in act, written with it; NULL if act is acc */
+    void *p_act; /* copy of p in act, written with it; NULL if act is acc, or p itself is act */
+    optim_rounding rounding;
+    optim_random random; /* for OPTIM_RANDOM */
 } optim_tensor;
 
 /* The tensors that sum_squares and adamw go over in one call. Work is cut into chunks of
@@ -48,6 +71,7 @@ typedef struct optim_tensor {
 typedef struct optim_list {
     const optim_tensor *tensor; /* [n_tensors], the array itself on the device */
     int64_t n_tensors, first_chunk, n_chunks;
+    bool coded; /* some of them have moments in codes or a rounded master weight */
 } optim_list;
 
 /* total += the sum of g^2 over the list, in a fixed order. total: [1] on the device. */
@@ -63,6 +87,7 @@ typedef struct step_scalars {
     double bias1, bias2; /* 1 - beta1^t and 1 - beta2^t */
     double grad_scale;   /* clipping factor / sum of target weights */
     double skip;         /* not 0: the update changes nothing */
+    double number;       /* of the step, a whole number; random rounding depends on it */
     double grad_norm;    /* norm of the mean gradient before clipping, for the log */
     double stopped;      /* unit_finish: 1 + the unit whose gradient was not finite; else 0 */
 } step_scalars;

@@ -114,6 +114,7 @@ status optimizer_send(optimizer *optim, stream *queue, int64_t step, double lr)
         .eps = optim->eps,
         .bias1 = 1.0 - pow(optim->beta1, (double)step),
         .bias2 = 1.0 - pow(optim->beta2, (double)step),
+        .number = (double)step,
     };
     return backend->to_device(queue, optim->scalars, sent, sizeof *sent);
 }

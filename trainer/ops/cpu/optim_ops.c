@@ -1,29 +1,5 @@
-/* optim_ops.c: gradient norm, scale of a step, and AdamW on the CPU (loss_ops.h). */
-#include "trainer/ops/cpu/cpu_ops.h"
-
-/* A chunk of a list: the elements [begin, end) of one of its tensors. */
-typedef struct chunk {
-    const optim_tensor *tensor;
-    int64_t begin, end;
-} chunk;
-
-/* The list's chunk `index`, counted from the list's first chunk. */
-static chunk chunk_of(const optim_list *list, int64_t index)
-{
-    /* The binary search ends at the last tensor that begins at or before the chunk. */
-    int64_t low = 0, high = list->n_tensors;
-    index += list->first_chunk;
-    while (high - low > 1) {
-        int64_t middle = (low + high) / 2;
-        if (list->tensor[middle].first_chunk <= index)
-            low = middle;
-        else
-            high = middle;
-    }
-    const optim_tensor *tensor = list->tensor + low;
-    int64_t begin = (index - tensor->first_chunk) * OPTIM_CHUNK;
-    return (chunk){tensor, begin, min_i64(begin + OPTIM_CHUNK, tensor->n)};
-}
+/* optim_ops.c: gradient norm and scale of a step on the CPU (loss_ops.h). */
+#include "trainer/ops/cpu/optim_chunk.h"
 
 static double chunk_squares(const chunk *range)
 {
@@ -97,42 +73,5 @@ status CPU_OP(unit_finish)(stream *queue, const unit_finish_args *args)
         step->grad_norm = weight > 0 ? sqrt(args->after_group[args->groups - 1]) / weight : 0;
         *args->last_norm = step->skip != 0 ? *args->last_norm : step->grad_norm;
     }
-    return ST_OK;
-}
-
-static void adamw_chunk(const step_scalars *step, const chunk *range)
-{
-    const optim_tensor *tensor = range->tensor;
-    const double lr = step->lr * tensor->lr_factor;
-    const real b1 = (real)step->beta1, b2 = (real)step->beta2;
-    const real c1 = (real)(1 - step->beta1), c2 = (real)(1 - step->beta2);
-    const real rate = (real)(lr / step->bias1), root2 = (real)(1 / sqrt(step->bias2));
-    const real keep = (real)(1 - lr * tensor->decay), eps = (real)step->eps,
-               scale = (real)step->grad_scale;
-    real *p = tensor->p, *m = tensor->m, *v = tensor->v;
-    const real *g = tensor->g;
-#pragma omp simd
-    for (int64_t i = range->begin; i < range->end; i++) {
-        real gi = g[i] * scale;
-        real mi = b1 * m[i] + c1 * gi, vi = b2 * v[i] + c2 * gi * gi;
-        m[i] = mi;
-        v[i] = vi;
-        p[i] = p[i] * keep - rate * mi / (REAL_SQRT(vi) * root2 + eps);
-    }
-}
-
-static void adamw_chunks(const void *context, part todo)
-{
-    const adamw_args *args = context;
-    for (int64_t i = todo.begin; i < todo.end; i++) {
-        chunk range = chunk_of(&args->list, i);
-        adamw_chunk(args->step, &range);
-    }
-}
-
-status CPU_OP(adamw)(stream *queue, const adamw_args *args)
-{
-    if (args->step->skip == 0)
-        cpu_run(queue, args->list.n_chunks, 4 * OPTIM_CHUNK, adamw_chunks, args);
     return ST_OK;
 }
