@@ -14,9 +14,11 @@
 #include "common/base/words.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/model/convert.h"
+#include "trainer/ops/state_codes.h"
 
-enum { CHUNK_BYTES = 1 << 22, LARGEST = 8, ARRAYS = 3, TENSOR_NAME = 160, SLICE_TEXT = 256 };
-static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2"};
+enum { CHUNK_BYTES = 1 << 22, LARGEST = 8, ARRAYS = 5, TENSOR_NAME = 160, SLICE_TEXT = 256 };
+static const char *const prefixes[ARRAYS] = {"value", "moment1", "moment2", "scale1", "scale2"};
+static const char MASTER[] = "master"; /* of the metadata: BF16 */
 
 void train_state_name(state_writer writer, char out[64])
 {
@@ -33,13 +35,26 @@ static status file_path(char out[STATUS_PATH_MAX], const char *folder, state_wri
 /* A frozen parameter has the copy that is computed with and no other. */
 static void *array_of(const param *weight, int which)
 {
-    void *value = weight->value ? weight->value : weight->own_act;
-    return which == 0 ? value : which == 1 ? weight->moment1 : weight->moment2;
+    void *const of[ARRAYS] = {weight->value ? weight->value : weight->own_act, weight->moment1,
+                              weight->moment2, weight->scale1, weight->scale2};
+    return of[which];
+}
+
+static bool is_scale(int which)
+{
+    return which >= 3;
+}
+
+/* Elements of an array of a row: a scale has a block's codes. */
+static int64_t count_of(const param *weight, int which)
+{
+    return is_scale(which) ? (weight->own_n + STATE_BLOCK - 1) / STATE_BLOCK : weight->own_n;
 }
 
 static st_dtype dtype_of(const param *weight, int which)
 {
-    return which > 0       ? weight->moment_dtype
+    return is_scale(which) ? DT_F32
+           : which > 0     ? weight->moment_dtype
            : weight->value ? weight->value_dtype
                            : weight->act_dtype;
 }
@@ -50,6 +65,7 @@ typedef struct state_list {
     void **array; /* where the values are in device memory */
     char (*name)[TENSOR_NAME];
     const param **of; /* the parameter that each belongs to */
+    int *which;       /* and which of its arrays it is, as in `prefixes` */
     size_t count;
     bool writing; /* not the rows of the base, whose values model.path has */
 } state_list;
@@ -60,6 +76,7 @@ static void list_done(state_list *states)
     free(states->array);
     free(states->name);
     free(states->of);
+    free(states->which);
 }
 
 /* Adds an array of a row if its elements have this size. */
@@ -74,11 +91,12 @@ static void list_add(state_list *list, const param *entry, int which, size_t siz
     snprintf(list->name[at], TENSOR_NAME, "%s/%s", prefixes[which], entry->name);
     list->array[at] = array_of(entry, which);
     list->of[at] = entry;
+    list->which[at] = which;
     list->tensor[at] = (st_tensor){.name = list->name[at],
                                    .dtype = dtype,
                                    .n_dims = 1,
-                                   .shape = {entry->own_n},
-                                   .data = {.size = (size_t)entry->own_n * size}};
+                                   .shape = {count_of(entry, which)},
+                                   .data = {.size = (size_t)count_of(entry, which) * size}};
     list->count++;
 }
 
@@ -90,8 +108,9 @@ static status list_make(const params *registry, bool writing, state_list *list)
                          .tensor = calloc(most, sizeof *list->tensor),
                          .array = calloc(most, sizeof *list->array),
                          .name = calloc(most, sizeof *list->name),
-                         .of = calloc(most, sizeof *list->of)};
-    if (!list->tensor || !list->array || !list->name || !list->of) {
+                         .of = calloc(most, sizeof *list->of),
+                         .which = calloc(most, sizeof *list->which)};
+    if (!list->tensor || !list->array || !list->name || !list->of || !list->which) {
         list_done(list);
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu tensors", most);
     }
@@ -171,23 +190,31 @@ static bool read_slice(const char *text, stored_slice *out)
     return !*text;
 }
 
-/* *out: an entry "slice/NAME" for every tensor, in one block of heap memory with the texts after
- * the list. */
-static status list_slices(const state_list *states, st_meta **out)
+/* *out [*out_n]: an entry "slice/NAME" for every tensor but scales, whose slices are those of their
+ * moments, if `sliced`; and one that says that master values are in BF16, if `rounded`. In one
+ * block of heap memory with the texts after the list. */
+static status list_meta(const state_list *states, bool sliced, bool rounded, st_meta **out,
+                        size_t *out_n)
 {
+    size_t count = 0;
     char(*text)[SLICE_TEXT];
-    st_meta *list = calloc(states->count + 1, sizeof *list + sizeof *text + TENSOR_NAME);
+    st_meta *list = calloc(states->count + 2, sizeof *list + sizeof *text + TENSOR_NAME);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for a list of %zu slices", states->count);
-    text = (char(*)[SLICE_TEXT])(list + states->count + 1);
+    text = (char(*)[SLICE_TEXT])(list + states->count + 2);
     char(*key)[TENSOR_NAME] = (char(*)[TENSOR_NAME])(text + states->count + 1);
-    for (size_t i = 0; i < states->count; i++) {
+    for (size_t i = 0; i < states->count && sliced; i++) {
+        if (is_scale(states->which[i]))
+            continue;
         stored_slice part = {states->of[i]->held, states->of[i]->own_first};
         snprintf(key[i], sizeof key[i], "slice/%s", states->name[i]);
         print_slice(&part, text[i]);
-        list[i] = (st_meta){key[i], text[i]};
+        list[count++] = (st_meta){key[i], text[i]};
     }
+    if (rounded)
+        list[count++] = (st_meta){MASTER, "BF16"};
     *out = list;
+    *out_n = count;
     return ST_OK;
 }
 
@@ -198,7 +225,7 @@ status train_state_write(const params *registry, stream *queue, state_writer wri
     state_list list = {0};
     st_meta *slices = NULL;
     uint8_t *header = NULL;
-    size_t header_size;
+    size_t header_size, entries = 0;
     FILE *file = NULL;
     status st;
     TRY(params_may_be_kept(registry));
@@ -207,9 +234,8 @@ status train_state_write(const params *registry, stream *queue, state_writer wri
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");
     TRY_OR(done, file_path(path, folder, writer));
     TRY_OR(done, list_make(registry, true, &list));
-    if (writer.ranks > 1)
-        TRY_OR(done, list_slices(&list, &slices));
-    TRY_OR(done, st_header(list.tensor, list.count, slices, slices ? list.count : 0, &header,
+    TRY_OR(done, list_meta(&list, writer.ranks > 1, registry->act_masters, &slices, &entries));
+    TRY_OR(done, st_header(list.tensor, list.count, entries ? slices : NULL, entries, &header,
                            &header_size));
     file =
         fopen(path, "wbe"); /* under its own name: the folder is renamed when all of it is whole */
@@ -233,9 +259,9 @@ done:
 
 /* Finds what a file has of a tensor. *out_there is false if it has nothing of it. Values of a
  * frozen parameter may have another type than here, since they were trained before, or were stored
- * by a release that kept them in the type of trained ones. */
+ * by a release that kept them in the type of trained ones. any: so may this tensor. */
 static status find_stored(const st_file *file, const char *path, const param *weight,
-                          const char *name, st_dtype dtype, const st_tensor **out,
+                          const char *name, st_dtype dtype, bool any, const st_tensor **out,
                           stored_slice *out_slice, bool *out_there)
 {
     const st_tensor *found = st_find(file, name);
@@ -245,7 +271,8 @@ static status find_stored(const st_file *file, const char *path, const param *we
     *out_there = found != NULL;
     if (!*out_there)
         return ST_OK;
-    if ((weight->frozen || !weight->moment1) && convert_known(found->dtype))
+    if ((weight->frozen || !weight->moment1 || any) &&
+        (convert_known(found->dtype) || found->dtype == DT_U8))
         dtype = found->dtype;
     TRY(st_want(file, name, dtype, 1, path, out));
     slice whole = weight->held;
@@ -280,6 +307,9 @@ typedef struct state_target {
     st_dtype dtype;
     int64_t found;
     bool frozen, differs; /* differs: a frozen row had other values before */
+    bool second;          /* it is the second moment */
+    float *scale;         /* device memory of the scales of codes, else NULL */
+    float *numbers;       /* [own_n] on the host, for moments that are converted, else NULL */
 } state_target;
 
 /* Copies `count` elements of a file's tensor from element `at` on to the row's element `to_at`. */
@@ -305,12 +335,72 @@ static status put_stored(stream *queue, const st_tensor *tensor, int64_t at, int
     return backend->wait(queue);
 }
 
+/* A file's tensor, and the scales of its codes; NULL: it has numbers. */
+typedef struct stored_tensor {
+    const st_tensor *tensor, *scale;
+} stored_tensor;
+
+/* put_stored for codes, whose blocks must be the same in the file and here. */
+static status put_codes(const param *weight, stream *queue, const stored_tensor *of, int64_t at,
+                        int64_t count, int64_t to_at, const state_room *room, state_target *target)
+{
+    const int64_t blocks = (count + STATE_BLOCK - 1) / STATE_BLOCK;
+    const bool ends = to_at + count == weight->own_n && at + count == of->tensor->shape[0];
+    if (at % STATE_BLOCK || to_at % STATE_BLOCK || (!ends && count % STATE_BLOCK))
+        return FAIL(ST_CONFIG,
+                    "%s: the moments in this checkpoint have 8 bits, and their blocks of %d do not "
+                    "fall together with those of this layout: set checkpoint.convert_states to "
+                    "true, or resume with the layout that wrote it",
+                    weight->name, STATE_BLOCK);
+    TRY(put_stored(queue, of->tensor, at, count, to_at, room, target));
+    TRY(queue->dev->backend->to_device(queue, target->scale + to_at / STATE_BLOCK,
+                                       of->scale->data.data +
+                                           (size_t)(at / STATE_BLOCK) * sizeof(float),
+                                       (size_t)blocks * sizeof(float)));
+    return queue->dev->backend->wait(queue);
+}
+
+/* Keeps the numbers that stored moments stand for. */
+static void keep_numbers(const stored_tensor *of, int64_t at, int64_t count, int64_t to_at,
+                         const state_room *room, state_target *target)
+{
+    const uint8_t *from = of->tensor->data.data;
+    float *to = target->numbers + to_at;
+    target->found += count;
+    if (!of->scale) {
+        convert_to_double(room->values, from + at * (int64_t)st_dtype_size(of->tensor->dtype),
+                          of->tensor->dtype, count);
+        convert_from_double(to, DT_F32, room->values, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t block = (at + i) / STATE_BLOCK;
+        float scale;
+        memcpy(&scale, of->scale->data.data + (size_t)block * sizeof scale, sizeof scale);
+        to[i] = target->second ? state_second_value(from[at + i], scale)
+                               : state_first_value(from[at + i], scale);
+    }
+}
+
+static status put_run(const param *weight, stream *queue, const stored_tensor *of, int64_t at,
+                      int64_t count, int64_t to_at, const state_room *room, state_target *target)
+{
+    if (target->numbers)
+        keep_numbers(of, at, count, to_at, room, target);
+    else if (of->scale)
+        return put_codes(weight, queue, of, at, count, to_at, room, target);
+    else
+        return put_stored(queue, of->tensor, at, count, to_at, room, target);
+    return ST_OK;
+}
+
 /* Copies to the target those of this rank's elements of `weight` that the file's tensor has. Each
  * turn of the loop handles a run of `j` elements that is consecutive in the parameter, in this
  * rank's memory and in the file, or skips `j` that the file does not have. */
-static status take_stored(const param *weight, stream *queue, const st_tensor *tensor,
+static status take_stored(const param *weight, stream *queue, const stored_tensor *of,
                           const stored_slice *part, const state_room *room, state_target *target)
 {
+    const st_tensor *tensor = of->tensor;
     const int64_t most = CHUNK_BYTES / LARGEST;
     for (int64_t i = 0, j; i < weight->own_n; i += j) {
         int64_t stored, theirs;
@@ -331,8 +421,45 @@ static status take_stored(const param *weight, stream *queue, const st_tensor *t
         if (at >= tensor->shape[0])
             continue;
         j = tensor->shape[0] - at < j ? tensor->shape[0] - at : j;
-        TRY(put_stored(queue, tensor, at, j, i, room, target));
+        TRY(put_run(weight, queue, of, at, j, i, room, target));
     }
+    return ST_OK;
+}
+
+/* Encodes `count` of the numbers, at most CHUNK_BYTES / LARGEST, and sends codes and scales. */
+static status send_codes(stream *queue, int64_t first, int64_t count, const state_room *room,
+                         const state_target *target)
+{
+    const backend_vtable *backend = queue->dev->backend;
+    float *scales = (float *)room->values;
+    int64_t blocks = 0;
+    for (int64_t i = 0; i < count; i += STATE_BLOCK) {
+        const int64_t left = count - i;
+        scales[blocks++] = state_encode_block(target->numbers + first + i,
+                                              left < STATE_BLOCK ? (int)left : (int)STATE_BLOCK,
+                                              target->second, room->narrow + i);
+    }
+    TRY(backend->to_device(queue, (uint8_t *)target->to + first, room->narrow, (size_t)count));
+    TRY(backend->to_device(queue, target->scale + first / STATE_BLOCK, scales,
+                           (size_t)blocks * sizeof *scales));
+    return backend->wait(queue);
+}
+
+/* Writes the numbers that were kept, as codes or in the type of this device. */
+static status put_numbers(const param *weight, stream *queue, const state_room *room,
+                          state_target *target)
+{
+    const int64_t most = CHUNK_BYTES / LARGEST;
+    for (int64_t i = 0; i < weight->own_n; i += most) {
+        const int64_t count = weight->own_n - i < most ? weight->own_n - i : most;
+        const st_tensor numbers = {.dtype = DT_F32,
+                                   .data = {.data = (const uint8_t *)(target->numbers + i)}};
+        if (target->scale)
+            TRY(send_codes(queue, i, count, room, target));
+        else
+            TRY(put_stored(queue, &numbers, 0, count, i, room, target));
+    }
+    target->found = weight->own_n;
     return ST_OK;
 }
 
@@ -384,22 +511,71 @@ static status open_files(const char *folder, state_files *opened_files)
     return ST_OK;
 }
 
+/* What kind of moments a dtype is, for messages. */
+static const char *kind_of(st_dtype dtype)
+{
+    return dtype == DT_U8 ? "in 8 bits" : "in float32";
+}
+
+/* Finds the scales of a stored moment, and refuses one of another kind unless it is converted. */
+static status find_scales(const st_file *file, const char *path, const state_list *list,
+                          size_t index, bool convert, stored_tensor *inout)
+{
+    const st_tensor *tensor = inout->tensor;
+    const int64_t blocks = (tensor->shape[0] + STATE_BLOCK - 1) / STATE_BLOCK;
+    const st_dtype own = list->tensor[index].dtype;
+    char name[TENSOR_NAME];
+    if ((tensor->dtype == DT_U8) != (own == DT_U8) && !convert)
+        return FAIL_IN(ST_CONFIG, path,
+                       "\"%s\" is %s here and %s in this run: set optimizer.states as it was, or "
+                       "checkpoint.convert_states to true",
+                       list->name[index], kind_of(tensor->dtype), kind_of(own));
+    if (tensor->dtype != DT_U8)
+        return ST_OK;
+    snprintf(name, sizeof name, "%s/%s", prefixes[list->which[index] + 2], list->of[index]->name);
+    TRY(st_want(file, name, DT_F32, 1, path, &inout->scale));
+    if (inout->scale->shape[0] != blocks)
+        return FAIL_IN(ST_BAD_INPUT, path, "tensor \"%s\" has %lld scales instead of %lld", name,
+                       (long long)inout->scale->shape[0], (long long)blocks);
+    return ST_OK;
+}
+
+/* Values in BF16 are not those of float32 master values, though the CPU stores both as float32. */
+static status check_master(const params *registry, const state_files *files)
+{
+    for (int k = 0; k < files->count && !registry->convert_states; k++) {
+        const bool rounded = st_meta_find(&files->file[k], MASTER) != NULL;
+        if (rounded != registry->act_masters)
+            return FAIL_IN(ST_CONFIG, files->path[k],
+                           "the values here are of training.master: %s, and this run has %s: set "
+                           "it as it was, or checkpoint.convert_states to true",
+                           rounded ? "bf16" : "float32", rounded ? "float32" : "bf16");
+    }
+    return ST_OK;
+}
+
 /* A row of the base need not be in the files: it then stays as it was loaded from model.path. */
 static status load_array(const state_files *files, const char *folder, const state_list *list,
-                         size_t index, stream *queue, const state_room *room, state_target *target)
+                         size_t index, bool convert, stream *queue, const state_room *room,
+                         state_target *target)
 {
+    const bool moment = list->which[index] > 0;
     const param *weight = list->of[index];
     for (int k = 0; k < files->count && target->found < weight->own_n; k++) {
-        const st_tensor *tensor;
+        stored_tensor of = {0};
         stored_slice part;
         bool there;
         TRY(find_stored(&files->file[k], files->path[k], weight, list->name[index], target->dtype,
-                        &tensor, &part, &there));
+                        moment || convert, &of.tensor, &part, &there));
         if (!there)
             continue;
-        TRY(take_stored(weight, queue, tensor, &part, room, target));
-        st_forget(tensor->data);
+        if (moment)
+            TRY(find_scales(&files->file[k], files->path[k], list, index, convert, &of));
+        TRY(take_stored(weight, queue, &of, &part, room, target));
+        st_forget(of.tensor->data);
     }
+    if (target->numbers && target->found == weight->own_n)
+        TRY(put_numbers(weight, queue, room, target));
     if (target->found < weight->own_n && !target->frozen)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "tensor \"%s\": the files have only %lld of the %lld elements that this "
@@ -413,10 +589,24 @@ static status load_arrays(params *registry, stream *queue, const state_files *fi
 {
     for (size_t i = 0; i < list->count; i++) {
         param *row = &registry->list[list->of[i] - registry->list];
+        const int which = list->which[i];
         state_target target = {.to = list->array[i],
                                .dtype = list->tensor[i].dtype,
-                               .frozen = row->frozen && !row->adapter};
-        TRY(load_array(files, folder, list, i, queue, room, &target));
+                               .frozen = row->frozen && !row->adapter,
+                               .second = which == 2,
+                               .scale = which == 1   ? row->scale1
+                                        : which == 2 ? row->scale2
+                                                     : NULL};
+        if (is_scale(which)) /* it comes with its moment */
+            continue;
+        if (which > 0 && registry->convert_states)
+            target.numbers = malloc((size_t)row->own_n * sizeof *target.numbers);
+        if (which > 0 && registry->convert_states && !target.numbers)
+            return FAIL(ST_NO_MEMORY, "no memory to convert the moments of %s", row->name);
+        const status st =
+            load_array(files, folder, list, i, registry->convert_states, queue, room, &target);
+        free(target.numbers);
+        TRY(st);
         row->kept |= target.differs;
         registry->bytes_read += target.found * (int64_t)st_dtype_size(target.dtype);
     }
@@ -433,6 +623,7 @@ status train_state_load(params *registry, stream *queue, const char *folder)
         return FAIL(ST_NO_MEMORY, "no memory to read a checkpoint");
     const state_room room = {(double *)rooms, rooms + CHUNK_BYTES, rooms + 2 * CHUNK_BYTES};
     TRY_OR(done, open_files(folder, &files));
+    TRY_OR(done, check_master(registry, &files));
     TRY_OR(done, list_make(registry, false, &list));
     st = load_arrays(registry, queue, &files, folder, &list, &room);
 done:

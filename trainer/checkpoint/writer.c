@@ -311,7 +311,8 @@ int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtabl
                                    bool with_frozen)
 {
     const int64_t act = (int64_t)st_dtype_size(backend->act);
-    const int64_t values = backend->act == backend->acc ? size->trained * act : size->values;
+    const int64_t values =
+        backend->act == backend->acc || size->act_masters ? size->trained * act : size->values;
     return values + 2 * size->moments +
            (backend->immediate || !with_frozen ? 0 : size->acts - size->trained * act);
 }
@@ -345,13 +346,17 @@ static status make_view(checkpoint_writer *writer)
         param *to =
             &writer->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
         to->value = to->own_act = to->act = to->grad = to->own_grad = NULL;
-        if (!from->frozen)
+        if (!from->frozen && from->value_dtype != live->values.dtype)
+            to->value = moved(&kept[MOMENTS1], from->value, &live->moments1);
+        else if (!from->frozen)
             to->value = moved(&kept[VALUES], from->value, &live->values);
         else
             to->own_act =
                 kept[FROZEN].at ? moved(&kept[FROZEN], from->own_act, &frozen) : from->own_act;
         to->moment1 = moved(&kept[MOMENTS1], from->moment1, &live->moments1);
         to->moment2 = moved(&kept[MOMENTS2], from->moment2, &live->moments2);
+        to->scale1 = moved(&kept[MOMENTS1], from->scale1, &live->moments1);
+        to->scale2 = moved(&kept[MOMENTS2], from->scale2, &live->moments2);
     }
     return ST_OK;
 }

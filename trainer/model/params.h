@@ -67,8 +67,11 @@ typedef struct param {
     bool kept;        /* frozen, but not as model.path has it: checkpoints must hold its value */
     double lr_factor; /* times the learning rate of the step; 1 by default */
     double own_decay; /* replaces optimizer.weight_decay; below 0: it does not */
-    bool adapter;     /* a LoRA adapter (lora.h), which is in no file of the model */
-    int64_t lora;     /* the rows at this + lora and the next are its adapter; 0: it has none */
+    /* Set by groups_apply for matrices that are trained, but for routers. */
+    bool coded;      /* its moments are codes of 8 bits (ops/state_codes.h) */
+    bool act_master; /* it has no master value in acc: own_act is updated, rounded to BF16 */
+    bool adapter;    /* a LoRA adapter (lora.h), which is in no file of the model */
+    int64_t lora;    /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
     double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
     /* Device memory, NULL until params_alloc. First what this rank stores, [own_n], in the types of
@@ -77,6 +80,7 @@ typedef struct param {
     void *own_act; /* what is computed with */
     void *value; /* master value; own_act if both have one type, which a frozen parameter has too */
     void *own_grad, *moment1, *moment2;
+    float *scale1, *scale2; /* of blocks of moments [ceil(own_n / STATE_BLOCK)]; NULL: not coded */
     st_dtype act_dtype, value_dtype, moment_dtype;
     /* What the model reads and writes, [n_local], valid between fsdp_units_enter and
      * fsdp_units_leave of its unit. On a single rank they are own_act and own_grad. */
@@ -113,19 +117,26 @@ typedef struct params {
     int64_t lora_rank;       /* 0: no adapters */
     double lora_alpha;       /* as in lora_kind (lora_params.h) */
     bool lora_rslora;
-    bool lora_experts; /* some adapters belong to experts */
-    const mesh *mesh;  /* the ranks that store the parameters together; NULL: one rank */
-    bool reshard;      /* as in unit_options (parallel/fsdp.h); true by default */
-    bool in_backward;  /* the same; gradients then exist unit by unit, and own_grad is one of two
-                        * buffers that units take turns in */
-    unit_span *spans;  /* [n_spans] by unit: rows of a unit that the same ranks share */
+    bool lora_experts;       /* some adapters belong to experts */
+    const mesh *mesh;        /* the ranks that store the parameters together; NULL: one rank */
+    bool coded, act_masters; /* some row is; set with the spans */
+    bool convert_states;     /* train_state_load may convert states of another kind */
+    bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
+    bool in_backward; /* the same; gradients then exist unit by unit, and own_grad is one of two
+                       * buffers that units take turns in */
+    unit_span *spans; /* [n_spans] by unit: rows of a unit that the same ranks share */
     int64_t n_spans;
     fsdp_units *fsdp_units; /* NULL if no other rank stores anything */
     /* What this rank stores, one device block per kind. Spans and rows are parts of the blocks,
      * those that are trained first. Gaps between them hold zeros, so a block may be treated as one
      * array: acts of block_elements, values, gradients and moments of the trained_elements with
      * which acts begins. If act and acc are one type, values is that beginning of acts and no
-     * memory of its own. Set by params_alloc. */
+     * memory of its own. Set by params_alloc.
+     *
+     * If some row is coded, the blocks of moments are bytes, in which each row has its own place
+     * and its scales follow its codes. If some row has its master value in act and act is not acc,
+     * that is so too, and values is the beginning of acts; rows that keep their master values in
+     * acc have them in moments1, after their moments. */
     param_block acts, values, grads, moments1, moments2;
     void *unwanted;
     int64_t block_elements, trained_elements;
@@ -165,6 +176,7 @@ typedef struct params_sizes {
     int64_t acts, values, grads, moments; /* bytes; moments: of each of the two blocks */
     int64_t unwanted;                     /* bytes */
     int64_t gathered_bytes;
+    bool act_masters; /* master values are the beginning of acts, whatever acc is */
 } params_sizes;
 WARN_UNUSED status params_size(params *registry, const backend_vtable *backend, bool with_training,
                                params_sizes *out);

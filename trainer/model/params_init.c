@@ -140,9 +140,8 @@ static status open_initialiser(const params *registry, initialiser *all)
         upload *one = &all->uploads[i];
         TRY(backend->event_new(dev, &one->sent));
         TRY(backend->alloc_host(dev, block * st_dtype_size(registry->acts.dtype), &one->as_act));
-        if (registry->values.at && registry->values.at != registry->acts.at)
-            TRY(backend->alloc_host(dev, block * st_dtype_size(registry->values.dtype),
-                                    &one->as_value));
+        if (registry->moments1.at && backend->act != backend->acc)
+            TRY(backend->alloc_host(dev, block * st_dtype_size(backend->acc), &one->as_value));
     }
     return pool_new(registry->total > FEW ? cpus : 1, &all->threads);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "trainer/model/params.h"
+#include "trainer/ops/state_codes.h"
 
 static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD, MESH_EXPERT_WHOLE};
 enum { OWNERS = sizeof owners / sizeof *owners };
@@ -14,9 +15,15 @@ void params_share(params *registry, const mesh *ranks, bool reshard)
     registry->reshard = reshard;
 }
 
-static int64_t align_count(int64_t n_local)
+static int64_t round_up(int64_t count, int64_t align)
 {
-    return (n_local + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
+    return (count + align - 1) / align * align;
+}
+
+/* Rows and pieces begin at multiples of this, so that no cut goes through a block of codes. */
+static int64_t align_of(const params *registry)
+{
+    return registry->coded ? (int64_t)STATE_BLOCK : (int64_t)UNIT_ALIGN;
 }
 
 /* The rows of each unit: those of unit u are row[first[u]] to row[first[u + 1] - 1]. */
@@ -62,7 +69,7 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
             continue;
         row->span = registry->n_spans;
         row->at = to->count;
-        to->count += align_count(row->n_local);
+        to->count += round_up(row->n_local, align_of(registry));
         to->stays |= row->stays;
         to->forward_only = row->forward_only || !row->reached;
         to->layer = row->layer;
@@ -74,7 +81,7 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
         to->ranks = mesh_comm(registry->mesh, group)->size;
         to->rank = mesh_comm(registry->mesh, group)->rank;
     }
-    to->piece = unit_piece(to->count, to->ranks);
+    to->piece = unit_piece(to->count, to->ranks, align_of(registry));
     registry->block_elements += to->piece;
     registry->trained_elements += trained ? to->piece : 0;
     registry->n_spans++;
@@ -146,6 +153,11 @@ static status make_spans(params *registry)
     free(registry->spans);
     registry->spans = calloc((size_t)rows.count * 2 * OWNERS + 1, sizeof *registry->spans);
     registry->n_spans = registry->block_elements = registry->trained_elements = 0;
+    registry->coded = registry->act_masters = false;
+    for (int64_t i = 0; i < registry->count; i++) {
+        registry->coded |= registry->list[i].coded;
+        registry->act_masters |= registry->list[i].act_master;
+    }
     mark_reached(registry);
     for (int unit = 0; unit < rows.count && registry->spans; unit++)
         for (int i = 0; i < OWNERS; i++)
@@ -178,6 +190,55 @@ static int64_t longest_frozen(const params *registry)
     return longest;
 }
 
+enum { PLACED = 16 }; /* bytes: the states of a row begin at multiples of this */
+
+static bool is_updated(const param *row)
+{
+    return !row->frozen && !row->elsewhere && row->own_n > 0;
+}
+
+/* Bytes of a row's codes or floats in a block of moments that has codes. */
+static int64_t moment_bytes(const param *row, size_t acc)
+{
+    return round_up(row->own_n * (row->coded ? 1 : (int64_t)acc), PLACED);
+}
+
+static int64_t scale_bytes(const param *row)
+{
+    const int64_t blocks = (row->own_n + STATE_BLOCK - 1) / STATE_BLOCK;
+    return row->coded ? round_up(blocks * (int64_t)sizeof(float), PLACED) : 0;
+}
+
+/* Bytes of a row's master value, where only those of some rows are in acc. */
+static int64_t master_bytes(const params *registry, const param *row, size_t acc)
+{
+    return registry->act_masters && !row->act_master ? round_up(row->own_n * (int64_t)acc, PLACED)
+                                                     : 0;
+}
+
+/* Whether rows have places of their own in the blocks of moments. */
+static bool is_placed(const params *registry, st_dtype act, st_dtype acc)
+{
+    return registry->coded || (registry->act_masters && act != acc);
+}
+
+/* Bytes of a block of moments. The second one leaves the room of master values unused: that of
+ * vectors and routers. */
+static int64_t all_moment_bytes(const params *registry, st_dtype act, st_dtype acc)
+{
+    const size_t size = st_dtype_size(acc);
+    int64_t sum = 0;
+    if (!is_placed(registry, act, acc))
+        return registry->trained_elements * (int64_t)size;
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
+        if (is_updated(row))
+            sum += moment_bytes(row, size) + scale_bytes(row) +
+                   (act != acc ? master_bytes(registry, row, size) : 0);
+    }
+    return sum;
+}
+
 status params_size(params *registry, const backend_vtable *backend, bool with_training,
                    params_sizes *out)
 {
@@ -186,18 +247,20 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     if (!registry->acts.at)
         TRY(make_spans(registry));
     const int64_t trained = with_training ? registry->trained_elements : 0;
-    *out =
-        (params_sizes){.stored = registry->block_elements,
-                       .trained = trained,
-                       .acts = registry->block_elements * (int64_t)act,
-                       .values = backend->act == backend->acc ? 0 : trained * (int64_t)acc,
-                       .grads = options.in_backward ? 0 : trained * (int64_t)acc,
-                       .moments = trained * (int64_t)acc,
-                       .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
-                       .gathered_bytes = registry->mesh || options.in_backward
-                                             ? fsdp_units_bytes(registry->spans, registry->n_spans,
-                                                                &options, act, acc)
-                                             : 0};
+    *out = (params_sizes){
+        .stored = registry->block_elements,
+        .trained = trained,
+        .acts = registry->block_elements * (int64_t)act,
+        .values =
+            backend->act == backend->acc || registry->act_masters ? 0 : trained * (int64_t)acc,
+        .grads = options.in_backward ? 0 : trained * (int64_t)acc,
+        .act_masters = registry->act_masters,
+        .moments = with_training ? all_moment_bytes(registry, backend->act, backend->acc) : 0,
+        .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
+        .gathered_bytes =
+            registry->mesh || options.in_backward
+                ? fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)
+                : 0};
     return ST_OK;
 }
 
@@ -242,15 +305,42 @@ static void place_row(const params *registry, const unit_span *in, int64_t at, p
     row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
 }
 
+/* The places of a row's states where they are not those of its act: from byte *inout_at of the
+ * blocks of moments on. */
+static void place_states(const params *registry, int64_t *inout_at, param *row)
+{
+    const st_dtype act = registry->acts.dtype, acc = registry->grads.dtype;
+    const size_t size = st_dtype_size(acc);
+    row->scale1 = row->scale2 = NULL;
+    if (!is_updated(row) || !is_placed(registry, act, acc))
+        return;
+    row->moment_dtype = row->coded ? DT_U8 : acc;
+    row->moment1 = locate_in(&registry->moments1, *inout_at);
+    row->moment2 = locate_in(&registry->moments2, *inout_at);
+    *inout_at += moment_bytes(row, size);
+    if (row->coded) {
+        row->scale1 = locate_in(&registry->moments1, *inout_at);
+        row->scale2 = locate_in(&registry->moments2, *inout_at);
+    }
+    *inout_at += scale_bytes(row);
+    if (act == acc || !master_bytes(registry, row, size))
+        return;
+    row->value = locate_in(&registry->moments1, *inout_at);
+    row->value_dtype = acc;
+    *inout_at += master_bytes(registry, row, size);
+}
+
 static void place_rows(params *registry)
 {
+    int64_t at = 0;
     for (int64_t i = 0; i < registry->count; i++) {
         param *row = &registry->list[i];
         const unit_span *in = &registry->spans[row->span];
         if (row->elsewhere)
             continue;
-        int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
+        const int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
         place_row(registry, in, in->first + skipped, row);
+        place_states(registry, &at, row);
     }
 }
 
@@ -266,9 +356,15 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
     const param_block trained = {.dtype = backend->acc,
                                  .count = with_training ? registry->trained_elements : 0};
     registry->acts = (param_block){.dtype = backend->act, .count = registry->block_elements};
-    registry->values = registry->grads = registry->moments1 = registry->moments2 = trained;
+    registry->values = registry->grads = registry->moments1 = trained;
+    if (with_training && is_placed(registry, backend->act, backend->acc))
+        registry->moments1 = (param_block){
+            .dtype = DT_U8, .count = all_moment_bytes(registry, backend->act, backend->acc)};
+    if (registry->act_masters)
+        registry->values.dtype = backend->act;
+    registry->moments2 = registry->moments1;
     TRY(take_block(&registry->acts, queue->dev));
-    if (backend->act == backend->acc)
+    if (registry->values.dtype == backend->act)
         registry->values.at = registry->acts.at;
     else if (with_training)
         TRY(take_block(&registry->values, queue->dev));

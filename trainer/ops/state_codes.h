@@ -18,6 +18,7 @@
 #ifndef TESSERA_TRAINER_OPS_STATE_CODES_H
 #define TESSERA_TRAINER_OPS_STATE_CODES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -98,6 +99,20 @@ STATE_FN uint8_t state_second_code(float x, float scale)
 STATE_FN float state_second_value(uint8_t code, float scale)
 {
     return state_share(code, STATE_SECOND_TOP) * scale;
+}
+
+/* Writes the codes of a block of `count` numbers and returns its scale. */
+STATE_FN float state_encode_block(const float *from, int count, bool second, uint8_t *codes)
+{
+    float most = 0;
+    for (int i = 0; i < count; i++) {
+        const float size = from[i] < 0 ? -from[i] : from[i];
+        most = size > most ? size : most;
+    }
+    const float scale = state_scale(most);
+    for (int i = 0; i < count; i++)
+        codes[i] = second ? state_second_code(from[i], scale) : state_first_code(from[i], scale);
+    return scale;
 }
 
 /* The bf16 number below or above x in magnitude, as the upper half of a float. `random` is uniform

@@ -131,6 +131,19 @@ lora_kind groups_lora(const conf *options)
                        .rslora = options->lora_scaling == LORA_RSLORA};
 }
 
+/* Says which rows have moments in 8 bits and master values in BF16. Vectors and routers are small
+ * and change what everything else does, so theirs stay in float32. */
+static void choose_states(const conf *options, params *registry)
+{
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *row = &registry->list[i];
+        const bool matrix = !row->frozen && row->n_dims > 1 && row->group != GROUP_ROUTER;
+        row->coded = matrix && options->optimizer_states == STATES_INT8;
+        row->act_master = matrix && options->training_master == MASTER_BF16;
+    }
+    registry->convert_states = options->checkpoint_convert_states;
+}
+
 status groups_apply(const conf *options, params *registry)
 {
     if (options->lora_rank)
@@ -138,6 +151,7 @@ status groups_apply(const conf *options, params *registry)
     TRY(apply_rules(options, registry));
     TRY(freeze(options, registry));
     registry->in_backward = options->optimizer_in_backward;
+    choose_states(options, registry);
     if (params_trained(registry) == 0)
         return FAIL(
             ST_CONFIG,

@@ -6,6 +6,9 @@
  * name with * and ?. freeze.* is applied last. The position table belongs to both vision and
  * merger: freezing either one freezes it, so that a frozen tower needs no backward.
  *
+ * optimizer.states and training.master choose the types of states of the matrices that are trained,
+ * but for routers; the others keep float32.
+ *
  * With lora.rank, adapters are added to the registry first and everything else is frozen
  * (model/lora_params.h). */
 #ifndef TESSERA_TRAINER_OPTIM_GROUPS_H

@@ -6,7 +6,7 @@
 #include "trainer/optim/optimizer_parts.h"
 
 /* Lists what is trained and sends the list to the device. Waits for that. */
-static status send_tensors(optimizer *optim, stream *queue)
+static status send_tensors(optimizer *optim, const conf *options, stream *queue)
 {
     const backend_vtable *backend = queue->dev->backend;
     const size_t bytes = (size_t)optim->params->count * sizeof(optim_tensor);
@@ -17,9 +17,9 @@ static status send_tensors(optimizer *optim, stream *queue)
         return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
     optim->all.tensor = optim->tensors;
     if (optim->params->in_backward)
-        st = optimizer_list_units(optim, host);
+        st = optimizer_list_units(optim, options, host);
     for (int j = 0; j < GROUP_COUNT && !optim->params->in_backward; j++)
-        optimizer_list_group(optim, j, -1, host, &optim->group[j]);
+        optimizer_list_group(optim, options, j, -1, host, &optim->group[j]);
     if (st == ST_OK)
         st = backend->to_device(queue, optim->tensors, host, bytes);
     if (st == ST_OK)
@@ -38,7 +38,6 @@ status optimizer_new(const conf *options, params *registry, stream *queue, optim
     optim->beta1 = options->optimizer_beta1;
     optim->beta2 = options->optimizer_beta2;
     optim->eps = options->optimizer_eps;
-    optim->decay = options->optimizer_weight_decay;
     optim->max_norm = options->training_max_norm;
     const backend_vtable *backend = queue->dev->backend;
     TRY_OR(done,
@@ -48,7 +47,7 @@ status optimizer_new(const conf *options, params *registry, stream *queue, optim
     TRY_OR(done, backend->alloc(queue->dev, sizeof *optim->scalars, (void **)&optim->scalars));
     TRY_OR(done, backend->alloc_host(queue->dev, (size_t)(backend->ahead + 1) * sizeof *optim->sent,
                                      (void **)&optim->sent));
-    TRY_OR(done, send_tensors(optim, queue));
+    TRY_OR(done, send_tensors(optim, options, queue));
     *out = optim;
     return ST_OK;
 done:

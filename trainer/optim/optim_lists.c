@@ -2,24 +2,11 @@
  * are updated in backward, by unit and group. */
 #include <stdlib.h>
 
+#include "trainer/optim/optim_tensor.h"
 #include "trainer/optim/optimizer_parts.h"
 
-static optim_tensor tensor_of(const optimizer *optim, const param *entry, int64_t first_chunk)
-{
-    double decay = entry->decay ? optim->decay : 0.0;
-    return (optim_tensor){.n = entry->own_n,
-                          .first_chunk = first_chunk,
-                          .lr_factor = entry->lr_factor,
-                          .decay = entry->own_decay >= 0 ? entry->own_decay : decay,
-                          .p = entry->value,
-                          .m = entry->moment1,
-                          .v = entry->moment2,
-                          .g = entry->own_grad,
-                          .p_act = entry->own_act == entry->value ? NULL : entry->own_act};
-}
-
-void optimizer_list_group(optimizer *optim, int group, int unit, optim_tensor *host,
-                          optim_list *out)
+void optimizer_list_group(optimizer *optim, const conf *options, int group, int unit,
+                          optim_tensor *host, optim_list *out)
 {
     const params *registry = optim->params;
     optim_list run = {.tensor = optim->tensors + optim->all.n_tensors,
@@ -29,15 +16,17 @@ void optimizer_list_group(optimizer *optim, int group, int unit, optim_tensor *h
         if ((int)entry->group != group || (unit >= 0 && entry->unit != unit) || entry->frozen ||
             entry->own_n == 0)
             continue;
-        host[optim->all.n_tensors++] = tensor_of(optim, entry, optim->all.n_chunks);
+        host[optim->all.n_tensors++] = optim_tensor_of(options, entry, optim->all.n_chunks);
         optim->all.n_chunks += (entry->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
         run.n_tensors++;
+        run.coded |= entry->coded || entry->act_master;
     }
     run.n_chunks = optim->all.n_chunks - run.first_chunk;
+    optim->all.coded |= run.coded;
     *out = run;
 }
 
-status optimizer_list_units(optimizer *optim, optim_tensor *host)
+status optimizer_list_units(optimizer *optim, const conf *options, optim_tensor *host)
 {
     const params *registry = optim->params;
     unit_updates *units = &optim->units;
@@ -56,9 +45,10 @@ status optimizer_list_units(optimizer *optim, optim_tensor *host)
         own->all = (optim_list){.tensor = optim->tensors + optim->all.n_tensors,
                                 .first_chunk = optim->all.n_chunks};
         for (int k = 0; k < GROUP_COUNT; k++) {
-            optimizer_list_group(optim, k, j, host, &own->group[k]);
+            optimizer_list_group(optim, options, k, j, host, &own->group[k]);
             own->all.n_tensors += own->group[k].n_tensors;
             own->all.n_chunks += own->group[k].n_chunks;
+            own->all.coded |= own->group[k].coded;
         }
     }
     return ST_OK;

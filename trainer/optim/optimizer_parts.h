@@ -22,7 +22,7 @@ typedef struct unit_updates {
 
 struct optimizer {
     params *params;
-    double beta1, beta2, eps, decay, max_norm;
+    double beta1, beta2, eps, max_norm;
     /* What is trained: all of it, and each group's run of tensors; the runs are empty with
      * optimizer.in_backward, which has units instead. */
     optim_list all, group[GROUP_COUNT];
@@ -38,10 +38,10 @@ struct optimizer {
 
 /* Appends the trained tensors of a group, of one unit or of all (unit -1), to `host` and to
  * optim->all. *out: their run. */
-void optimizer_list_group(optimizer *optim, int group, int unit, optim_tensor *host,
-                          optim_list *out);
+void optimizer_list_group(optimizer *optim, const conf *options, int group, int unit,
+                          optim_tensor *host, optim_list *out);
 /* Lists all trained tensors by unit and group, as optimizer_list_group does. ST_NO_MEMORY. */
-WARN_UNUSED status optimizer_list_units(optimizer *optim, optim_tensor *host);
+WARN_UNUSED status optimizer_list_units(optimizer *optim, const conf *options, optim_tensor *host);
 /* Gives the memory of the units back. */
 void optimizer_units_done(optimizer *optim, device *dev);
 

@@ -34,10 +34,10 @@ struct fsdp_units {
     void *block; /* the memory of all buffers */
 };
 
-int64_t unit_piece(int64_t count, int ranks)
+int64_t unit_piece(int64_t count, int ranks, int64_t align)
 {
-    int64_t step = (int64_t)ranks * UNIT_ALIGN;
-    return (count + step - 1) / step * UNIT_ALIGN;
+    int64_t step = (int64_t)ranks * align;
+    return (count + step - 1) / step * align;
 }
 
 /* Which buffers are laid out: weights or gradients, of spans that take turns or that stay. */

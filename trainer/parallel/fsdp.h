@@ -51,7 +51,7 @@ typedef struct unit_span {
 #define UNITS_GATHER_VISION "gather vision weights"
 #define UNITS_REDUCE_VISION "reduce vision gradients"
 
-enum { UNIT_ALIGN = 64 }; /* elements: pieces begin at multiples of this */
+enum { UNIT_ALIGN = 64 }; /* elements: pieces begin at multiples of this, or of the caller's */
 
 typedef struct unit_options {
     bool training; /* there are gradients */
@@ -69,8 +69,9 @@ typedef struct unit_update {
     void *user;
 } unit_update;
 
-/* Elements that each of `ranks` ranks stores of a span of `count` elements. */
-int64_t unit_piece(int64_t count, int ranks);
+/* Elements that each of `ranks` ranks stores of a span of `count` elements, a multiple of `align`.
+ */
+int64_t unit_piece(int64_t count, int ranks, int64_t align);
 /* Bytes of the buffers that fsdp_units_new allocates. list [count] is in rising order of unit. act
  * and acc are the bytes of an element of the compute type and of the accumulation type. */
 int64_t fsdp_units_bytes(unit_span *list, int64_t count, const unit_options *options, size_t act,
