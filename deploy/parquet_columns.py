@@ -195,16 +195,22 @@ def turns_of(value):
             raise Skipped("the conversation is not JSON") from None
     messages = []
     for turn in value or []:
+        if not isinstance(turn, dict):
+            raise Skipped("a turn is no record")
         pair = next(((a, b) for a, b in (("user", "assistant"), ("question", "answer")) if a in turn and b in turn), None)
         if pair:
             messages += [{"role": role, "content": text_of(turn[key])} for role, key in zip(("user", "assistant"), pair)]
             continue
         role = ROLES.get(turn.get("role") or turn.get("from"))
         content = turn.get("content", turn.get("value"))
+        if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
+            raise Skipped("a part of a turn is no record")
         if isinstance(content, list):  # parts, in which a picture is a mark
             content = "".join(MARK if part.get("type") == "image" else part.get("text") or "" for part in content)
         if role is None:
             raise Skipped(f"a turn is of {turn.get('role') or turn.get('from')!r}, which is neither user nor assistant")
+        if content is not None and not isinstance(content, str):
+            raise Skipped("a turn has no text")
         messages.append({"role": role, "content": content})
     if not any(m["role"] == "assistant" and m["content"] for m in messages):
         raise Skipped("nothing is answered in the conversation")
