@@ -16,7 +16,8 @@ typedef struct reader {
     bool busy;
 } reader;
 
-/* client_options.stopped has no argument, so the thread that opens says here whose stop counts. */
+/* client_options.stopped has no argument, so the thread that opens, reads or comes back says here
+ * whose stop counts. */
 static _Thread_local const atomic_bool *stop_of_thread;
 
 static bool is_stopped(void)
@@ -137,6 +138,7 @@ static PyObject *next_row(PyObject *object, PyObject *unused)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS;
+    stop_of_thread = &self->stop;
     st = take_row(self, row_memory_arena(memory), &packed, &head, &bytes);
     Py_END_ALLOW_THREADS;
     self->busy = false;
@@ -159,6 +161,7 @@ static PyObject *rejoin(PyObject *object, PyObject *args)
         return NULL;
     status st;
     Py_BEGIN_ALLOW_THREADS;
+    stop_of_thread = &self->stop;
     st = atomic_load(&self->stop) ? FAIL(ST_STOPPED, "interrupted")
                                   : client_rejoin(self->source, cursor, (int)(timeout * 1e3));
     Py_END_ALLOW_THREADS;

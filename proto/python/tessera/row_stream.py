@@ -62,7 +62,8 @@ class Feed:
             row: Optional[Row] = {}
             while row is not None and not self.stopping.is_set():
                 row = self.take()
-                self.put(None, row if row is None else self.convert(row), self.reader.bytes)
+                self.put(None, row if row is None else self.convert(row),
+                         0 if row is None else self.reader.bytes)
         except InterruptedError:
             pass  # stop() asked for it
         except Gone as gone:  # it never was there
