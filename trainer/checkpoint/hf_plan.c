@@ -108,6 +108,14 @@ static status choose_dtypes(hf_plan *plan, const params *registry, const source 
     return st;
 }
 
+/* Whether the source has this tensor's matrices as they will be here: with as many rows as columns
+ * their shapes are the same in two layouts of experts, and their numbers are not. */
+static bool lies_alike(const param_piece *piece, const source *from)
+{
+    return piece->weight->group != GROUP_EXPERTS ||
+           piece->exchanged == (from->layout == EXPERTS_EXCHANGED);
+}
+
 /* Finds in the source what is to be taken from it: what is frozen, and is stored there as it will
  * be here. */
 static void find_in_source(hf_plan *plan, const source *from)
@@ -117,7 +125,7 @@ static void find_in_source(hf_plan *plan, const source *from)
         const param_piece *piece = &item->piece;
         const st_tensor *tensor = hf_folder_find(&from->folder, piece->name);
         if (tensor && param_in_base(piece->weight) && tensor->dtype == item->dtype &&
-            tensor->n_dims == piece->n_dims &&
+            tensor->n_dims == piece->n_dims && lies_alike(piece, from) &&
             memcmp(tensor->shape, piece->shape, (size_t)piece->n_dims * sizeof *piece->shape) == 0)
             item->source = tensor->data.data;
     }
