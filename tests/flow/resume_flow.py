@@ -16,7 +16,8 @@ KEPT = {"checkpoint.enable": "true", "checkpoint.interval": 1, "metrics.ledger_i
 
 
 def command(f, name, **changed):
-    values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.global_batch_size": 2})
+    values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.global_batch_size": 2,
+                                    "checkpoint.memory_folder": f.file("memory")})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
     return [TRAINER, "train", "-c", f.config, *options(values)]
 

@@ -67,10 +67,9 @@ static void put_text(json_writer *writer, const char *key, const char *text)
     json_put_key_cstr(writer, key, text ? text : "");
 }
 
-status progress_write(const progress *state, const char *folder)
+status progress_text(const progress *state, char **out)
 {
     json_writer writer;
-    char *text = NULL;
     size_t size;
     json_writer_init(&writer);
     json_begin_object(&writer);
@@ -88,11 +87,17 @@ status progress_write(const progress *state, const char *folder)
     put_text(&writer, "config", state->config);
     put_text(&writer, "choices", state->choices);
     json_end_object(&writer);
-    status st = json_writer_take(&writer, &text, &size);
-    if (st == ST_OK)
-        st = hf_write_text(folder, name, text, size);
-    free(text);
+    status st = json_writer_take(&writer, out, &size);
     json_writer_done(&writer);
+    return st;
+}
+
+status progress_write(const progress *state, const char *folder)
+{
+    char *text;
+    TRY(progress_text(state, &text));
+    const status st = hf_write_text(folder, name, text, strlen(text));
+    free(text);
     return st;
 }
 
@@ -115,41 +120,52 @@ static status read_texts(const json_value *value, const char *path, progress *do
     return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
 }
 
+static status read_state(const json_value *value, const char *path, progress *done)
+{
+    int64_t version;
+    TRY(json_want_int(value, "version", path, &version));
+    if (version != STATE_VERSION)
+        return FAIL_IN(ST_BAD_INPUT, path,
+                       "the file has version %lld, but this trainer reads "
+                       "version %d",
+                       (long long)version, STATE_VERSION);
+    TRY(json_want_int(value, "step", path, &done->step));
+    TRY(json_want_int(value, "rows", path, &done->rows));
+    if (done->step < 0 || done->rows < 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
+    done->first_loss = json_real(json_find(value, "first_loss"), NAN);
+    done->last_loss = json_real(json_find(value, "last_loss"), NAN);
+    done->clip_norm = json_real(json_find(value, "clip_norm"), 0); /* an early trainer's has none */
+    done->eval_loss = json_real(json_find(value, "eval_loss"), NAN);
+    return read_texts(value, path, done);
+}
+
+static status take_state(json_value *value, const char *path, progress *out)
+{
+    progress done = {0};
+    const status st = read_state(value, path, &done);
+    json_free(&value);
+    if (st == ST_OK)
+        *out = done;
+    else
+        progress_done(&done);
+    return st;
+}
+
+status progress_parse(const char *text, const char *path, progress *out)
+{
+    json_value *value = NULL;
+    TRY(json_parse(text, strlen(text), path, &value));
+    return take_state(value, path, out);
+}
+
 status progress_read(const char *folder, progress *out)
 {
     char path[STATUS_PATH_MAX];
     json_value *value = NULL;
-    progress done = {0};
-    int64_t version;
-    status st;
     TRY(hf_path(path, folder, name));
     TRY(json_load(path, &value));
-    TRY_OR(failed, json_want_int(value, "version", path, &version));
-    if (version != STATE_VERSION) {
-        st = FAIL_IN(ST_BAD_INPUT, path,
-                     "the file has version %lld, but this trainer reads "
-                     "version %d",
-                     (long long)version, STATE_VERSION);
-        goto failed;
-    }
-    TRY_OR(failed, json_want_int(value, "step", path, &done.step));
-    TRY_OR(failed, json_want_int(value, "rows", path, &done.rows));
-    if (done.step < 0 || done.rows < 0) {
-        st = FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
-        goto failed;
-    }
-    done.first_loss = json_real(json_find(value, "first_loss"), NAN);
-    done.last_loss = json_real(json_find(value, "last_loss"), NAN);
-    done.clip_norm = json_real(json_find(value, "clip_norm"), 0); /* an early trainer's has none */
-    done.eval_loss = json_real(json_find(value, "eval_loss"), NAN);
-    TRY_OR(failed, read_texts(value, path, &done));
-    json_free(&value);
-    *out = done;
-    return ST_OK;
-failed:
-    progress_done(&done);
-    json_free(&value);
-    return st;
+    return take_state(value, path, out);
 }
 
 /* The rows of a step, as the options of the stream say. */

@@ -34,10 +34,14 @@ void progress_done(progress *state); /* frees the texts */
 WARN_UNUSED status progress_copy(const progress *from, progress *out);
 /* Replaces one text by a copy of `text`. */
 WARN_UNUSED status progress_set_text(char **field, const char *text);
+/* *out: the state as the text of a state.json, in heap memory. */
+WARN_UNUSED status progress_text(const progress *state, char **out);
 /* Writes FOLDER/state.json, synced. */
 WARN_UNUSED status progress_write(const progress *state, const char *folder);
 /* Reads it. ST_BAD_INPUT if a member is missing or impossible, or the version is another. */
 WARN_UNUSED status progress_read(const char *folder, progress *out);
+/* The same from the text that was read at `path`. */
+WARN_UNUSED status progress_parse(const char *text, const char *path, progress *out);
 /* Checks that a run can go on from it. Of a daemon's stream there must be a cursor of the training
  * stream that does not contradict the step or the rows, and a quarantine list that can be read; of
  * a recording there must be a row for every step at least. ST_BAD_INPUT names `path`, where the

@@ -4,7 +4,7 @@
  * others:
  *
  *   begin_folder 1         old checkpoints make room if they must; .step-N.writing is made
- *   take_snapshot          values and moments are copied to host memory; steps go on after that
+ *   take_copy              values and moments are copied to host memory; steps go on after that
  *   fill_folder            Hugging Face files, training state, adapters 1, state.json 1
  *   marks                  the others say that they are done; the first one waits for that
  *   folder_seal 1          the manifest
@@ -61,9 +61,9 @@ struct checkpoint_writer {
     params view;
     stream *view_stream;
     device *host;
-    param_block
-        snapshot[BLOCKS]; /* in host memory; frozen values that can be read in place: none */
-    bool has_frozen;      /* the snapshot's frozen values have been copied */
+    snapshot *shot;           /* has the copies, but for frozen values; NULL: own memory has them */
+    param_block kept[BLOCKS]; /* in host memory; frozen values that can be read in place: none */
+    bool has_frozen;          /* frozen values have been copied */
 
     pthread_t thread;
     bool thread_runs;
@@ -308,13 +308,14 @@ static size_t bytes_of(const param_block *block)
 }
 
 int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend,
-                                   bool with_frozen)
+                                   int copies, bool with_frozen)
 {
     const int64_t act = (int64_t)st_dtype_size(backend->act);
     const int64_t values =
         backend->act == backend->acc || size->act_masters ? size->trained * act : size->values;
-    return values + 2 * size->moments +
-           (backend->immediate || !with_frozen ? 0 : size->acts - size->trained * act);
+    const int64_t frozen =
+        backend->immediate || !with_frozen ? 0 : size->acts - size->trained * act;
+    return copies ? copies * (values + 2 * size->moments) + frozen : 0;
 }
 
 /* The place in a block of the snapshot of what a row has in the live block. */
@@ -329,20 +330,16 @@ static char *first_frozen(const params *live)
     return (char *)live->acts.at + (size_t)live->trained_elements * st_dtype_size(live->acts.dtype);
 }
 
-/* Makes writer->view from the live registry: each array is moved from the live block to the same
- * place in the snapshot's block. */
-static status make_view(checkpoint_writer *writer)
+/* Points writer->view at the copy: each array is moved from the live block to the same place in the
+ * copy's block. */
+static void point_view(checkpoint_writer *writer)
 {
-    writer->view = *writer->live;
-    writer->view.list = malloc((size_t)writer->live->count * sizeof *writer->view.list);
-    if (!writer->view.list)
-        return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
-    memcpy(writer->view.list, writer->live->list,
-           (size_t)writer->live->count * sizeof *writer->view.list);
     const params *live = writer->live;
-    const param_block *kept = writer->snapshot, frozen = {.at = first_frozen(live)};
-    for (int64_t i = 0; i < writer->live->count; i++) {
-        const param *from = &writer->live->list[i];
+    const param_block *kept = writer->kept, frozen = {.at = first_frozen(live)};
+    for (int i = 0; i < FROZEN && writer->shot; i++)
+        writer->kept[i].at = snapshot_block(writer->shot, i);
+    for (int64_t i = 0; i < live->count; i++) {
+        const param *from = &live->list[i];
         param *to =
             &writer->view.list[i]; /* an adapter's `whole` is set by each save (take_adapters) */
         to->value = to->own_act = to->act = to->grad = to->own_grad = NULL;
@@ -358,6 +355,17 @@ static status make_view(checkpoint_writer *writer)
         to->scale1 = moved(&kept[MOMENTS1], from->scale1, &live->moments1);
         to->scale2 = moved(&kept[MOMENTS2], from->scale2, &live->moments2);
     }
+}
+
+/* Makes writer->view, a copy of the live registry. */
+static status make_view(checkpoint_writer *writer)
+{
+    const size_t bytes = (size_t)writer->live->count * sizeof *writer->view.list;
+    writer->view = *writer->live;
+    writer->view.list = malloc(bytes);
+    if (!writer->view.list)
+        return FAIL(ST_NO_MEMORY, "no memory for a snapshot of the parameters");
+    memcpy(writer->view.list, writer->live->list, bytes);
     return ST_OK;
 }
 
@@ -371,7 +379,8 @@ static bool reads_frozen(const checkpoint_writer *writer)
     return reads;
 }
 
-static status open_background(checkpoint_writer *writer)
+/* Takes host memory for what the snapshot does not have. */
+static status take_memory(checkpoint_writer *writer)
 {
     device *dev = writer->live_stream->dev;
     const params *live = writer->live;
@@ -383,10 +392,16 @@ static status open_background(checkpoint_writer *writer)
         [MOMENTS2] = {.dtype = live->moments2.dtype, .count = live->moments2.count},
         [FROZEN] = reads_frozen(writer) && !dev->backend->immediate ? frozen : (param_block){0}};
     for (int i = 0; i < BLOCKS; i++) {
-        writer->snapshot[i] = blocks[i];
-        if (blocks[i].count)
-            TRY(dev->backend->alloc_host(dev, bytes_of(&blocks[i]), &writer->snapshot[i].at));
+        writer->kept[i] = blocks[i];
+        if (blocks[i].count && (i == FROZEN || !writer->shot))
+            TRY(dev->backend->alloc_host(dev, bytes_of(&blocks[i]), &writer->kept[i].at));
     }
+    return ST_OK;
+}
+
+static status open_background(checkpoint_writer *writer)
+{
+    TRY(take_memory(writer));
     TRY(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &writer->host));
     TRY(writer->host->backend->stream_new(writer->host, &writer->view_stream));
     TRY(make_view(writer));
@@ -398,7 +413,7 @@ static status open_background(checkpoint_writer *writer)
 
 status checkpoint_writer_new(const conf *options, const char *folder, const model_dims *dims,
                              params *registry, const run_base *base, stream *queue,
-                             rank_link *watch, checkpoint_writer **out)
+                             rank_link *watch, snapshot *shot, checkpoint_writer **out)
 {
     checkpoint_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
@@ -410,6 +425,7 @@ status checkpoint_writer_new(const conf *options, const char *folder, const mode
                                   .live_stream = queue,
                                   .view = *registry,
                                   .view_stream = queue,
+                                  .shot = snapshot_lives(shot) ? shot : NULL,
                                   .watch = watch};
     pthread_mutex_init(&writer->lock, NULL);
     pthread_cond_init(&writer->changed, NULL);
@@ -449,8 +465,8 @@ void checkpoint_writer_free(checkpoint_writer **held)
     if (writer->background) {
         const backend_vtable *backend = writer->live_stream->dev->backend;
         for (int i = 0; i < BLOCKS; i++)
-            if (writer->snapshot[i].at)
-                backend->release_host(writer->live_stream->dev, writer->snapshot[i].at);
+            if (writer->kept[i].at && (i == FROZEN || !writer->shot))
+                backend->release_host(writer->live_stream->dev, writer->kept[i].at);
         if (writer->host && writer->view_stream != writer->live_stream)
             writer->host->backend->stream_free(&writer->view_stream);
         device_close(&writer->host);
@@ -464,18 +480,34 @@ void checkpoint_writer_free(checkpoint_writer **held)
     *held = NULL;
 }
 
-static status take_snapshot(checkpoint_writer *writer)
+/* Copies to the writer's own memory what the snapshot does not have. */
+static status copy_live(checkpoint_writer *writer)
 {
     const backend_vtable *backend = writer->live_stream->dev->backend;
     const params *live = writer->live;
     const void *from[BLOCKS] = {live->values.at, live->moments1.at, live->moments2.at,
                                 first_frozen(live)};
-    for (int i = 0; i < (writer->has_frozen ? FROZEN : BLOCKS); i++)
-        if (writer->snapshot[i].at)
-            TRY(backend->to_host(writer->live_stream, writer->snapshot[i].at, from[i],
-                                 bytes_of(&writer->snapshot[i])));
+    for (int i = writer->shot ? FROZEN : 0; i < (writer->has_frozen ? FROZEN : BLOCKS); i++)
+        if (writer->kept[i].at)
+            TRY(backend->to_host(writer->live_stream, writer->kept[i].at, from[i],
+                                 bytes_of(&writer->kept[i])));
     writer->has_frozen = true;
     return backend->wait(writer->live_stream);
+}
+
+/* Makes the copy that this save is written from. A snapshot has it on every rank, the writer's own
+ * memory only on those that write. */
+static status take_copy(checkpoint_writer *writer, const progress *state)
+{
+    if (writer->shot) {
+        TRY(snapshot_take(writer->shot, state, false));
+        snapshot_keep_side(writer->shot);
+    }
+    if (!writer->background)
+        return ST_OK;
+    TRY(copy_live(writer));
+    point_view(writer);
+    return ST_OK;
 }
 
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
@@ -511,10 +543,13 @@ status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
 {
     int32_t begin;
     TRY(begin_save(writer, state->step, &begin));
+    if (begin == SAVE_NO_FOLDER)
+        return checkpoint_writer_keep(writer, state);
     if (begin != SAVE_GO)
         return ST_OK;
     writer->saves++;
     TRY(take_adapters(writer));
+    TRY(take_copy(writer, state));
     if (!writer->together.writes)
         return ST_OK;
     TRY(progress_copy(state, &writer->todo));
@@ -524,12 +559,21 @@ status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
         rank_link_waits(writer->watch, NULL);
         return ST_OK;
     }
-    TRY(take_snapshot(writer));
     pthread_mutex_lock(&writer->lock);
     writer->busy = true;
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
     return ST_OK;
+}
+
+status checkpoint_writer_keep(checkpoint_writer *writer, const progress *state)
+{
+    if (!snapshot_lives(writer->shot))
+        return ST_OK;
+    pthread_mutex_lock(&writer->lock);
+    const bool written = writer->busy;
+    pthread_mutex_unlock(&writer->lock);
+    return snapshot_take(writer->shot, state, written);
 }
 
 status checkpoint_writer_wait(checkpoint_writer *writer)

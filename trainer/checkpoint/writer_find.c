@@ -69,6 +69,15 @@ static status list_steps(const char *folder, const comm *all, int64_t **out, int
     return st;
 }
 
+status checkpoint_writer_newest(const char *folder, const comm *all, int64_t *out)
+{
+    int64_t *step = NULL, count = 0;
+    TRY(list_steps(folder, all, &step, &count));
+    *out = count > 0 ? step[count - 1] : 0;
+    free(step);
+    return ST_OK;
+}
+
 status checkpoint_writer_find(const char *folder, int64_t load_step, const comm *all,
                               rank_link *watch, char out_path[STATUS_PATH_MAX], progress *out,
                               bool *out_found)

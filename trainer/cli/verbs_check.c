@@ -92,7 +92,7 @@ static status save_one(const conf *options, const char *folder, trace *out)
     TRY_OR(done, trace_steps(&run, 1, 1, out));
     TRY_OR(done, session_base(&run));
     TRY_OR(done, checkpoint_writer_new(options, folder, &run.dims, run.params, &run.base,
-                                       run.stream, NULL, &writer));
+                                       run.stream, NULL, NULL, &writer));
     TRY_OR(done, progress_set_text(&now.cursor, receiver_cursor(run.train)));
     TRY_OR(done,
            progress_set_text(&now.stream_options, run.stream_options ? run.stream_options : ""));

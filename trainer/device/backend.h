@@ -102,6 +102,10 @@ typedef struct backend_vtable {
     void (*release)(device *device, void *array);
     status (*alloc_host)(device *device, size_t bytes, void **out);
     void (*release_host)(device *device, void *array);
+    /* Makes host memory that the caller has mapped as fast to copy from and to as that of
+     * alloc_host, until unpin. It begins and ends on a page. NULL: the backend knows no pinning. */
+    status (*pin)(device *device, void *memory, size_t bytes);
+    void (*unpin)(device *device, void *memory);
     status (*stream_new)(device *device, stream **out);
     /* The same, for a stream whose kernels go first when a multiprocessor has room: the transfers
      * that others wait for. NULL: the backend has no priorities. See device_urgent_stream. */

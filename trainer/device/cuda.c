@@ -243,6 +243,21 @@ static void cuda_release_host(device *dev, void *array)
     cudaFreeHost(array);
 }
 
+static status cuda_pin(device *dev, void *memory, size_t bytes)
+{
+    TRY(use(dev));
+    dev->counts.allocations++;
+    CUDA_TRY(cudaHostRegister(memory, bytes, cudaHostRegisterDefault), ST_NO_MEMORY,
+             "cudaHostRegister");
+    return ST_OK;
+}
+
+static void cuda_unpin(device *dev, void *memory)
+{
+    (void)dev;
+    cudaHostUnregister(memory);
+}
+
 static status make_stream(device *dev, int priority, stream **out)
 {
     cuda_stream *own = calloc(1, sizeof *own);
@@ -511,6 +526,8 @@ const backend_vtable backend_cuda = {
     .release = cuda_release,
     .alloc_host = cuda_alloc_host,
     .release_host = cuda_release_host,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
     .stream_new = cuda_stream_new,
     .urgent_stream_new = cuda_urgent_stream_new,
     .stream_free = cuda_stream_free,

@@ -2,6 +2,7 @@
 #include "trainer/plan/memory.h"
 
 #include "trainer/batch/upload_ring.h"
+#include "trainer/checkpoint/snapshot_file.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/generate/generate.h"
 #include "trainer/model/pass_context.h"
@@ -52,7 +53,9 @@ memory_options memory_options_of(const conf *options, const layout *degrees, con
             options->data_patch_budget ? options->data_patch_budget : 4 * options->training_seq_len,
         .ahead = memory_rows_ahead(options, rows),
         .training = training,
-        .keeps = training && checkpoint_writer_in_background(options),
+        .copies = !training || !checkpoint_writer_in_background(options) ? 0
+                  : snapshot_wanted(options)                             ? SNAPSHOT_SIDES
+                                                                         : 1,
         .keeps_frozen = checkpoint_writer_reads_frozen(options),
         .answers = generate_wanted(options, training),
         .router_aux_coef = options->loss_router_aux_coef,
@@ -184,8 +187,8 @@ status memory_plan_make(const memory_options *how, const memory_rank *rank,
     plan_rows(&made, how, backend, &plan);
     if (how->answers)
         plan.answers = generate_bytes(rank->dims, rank->mesh, made.cap.tokens / how->rows, backend);
-    if (how->keeps)
-        plan.snapshot = checkpoint_writer_snapshot(&rank->size, backend, how->keeps_frozen);
+    plan.snapshot =
+        checkpoint_writer_snapshot(&rank->size, backend, how->copies, how->keeps_frozen);
     plan_gpu(&made, how, rank, shapes, on, &plan.gpu);
     plan.total = sum_of(&plan, on);
     *out = plan;

@@ -26,7 +26,7 @@ typedef struct memory_plan {
     memory_gpu gpu;      /* what the driver and the libraries take; 0 on the CPU */
     int64_t built;       /* host: micro-batches being built; pinned for a GPU */
     int64_t received;    /* host: rows received ahead of their step */
-    int64_t snapshot;    /* host: copy for checkpoints that are written in the background */
+    int64_t snapshot;    /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */
     int64_t total;       /* of the device; on the CPU it includes the host's regions */
     model_regions parts; /* what activations and window consist of */
 } memory_plan;
@@ -38,7 +38,7 @@ typedef struct memory_options {
     int64_t ahead;                 /* rows received ahead of their step; 0: two micro-batches */
     recomputes recomputed;
     bool training;
-    bool keeps;        /* checkpoints are written in the background */
+    int copies;        /* of values and moments on the host */
     bool keeps_frozen; /* .. with frozen values from the device (checkpoint/writer.h) */
     bool answers;      /* answers to held-out questions are generated */
     double router_aux_coef;

@@ -425,7 +425,7 @@ static status stream_options(session *run)
     return options_of(run->conf, &run->stream_options);
 }
 
-/* Opens the device and the mesh of ranks. */
+/* Opens the device, the mesh of ranks and the registry. */
 static status meet_world(const conf *settings, const world *job, enum session_use use, session *out)
 {
     memset(out, 0, sizeof *out);
@@ -439,6 +439,7 @@ static status meet_world(const conf *settings, const world *job, enum session_us
     TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, job));
     TRY_OR(failed, session_endpoint(out));
+    TRY_OR(failed, session_model(out));
     return ST_OK;
 failed:
     session_close(out);
@@ -451,7 +452,6 @@ static status open_rest(const resume_point *from, session *out)
     const enum session_use use = out->use;
     status st = ST_OK;
     out->from = from;
-    TRY_OR(failed, session_model(out));
     memory_plan widest;
     TRY_OR(failed, session_memory_plan(out, &widest));
     out->planned_by_options = widest.total;

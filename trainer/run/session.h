@@ -10,6 +10,7 @@
 #include "trainer/batch/upload_ring.h"
 #include "trainer/checkpoint/base.h"
 #include "trainer/checkpoint/progress.h"
+#include "trainer/checkpoint/snapshot.h"
 #include "trainer/generate/generate.h"
 #include "trainer/input/receive.h"
 #include "trainer/model/params.h"
@@ -29,9 +30,13 @@ typedef struct step_sums {
 
 enum session_use { SESSION_TRAIN, SESSION_EVAL };
 
-/* A checkpoint to go on from. */
+/* A checkpoint, or a copy in memory, to go on from. */
 typedef struct resume_point {
     char path[STATUS_PATH_MAX];
+    const snapshot *copy; /* where snapshot_find has found it; NULL: it is a checkpoint */
+    /* With a copy, which has no frozen values: a checkpoint that has them; "": they are those of
+     * the model's own files. */
+    char base[STATUS_PATH_MAX];
     progress progress;
 } resume_point;
 
@@ -104,9 +109,9 @@ WARN_UNUSED status session_check_layout(const conf *settings, int there);
  * naming the option, if the stream would differ from the checkpoint's. */
 WARN_UNUSED status session_resume(const conf *settings, const world *world,
                                   const resume_point *from, session *out);
-/* session_resume in two parts. session_meet opens the device and the mesh; after it the ranks can
- * talk to each other over out->mesh, for instance to agree on a checkpoint. session_go_on opens the
- * rest. */
+/* session_resume in two parts. session_meet opens the device, the mesh and the registry, without
+ * values; after it the ranks can talk to each other over out->mesh, for instance to agree on a
+ * checkpoint. session_go_on opens the rest. */
 WARN_UNUSED status session_meet(const conf *settings, const world *world, session *out);
 WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
 /* Releases everything, also of a session that is only partly open. */

@@ -96,6 +96,12 @@ status session_base(session *run)
     return base_note_lora(base, groups_lora(options), options->lora_targets);
 }
 
+static status load_frozen(const session *run, bool have)
+{
+    return have ? hf_load_frozen(run->params, run->stream, run->conf->model_path)
+                : draw_values(run);
+}
+
 /* Gives frozen parameters the values of the base, and checks that it is the one that the checkpoint
  * belongs to. The checkpoint of an early trainer does not say; it has all values itself. */
 static status load_base(session *run, bool have, const char *training)
@@ -104,10 +110,7 @@ static status load_base(session *run, bool have, const char *training)
     bool there;
     if (!base_wanted(run->params))
         return ST_OK;
-    if (have)
-        TRY(hf_load_frozen(run->params, run->stream, run->conf->model_path));
-    else
-        TRY(draw_values(run));
+    TRY(load_frozen(run, have));
     TRY(base_read(training, &then, &there));
     status st = there ? session_base(run) : ST_OK;
     if (st == ST_OK && there)
@@ -127,13 +130,30 @@ static void tell_kept(const params *registry)
                  kept);
 }
 
-/* Gives the parameters the values of a checkpoint. */
-static status go_on(session *run, bool have)
+static status load_checkpoint(session *run, bool have, const char *path)
 {
     char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
-    snprintf(training, sizeof training, "%s/%s", run->from->path, FOLDER_TRAINING);
+    snprintf(training, sizeof training, "%s/%s", path, FOLDER_TRAINING);
     TRY(load_base(run, have, training));
-    status st = train_state_load(run->params, run->stream, training);
+    return train_state_load(run->params, run->stream, training);
+}
+
+/* A copy in memory has no frozen values, which are loaded first. */
+static status load_copy(session *run, bool have)
+{
+    const resume_point *from = run->from;
+    if (from->base[0])
+        TRY(load_checkpoint(run, have, from->base));
+    else if (base_wanted(run->params))
+        TRY(load_frozen(run, have));
+    return snapshot_load(from->copy, run->params);
+}
+
+/* Gives the parameters the values of a checkpoint, or of a copy in memory. */
+static status go_on(session *run, bool have)
+{
+    const resume_point *from = run->from;
+    status st = from->copy ? load_copy(run, have) : load_checkpoint(run, have, from->path);
     if (st == ST_BAD_INPUT) /* its bytes were verified, so it must be of another model */
         return status_context(st, "the run kept here trains another model or other parts of it "
                                   "(model.path, freeze, lora): give the same options as before, or "
@@ -142,8 +162,8 @@ static status go_on(session *run, bool have)
     TRY(st);
     tell_kept(run->params);
     run->from_weights = true;
-    log_info("going on from step %" PRId64 " of %s bytes=%" PRId64, run->from->progress.step,
-             run->from->path, run->params->bytes_read);
+    log_info("going on from step %" PRId64 " of %s%s bytes=%" PRId64, from->progress.step,
+             from->copy ? "the copy in memory " : "", from->path, run->params->bytes_read);
     return ST_OK;
 }
 

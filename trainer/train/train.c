@@ -53,16 +53,62 @@ static status take_folder(training *run)
     return train_checkpoint_folder(options, run->folder);
 }
 
-/* Finds the checkpoint to go on from, the same on all ranks, and takes over its progress. The
- * options are this run's own. */
+/* Frozen values are in no copy, and may differ from the model's files, since they were trained
+ * before: they come from the newest checkpoint, if there is one. */
+static status find_base(training *run)
+{
+    const params *registry = run->session.params;
+    progress state = {0};
+    bool found;
+    if (run->on_disk == 0 || !base_wanted(registry))
+        return ST_OK;
+    const status st =
+        checkpoint_writer_find(run->folder, run->on_disk, mesh_comm(&run->session.mesh, MESH_WORLD),
+                               run->world->rank_link, run->from.base, &state, &found);
+    progress_done(&state);
+    if (st != ST_BAD_INPUT && st != ST_NO_INPUT)
+        return st;
+    log_warn("the copy in memory is not used, since the frozen values that belong to it are "
+             "damaged: %s",
+             status_text());
+    progress_done(&run->from.progress);
+    run->from = (resume_point){0};
+    run->resumes = false;
+    return ST_OK;
+}
+
+/* Looks for a copy in memory that is at least as new as the newest checkpoint. */
+static status find_copy(training *run)
+{
+    const conf *options = run->conf;
+    const session *opened = &run->session;
+    if (!snapshot_wanted(options) || !device_has_storage(opened->device))
+        return ST_OK;
+    TRY(snapshot_new(options, run->folder, opened->params, opened->stream, run->world->rank_link,
+                     &run->snapshot));
+    if (options->checkpoint_load_step >= 0)
+        return ST_OK;
+    TRY(checkpoint_writer_newest(run->folder, mesh_comm(&opened->mesh, MESH_WORLD), &run->on_disk));
+    TRY(snapshot_find(run->snapshot, run->on_disk, &run->from.progress, &run->resumes));
+    if (!run->resumes)
+        return ST_OK;
+    run->from.copy = run->snapshot;
+    snprintf(run->from.path, sizeof run->from.path, "%s", snapshot_path(run->snapshot));
+    return find_base(run);
+}
+
+/* Finds the copy or the checkpoint to go on from, the same on all ranks, and takes over its
+ * progress. The options are this run's own. */
 static status find_start(training *run)
 {
     const conf *options = run->conf;
     if (!options->checkpoint_enable)
         return ST_OK;
-    TRY(checkpoint_writer_find(run->folder, options->checkpoint_load_step,
-                               mesh_comm(&run->session.mesh, MESH_WORLD), run->world->rank_link,
-                               run->from.path, &run->from.progress, &run->resumes));
+    TRY(find_copy(run));
+    if (!run->resumes)
+        TRY(checkpoint_writer_find(run->folder, options->checkpoint_load_step,
+                                   mesh_comm(&run->session.mesh, MESH_WORLD), run->world->rank_link,
+                                   run->from.path, &run->from.progress, &run->resumes));
     if (!run->resumes)
         return ST_OK;
     tell_changes(run->from.progress.config, run->now.config);
@@ -202,6 +248,29 @@ static status show_memory(training *run)
                                   : ST_OK;
 }
 
+/* Of a run that goes on: the step of the newest checkpoint. */
+static int64_t step_on_disk(const training *run)
+{
+    return run->from.copy ? run->on_disk : run->from.progress.step;
+}
+
+/* Opens what keeps the run: copies in memory and checkpoints. */
+static status open_writer(training *run)
+{
+    if (training_is_first(run))
+        TRY(checkpoint_writer_clear_after(run->folder, run->now.step));
+    TRY(session_base(&run->session));
+    if (run->snapshot)
+        TRY(snapshot_ready(run->snapshot, !run->resumes));
+    TRY(checkpoint_writer_new(run->conf, run->folder, &run->session.dims, run->session.params,
+                              &run->session.base, run->session.stream, run->world->rank_link,
+                              run->snapshot, &run->checkpoint_writer));
+    checkpoint_writer_tells(run->checkpoint_writer, monitor_saved, run->monitor);
+    if (run->resumes)
+        checkpoint_writer_goes_on(run->checkpoint_writer, step_on_disk(run));
+    return ST_OK;
+}
+
 static status open_run(training *run)
 {
     const conf *options = run->conf;
@@ -233,17 +302,8 @@ static status open_run(training *run)
                           run->session.recording ? run->session.recording : ""));
     groups_print(options, run->session.params, stdout);
     TRY(show_memory(run));
-    if (options->checkpoint_enable) { /* conf_check has refused it if ranks are simulated */
-        if (training_is_first(run))
-            TRY(checkpoint_writer_clear_after(run->folder, run->now.step));
-        TRY(session_base(&run->session));
-        TRY(checkpoint_writer_new(options, run->folder, &run->session.dims, run->session.params,
-                                  &run->session.base, run->session.stream, run->world->rank_link,
-                                  &run->checkpoint_writer));
-        checkpoint_writer_tells(run->checkpoint_writer, monitor_saved, run->monitor);
-        if (run->resumes)
-            checkpoint_writer_goes_on(run->checkpoint_writer, run->from.progress.step);
-    }
+    if (options->checkpoint_enable) /* conf_check has refused it if ranks are simulated */
+        TRY(open_writer(run));
     TRY(speed_peak(run->session.stream, options->metrics_peak_tflops, &peak));
     if (training_is_first(run) &&
         !world_simulated(run->world)) { /* a simulated run is not verified */
@@ -259,6 +319,7 @@ static status open_run(training *run)
 static void close_run(training *run)
 {
     checkpoint_writer_free(&run->checkpoint_writer);
+    snapshot_free(&run->snapshot);
     monitor_free(&run->monitor); /* after the writer, which tells it how its last save ended */
     ledger_close(&run->ledger);
     reporter_free(&run->reporter);
@@ -344,7 +405,7 @@ static status leave_model(training *run)
     const bool is_over = !stop_asked() && !run->no_rows;
     if (options->checkpoint_last_save_model_only && is_over && alone)
         return leave_model_only(run);
-    bool is_kept = run->resumes && run->from.progress.step == run->now.step;
+    bool is_kept = run->resumes && step_on_disk(run) == run->now.step;
     if (!is_kept)
         TRY(training_save(run));
     status st = tell_unkept(run, checkpoint_writer_wait(run->checkpoint_writer));
@@ -378,6 +439,8 @@ static status finish_training(training *run, status st)
     if (options->checkpoint_enable &&
         !run->partial) /* before the evaluation, whose failure must not cost the model */
         st = leave_model(run);
+    if (st == ST_OK && run->snapshot && !run->partial)
+        snapshot_finish(run->snapshot);
     if (run->no_rows)
         return tell_no_rows(run, &why, st);
     TRY(st);

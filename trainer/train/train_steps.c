@@ -54,6 +54,16 @@ status training_save(training *run)
     return ST_OK;
 }
 
+/* Keeps run->now in memory, for a crash of this process. */
+static status keep_copy(training *run)
+{
+    int64_t start = clock_ns();
+    TRY(unite_decisions(run));
+    TRY(checkpoint_writer_keep(run->checkpoint_writer, &run->now));
+    reporter_rest(run->reporter, clock_ns() - start);
+    return ST_OK;
+}
+
 /* Whether the loss of a step leaps; if so, warns of it. The warm-up is left out: its losses fall
  * fast, so they say nothing of those after it. */
 static bool check_leap(training *run, const step_report *report)
@@ -114,6 +124,13 @@ static bool checkpoint_due(const training *run, int64_t step)
            step % options->checkpoint_interval == 0 && step != options->training_steps;
 }
 
+static bool copy_due(const training *run, int64_t step)
+{
+    const int64_t interval = run->conf->checkpoint_memory_interval;
+    return snapshot_lives(run->snapshot) && interval && step % interval == 0 &&
+           step != run->conf->training_steps;
+}
+
 /* True if an evaluation failed because of the held-out rows, the connection they come over, or the
  * files it writes, and not because of this process or its device. The run can then go on. */
 static bool costs_a_figure(status st)
@@ -138,10 +155,11 @@ static status between_steps(training *run)
         }
         TRY(st);
     }
-    if (!checkpoint_due(run, run->now.step))
+    const bool saves = checkpoint_due(run, run->now.step);
+    if (!saves && !copy_due(run, run->now.step))
         return ST_OK;
     monitor_phase(run->monitor, PHASE_SAVING);
-    TRY(training_save(run));
+    TRY(saves ? training_save(run) : keep_copy(run));
     monitor_phase(run->monitor, PHASE_TRAINING);
     return ST_OK;
 }
@@ -162,7 +180,8 @@ static status queue_steps(training *run)
         int64_t under_way = step_under_way(opened), last = run->now.step + under_way;
         if (options->training_steps && last >= options->training_steps)
             return ST_OK;
-        if (under_way && (evaluation_due(run, last) || checkpoint_due(run, last)))
+        if (under_way &&
+            (evaluation_due(run, last) || checkpoint_due(run, last) || copy_due(run, last)))
             return ST_OK;
         TRY(step_queue(opened, last + 1));
     }

@@ -24,16 +24,18 @@ typedef struct training {
     monitor *monitor; /* NULL: no one watches, or this is not the first rank */
     ledger *ledger;
     checkpoint_writer *checkpoint_writer; /* NULL: no checkpoints are written */
-    profile *profile;                     /* NULL: off */
-    bool profile_warm;                    /* the step that warms the profile up is done */
-    progress now;                         /* after the last finished step */
-    decisions known;  /* now.quarantine: what the ranks told each other at the last checkpoint */
-    bool ledger_told; /* the user knows that the disk refuses lines of the ledger */
-    int64_t told;     /* how many steps this process has done */
-    spike spike;      /* their losses, as far as they are judged */
-    const char *bad;  /* where the last step went wrong (step_report.where); NULL: it did not */
-    bool bad_step;    /* the last step went wrong, and training.nonfinite says stop */
-    bool partial;     /* bad_step, and some units were updated in it */
+    snapshot *snapshot;                   /* NULL: no copies are kept in memory */
+    int64_t on_disk;  /* of a run that goes on from a copy: the newest checkpoint's step; 0: none */
+    profile *profile; /* NULL: off */
+    bool profile_warm; /* the step that warms the profile up is done */
+    progress now;      /* after the last finished step */
+    decisions known;   /* now.quarantine: what the ranks told each other at the last checkpoint */
+    bool ledger_told;  /* the user knows that the disk refuses lines of the ledger */
+    int64_t told;      /* how many steps this process has done */
+    spike spike;       /* their losses, as far as they are judged */
+    const char *bad;   /* where the last step went wrong (step_report.where); NULL: it did not */
+    bool bad_step;     /* the last step went wrong, and training.nonfinite says stop */
+    bool partial;      /* bad_step, and some units were updated in it */
     bool no_rows; /* the step after `now` had no rows: the run ends, and what was done is kept */
 } training;
 

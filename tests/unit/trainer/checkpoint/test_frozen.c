@@ -103,12 +103,12 @@ static void test_frozen__one_copy_and_no_state(void **state)
         assert_int_equal(allocated, size.acts + size.values + size.grads + 2 * size.moments +
                                         longest_vector(registry) * 4);
         /* Device memory is host memory here, so frozen values are read where they are. */
-        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, true),
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, 1, true),
                          size.trained * 12);
         setup.backend.immediate = false;
-        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, false),
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, 1, false),
                          size.trained * 12);
-        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, true),
+        assert_int_equal(checkpoint_writer_snapshot(&size, &setup.backend, 1, true),
                          size.trained * 12 + frozen * each);
         close_bench(&setup);
     }
