@@ -12,6 +12,7 @@
 #include "trainer/plan/plan_print.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/restart.h"
 #include "trainer/plan/sweep.h"
 #include "trainer/run/session.h"
 #include "trainer/cli/verbs.h"
@@ -150,6 +151,7 @@ static status plan_cost(const plan_input *in, const request *asked, const rates 
 {
     cost price;
     recomputes recomputed;
+    restart_plan restart;
     if (plan_device_is_cpu(in->device) && !asked->measured) {
         printf(
             "time: not predicted, since no rates of a CPU are shipped; measure them with trainer "
@@ -162,6 +164,10 @@ static status plan_cost(const plan_input *in, const request *asked, const rates 
     TRY(recompute_plan_of(in, in->conf->training_local_batch_size, &recomputed));
     TRY(cost_of(in->conf, in->layout, in->dims, in->params, speeds, &recomputed, &price));
     cost_print(&price, in->layout, stdout);
+    if (plan_device_is_cpu(in->device)) /* its values are trained and frozen ones in one block */
+        return ST_OK;
+    TRY(restart_plan_make(in, &recomputed, speeds, &restart));
+    restart_print(in->conf, &restart, price.step, stdout);
     return ST_OK;
 }
 

@@ -51,6 +51,9 @@ static const struct {
     {"network_gbs", 1e9, 45.6, RATE_PUBLISHED,
      "H200: an eighth of a ring all reduce of 4 GiB by 4 nodes of 8, 400 Gbit/s per GPU "
      "(stas00/ml-engineering, network)"},
+    {"host_gbs", 1e9, 50, RATE_ASSUMED, "pinned memory over PCIe 5.0 x16, whose rate is 63"},
+    {"hash_gbs", 1e9, 20, RATE_ASSUMED, "XXH3 by up to eight threads of a rank"},
+    {"disk_gbs", 1e9, 3, RATE_ASSUMED, "one NVMe disk, or a shared file system"},
     {"peak_tflops", 1e12, 989, RATE_NOMINAL, "H200: dense bf16, NVIDIA's figure"},
 };
 

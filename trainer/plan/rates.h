@@ -25,6 +25,9 @@ typedef enum rate_key {
     RATE_COPY,                 /* bytes/s of device memory, read and written both counted */
     RATE_LINK,                 /* bytes/s that a rank receives from ranks of its node */
     RATE_NETWORK,              /* bytes/s that a rank's adapter receives from other nodes */
+    RATE_HOST,                 /* bytes/s between pinned host memory and the device */
+    RATE_HASH,                 /* bytes/s of host memory that a rank hashes */
+    RATE_DISK,                 /* bytes/s that the ranks of a node read together */
     RATE_PEAK,                 /* FLOP/s that MFU is a share of */
     RATE_KEYS
 } rate_key;

@@ -1,0 +1,118 @@
+/* test_restart.c: the predicted time from a crash to the next step is bytes over rates, and says
+ * what the options leave out. */
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/restart.h"
+
+static conf options;
+static model_dims dims;
+static params *registry;
+static plan_device card;
+
+static int setup(void **unused)
+{
+    char name[] = "trainer", *argv[] = {name, NULL};
+    int argc = 1;
+    (void)unused;
+    assert_ok(conf_load(&options, &argc, argv));
+    options.training_seq_len = 8192;
+    options.training_global_batch_size = 32;
+    options.training_local_batch_size = 1;
+    options.parallelism_world_size = 32;
+    options.checkpoint_enable = true;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(plan_device_named("h200", &card));
+    return 0;
+}
+
+static int teardown(void **unused)
+{
+    (void)unused;
+    params_free(&registry);
+    conf_done(&options);
+    return 0;
+}
+
+static restart_plan predict(const rates *speeds)
+{
+    layout degrees;
+    recomputes again;
+    restart_plan plan;
+    assert_ok(layout_of(&options, NULL, &degrees));
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &card};
+    assert_ok(recompute_plan_of(&in, 1, &again));
+    assert_ok(restart_plan_make(&in, &again, speeds, &plan));
+    return plan;
+}
+
+static void expect_near(double first, double second, double share)
+{
+    if (fabs(first - second) > share * fabs(second))
+        fail_msg("%.15g is not %.15g", first, second);
+}
+
+static void test_restart__bytes_over_rates(void **unused)
+{
+    rates speeds = rates_h200();
+    (void)unused;
+    const restart_plan plan = predict(&speeds);
+    expect_near(plan.bytes, 12.0 * (double)registry->total / 32, 0.01);
+    expect_near(plan.copying, plan.bytes / speeds.of[RATE_HOST], 1e-12);
+    expect_near(plan.from_memory, plan.bytes / speeds.of[RATE_HASH] + plan.copying, 1e-12);
+    expect_near(plan.from_disk, 8 * plan.bytes / speeds.of[RATE_DISK] + plan.copying, 1e-12);
+    speeds.of[RATE_DISK] /= 2;
+    expect_near(predict(&speeds).from_disk - plan.copying, 2 * (plan.from_disk - plan.copying),
+                1e-9);
+}
+
+/* The text that is printed, in heap memory. */
+static char *printed(const restart_plan *plan)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    assert_non_null(to);
+    restart_print(&options, plan, 1.5, to);
+    assert_int_equal(fclose(to), 0);
+    return text;
+}
+
+static void test_restart__without_copies_only_the_disk_is_left(void **unused)
+{
+    const rates speeds = rates_h200();
+    restart_plan plan = predict(&speeds);
+    (void)unused;
+    char *text = printed(&plan);
+    assert_non_null(strstr(text, "from the copy in memory, at least"));
+    assert_non_null(strstr(text, "a copy every 100 steps takes 0.2"));
+    free(text);
+    options.checkpoint_memory_folder = "";
+    plan = predict(&speeds);
+    assert_true(plan.from_memory == 0 && plan.copying == 0 && plan.from_disk > 0);
+    text = printed(&plan);
+    assert_non_null(strstr(text, "a rank: at least"));
+    assert_null(strstr(text, "memory"));
+    free(text);
+    options.checkpoint_enable = false;
+    text = printed(&plan);
+    assert_string_equal(text, "");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_restart__bytes_over_rates, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_restart__without_copies_only_the_disk_is_left, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

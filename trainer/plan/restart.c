@@ -1,0 +1,43 @@
+/* restart.c: see restart.h. On a GPU the master values and the moments are what is trained, and so
+ * what a copy has; the plan of memory knows their bytes. */
+#include "trainer/plan/restart.h"
+
+#include <inttypes.h>
+
+#include "trainer/checkpoint/snapshot.h"
+
+static const double GIB = 1073741824.0;
+
+status restart_plan_make(const plan_input *in, const recomputes *recomputed, const rates *speeds,
+                         restart_plan *out)
+{
+    memory_plan plan;
+    TRY(layout_plan_make(in, in->conf->training_local_batch_size, recomputed, &plan));
+    /* Without float32 masters, those are the weights that are computed with. */
+    const int64_t masters = plan.parameters ? plan.parameters : plan.weights;
+    const double bytes = (double)(masters + plan.moments);
+    const int64_t near =
+        in->layout->world < speeds->per_node ? in->layout->world : speeds->per_node;
+    const double moved = bytes / speeds->of[RATE_HOST];
+    const bool kept = snapshot_wanted(in->conf);
+    *out = (restart_plan){.bytes = bytes,
+                          .from_memory = kept ? bytes / speeds->of[RATE_HASH] + moved : 0,
+                          .from_disk = (double)near * bytes / speeds->of[RATE_DISK] + moved,
+                          .copying = kept ? moved : 0};
+    return ST_OK;
+}
+
+void restart_print(const conf *options, const restart_plan *plan, double step, FILE *to)
+{
+    const int64_t interval = options->checkpoint_memory_interval;
+    if (!options->checkpoint_enable)
+        return;
+    fprintf(to, "after a crash, %.1f GiB a rank:", plan->bytes / GIB);
+    if (plan->from_memory > 0)
+        fprintf(to, " %.1f s from the copy in memory,", plan->from_memory);
+    fprintf(to, " at least %.1f s from the disk\n", plan->from_disk);
+    if (plan->copying > 0 && interval > 0)
+        fprintf(to, "  a copy every %" PRId64 " steps takes %.2f s, %.2f %% of the time\n",
+                interval, plan->copying,
+                100.0 * plan->copying / (plan->copying + (double)interval * step));
+}
