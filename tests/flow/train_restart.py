@@ -175,6 +175,19 @@ def every_rank_must_have_it():
         check(ledger(f, "run") == ledger(f, "quiet"), "the ledgers differ")
 
 
+def adapters_go_on_over_their_own_base():
+    """Killed before the first checkpoint, when nothing else says which base the adapters belong to."""
+    with Folder(images=16, **STREAM) as f:
+        rows = dict(rows_of(f), lora__rank=2, lora__random_base="true", checkpoint__interval=1000)
+        go(f, "quiet", **dict(rows, checkpoint__memory_folder=""))
+        step = max(killed(f, "run", lambda steps: min(steps) > 0, **rows))
+        said = go(f, "run", code=78, **dict(rows, training__seed=2))
+        check("training.seed" in said or "base" in said, said)
+        check(copies(f), "the copy is gone")
+        goes_on(f, "run", "memory", step, **rows)
+        check(ledger(f, "run") == ledger(f, "quiet"), "the ledgers differ")
+
+
 def no_room_in_memory():
     """The run is told that only the disk is left, and is the same."""
     with Folder(images=16, **STREAM) as f:
@@ -188,4 +201,5 @@ def no_room_in_memory():
               p.stderr)
 
 
-main(a_killed_run_goes_on_from_memory, every_rank_must_have_it, no_room_in_memory)
+main(a_killed_run_goes_on_from_memory, every_rank_must_have_it, adapters_go_on_over_their_own_base,
+     no_room_in_memory)

@@ -99,14 +99,15 @@ static status describe(snapshot *shot)
     return ST_OK;
 }
 
-status snapshot_new(const conf *options, const char *folder, params *registry, stream *queue,
-                    rank_link *watch, snapshot **out)
+status snapshot_new(const conf *options, const char *folder, int local_ranks, params *registry,
+                    stream *queue, rank_link *watch, snapshot **out)
 {
     snapshot *shot = calloc(1, sizeof *shot);
     if (!shot)
         return FAIL(ST_NO_MEMORY, "no memory for a snapshot");
     *shot = (snapshot){.conf = options,
                        .folder = folder,
+                       .local_ranks = local_ranks,
                        .registry = registry,
                        .queue = queue,
                        .watch = watch,
@@ -125,6 +126,12 @@ status snapshot_new(const conf *options, const char *folder, params *registry, s
     else
         *out = shot;
     return st;
+}
+
+void snapshot_forget(snapshot *shot)
+{
+    shot->found = false;
+    snapshot_file_close(&shot->file);
 }
 
 const char *snapshot_path(const snapshot *shot)
@@ -196,6 +203,11 @@ static status take_room(snapshot *shot)
         return snapshot_file_begin(shot->file, 1 - shot->newest);
     snapshot_file_close(&shot->file);
     tell_replaced(shot);
+    /* All ranks look before any of them takes its room. */
+    TRY(comm_agree(
+        shot->all, AT,
+        snapshot_file_room(shot->conf->checkpoint_memory_folder, &shot->shape, shot->local_ranks),
+        0));
     return snapshot_file_make(shot->path, &shot->shape, &shot->file);
 }
 

@@ -26,10 +26,11 @@ typedef struct snapshot snapshot;
 /* Whether these options keep copies in memory that outlives the process. */
 bool snapshot_wanted(const conf *options);
 
-/* folder: that of the checkpoints. The registry is cut and need not be allocated yet. All arguments
- * are borrowed until snapshot_free. ST_CANT_CREATE if checkpoint.memory_folder cannot be made. */
-WARN_UNUSED status snapshot_new(const conf *options, const char *folder, params *registry,
-                                stream *queue, rank_link *watch, snapshot **out);
+/* folder: that of the checkpoints. local_ranks: how many ranks of the job share this machine. The
+ * registry is cut and need not be allocated yet. All arguments are borrowed until snapshot_free.
+ * ST_CANT_CREATE if checkpoint.memory_folder cannot be made. */
+WARN_UNUSED status snapshot_new(const conf *options, const char *folder, int local_ranks,
+                                params *registry, stream *queue, rank_link *watch, snapshot **out);
 /* Finds the newest step, at least `least` (that of the newest checkpoint on disk, 0 if there is
  * none), that every rank has whole, and reads its state, which is that of the first rank. Every
  * byte is compared with its hash. If there are copies but none can be used, a warning says why, and
@@ -38,6 +39,8 @@ WARN_UNUSED status snapshot_find(snapshot *shot, int64_t least, progress *out, b
 /* Copies what snapshot_find found into the registry, and makes the compute copies from it. Frozen
  * values are in no copy: they must have been loaded before. */
 WARN_UNUSED status snapshot_load(const snapshot *shot, params *registry);
+/* What was found is not used after all, on no rank: the run goes on without it. */
+void snapshot_forget(snapshot *shot);
 /* Where the copies of this rank lie. */
 const char *snapshot_path(const snapshot *shot);
 

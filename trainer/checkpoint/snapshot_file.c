@@ -231,22 +231,24 @@ status snapshot_file_open(const char *path, const snapshot_shape *shape, snapsho
 }
 
 /* Refuses a file for which the file system, or on tmpfs the machine's memory, has no room. */
-static status check_room(const snapshot_file *file, int64_t bytes)
+status snapshot_file_room(const char *folder, const snapshot_shape *shape, int ranks)
 {
     struct statfs disk;
     host_memory memory;
-    if (fstatfs(file->fd, &disk) != 0)
-        return FAIL_IN(ST_OS, file->path, "%s", strerror(errno));
+    const double wanted = (double)snapshot_file_bytes(shape) * ranks;
+    if (statfs(folder, &disk) != 0)
+        return FAIL_IN(ST_CANT_CREATE, folder, "%s", strerror(errno));
     double room = (double)disk.f_bavail * (double)disk.f_bsize;
     if (disk.f_type == TMPFS_MAGIC) {
         TRY(host_memory_read("", &memory));
         room = (double)memory.available < room ? (double)memory.available : room;
     }
-    if ((double)bytes <= room)
+    if (wanted <= room)
         return ST_OK;
-    return FAIL_IN(ST_CANT_CREATE, file->path,
-                   "two copies of values and moments take %.3f GiB, and there is room for %.3f GiB",
-                   (double)bytes / GIB, room / GIB);
+    return FAIL_IN(ST_CANT_CREATE, folder,
+                   "two copies of values and moments of %d rank%s take %.3f GiB, and there is room "
+                   "for %.3f GiB",
+                   ranks, ranks == 1 ? "" : "s", wanted / GIB, room / GIB);
 }
 
 static status make_file(snapshot_file *file, const snapshot_shape *shape)
@@ -257,7 +259,6 @@ static status make_file(snapshot_file *file, const snapshot_shape *shape)
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file->fd < 0)
         return FAIL_IN(ST_CANT_CREATE, file->path, "%s", strerror(errno));
-    TRY(check_room(file, made.text));
     const int error = posix_fallocate(file->fd, 0, (off_t)made.text);
     if (error != 0)
         return FAIL_IN(ST_CANT_CREATE, file->path, "there is no room for %.3f GiB: %s",

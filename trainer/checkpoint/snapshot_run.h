@@ -18,6 +18,7 @@ struct snapshot {
     params *registry;
     stream *queue;
     rank_link *watch;
+    int local_ranks; /* of the job, on this machine */
     comm alone;
     const comm *all; /* all ranks */
     char path[STATUS_PATH_MAX];

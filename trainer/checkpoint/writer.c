@@ -411,6 +411,17 @@ static status open_background(checkpoint_writer *writer)
     return ST_OK;
 }
 
+status checkpoint_writer_try(const char *folder)
+{
+    TRY(file_make_folders(folder));
+    if (access(folder, W_OK | X_OK) == 0)
+        return ST_OK;
+    return FAIL_IN(ST_CANT_CREATE, folder,
+                   "checkpoints cannot be written here: %s (job.dump_folder and "
+                   "checkpoint.folder set the folder)",
+                   strerror(errno));
+}
+
 status checkpoint_writer_new(const conf *options, const char *folder, const model_dims *dims,
                              params *registry, const run_base *base, stream *queue,
                              rank_link *watch, snapshot *shot, checkpoint_writer **out)
@@ -432,12 +443,7 @@ status checkpoint_writer_new(const conf *options, const char *folder, const mode
     snprintf(writer->folder, sizeof writer->folder, "%s", folder);
     writer->together = together_of(registry, watch);
     writer->background = checkpoint_writer_in_background(options) && writer->together.writes;
-    status st = file_make_folders(folder);
-    if (st == ST_OK && writer->together.first && access(folder, W_OK | X_OK) != 0)
-        st = FAIL_IN(ST_CANT_CREATE, folder,
-                     "checkpoints cannot be written here: %s (job.dump_folder and "
-                     "checkpoint.folder set the folder)",
-                     strerror(errno));
+    status st = writer->together.first ? checkpoint_writer_try(folder) : file_make_folders(folder);
     st = together_see(&writer->together, folder, st);
     if (st == ST_OK && writer->background)
         st = open_background(writer);

@@ -22,6 +22,8 @@
 
 typedef struct checkpoint_writer checkpoint_writer;
 
+/* Makes the folder of checkpoints. ST_CANT_CREATE if they cannot be written there. */
+WARN_UNUSED status checkpoint_writer_try(const char *folder);
 /* folder: where checkpoints go, created if it does not exist. It must be the same for all ranks,
  * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch: is
  * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. base:

@@ -37,6 +37,9 @@ typedef struct resume_point {
     /* With a copy, which has no frozen values: a checkpoint that has them; "": they are those of
      * the model's own files. */
     char base[STATUS_PATH_MAX];
+    /* Of a copy without such a checkpoint: the folder of checkpoints, whose base.json names the
+     * base that the run began with. */
+    const char *folder;
     progress progress;
 } resume_point;
 

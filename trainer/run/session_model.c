@@ -103,8 +103,9 @@ static status load_frozen(const session *run, bool have)
 }
 
 /* Gives frozen parameters the values of the base, and checks that it is the one that the checkpoint
- * belongs to. The checkpoint of an early trainer does not say; it has all values itself. */
-static status load_base(session *run, bool have, const char *training)
+ * belongs to. The checkpoint of an early trainer does not say (`early`); it has all values itself.
+ */
+static status load_base(session *run, bool have, bool early, const char *training)
 {
     run_base then = {0};
     bool there;
@@ -112,6 +113,10 @@ static status load_base(session *run, bool have, const char *training)
         return ST_OK;
     TRY(load_frozen(run, have));
     TRY(base_read(training, &then, &there));
+    if (!there && !early)
+        return FAIL_IN(ST_NO_INPUT, training,
+                       "there is no base.json, so nothing says which base the copy in memory "
+                       "belongs to; begin anew with checkpoint.load_step 0");
     status st = there ? session_base(run) : ST_OK;
     if (st == ST_OK && there)
         st = base_check(&run->base, &then, run->from->path);
@@ -134,7 +139,7 @@ static status load_checkpoint(session *run, bool have, const char *path)
 {
     char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
     snprintf(training, sizeof training, "%s/%s", path, FOLDER_TRAINING);
-    TRY(load_base(run, have, training));
+    TRY(load_base(run, have, true, training));
     return train_state_load(run->params, run->stream, training);
 }
 
@@ -144,8 +149,8 @@ static status load_copy(session *run, bool have)
     const resume_point *from = run->from;
     if (from->base[0])
         TRY(load_checkpoint(run, have, from->base));
-    else if (base_wanted(run->params))
-        TRY(load_frozen(run, have));
+    else
+        TRY(load_base(run, have, false, from->folder));
     return snapshot_load(from->copy, run->params);
 }
 

@@ -25,6 +25,7 @@
 #include "trainer/eval/page.h"
 #include "trainer/model/lora_params.h"
 #include "trainer/plan/plan_print.h"
+#include "trainer/parallel/agree.h"
 #include "trainer/report/memory_file.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
@@ -71,6 +72,7 @@ static status find_base(training *run)
     log_warn("the copy in memory is not used, since the frozen values that belong to it are "
              "damaged: %s",
              status_text());
+    snapshot_forget(run->snapshot);
     progress_done(&run->from.progress);
     run->from = (resume_point){0};
     run->resumes = false;
@@ -84,8 +86,8 @@ static status find_copy(training *run)
     const session *opened = &run->session;
     if (!snapshot_wanted(options) || !device_has_storage(opened->device))
         return ST_OK;
-    TRY(snapshot_new(options, run->folder, opened->params, opened->stream, run->world->rank_link,
-                     &run->snapshot));
+    TRY(snapshot_new(options, run->folder, run->world->place.local_size, opened->params,
+                     opened->stream, run->world->rank_link, &run->snapshot));
     if (options->checkpoint_load_step >= 0)
         return ST_OK;
     TRY(checkpoint_writer_newest(run->folder, mesh_comm(&opened->mesh, MESH_WORLD), &run->on_disk));
@@ -93,6 +95,7 @@ static status find_copy(training *run)
     if (!run->resumes)
         return ST_OK;
     run->from.copy = run->snapshot;
+    run->from.folder = run->folder;
     snprintf(run->from.path, sizeof run->from.path, "%s", snapshot_path(run->snapshot));
     return find_base(run);
 }
@@ -260,8 +263,15 @@ static status open_writer(training *run)
     if (training_is_first(run))
         TRY(checkpoint_writer_clear_after(run->folder, run->now.step));
     TRY(session_base(&run->session));
+    const status st = training_is_first(run) ? checkpoint_writer_try(run->folder) : ST_OK;
+    TRY(comm_agree(mesh_comm(&run->session.mesh, MESH_WORLD), (comm_at){"open checkpoints", -1}, st,
+                   0));
     if (run->snapshot)
         TRY(snapshot_ready(run->snapshot, !run->resumes));
+    /* No checkpoint says yet which base a copy in memory belongs to. */
+    if (snapshot_lives(run->snapshot) && !run->resumes && training_is_first(run) &&
+        base_wanted(run->session.params))
+        TRY(base_write(&run->session.base, run->folder));
     TRY(checkpoint_writer_new(run->conf, run->folder, &run->session.dims, run->session.params,
                               &run->session.base, run->session.stream, run->world->rank_link,
                               run->snapshot, &run->checkpoint_writer));

@@ -4,6 +4,7 @@
 #include "tests/harness.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,8 +178,10 @@ static void test_snapshot_file__too_little_room_leaves_nothing(void **unused)
     snapshot_shape shape = shape_of(1, "");
     snapshot_file *file;
     struct stat about;
+    assert_ok(snapshot_file_room("/tmp", &shape, 1));
+    assert_fails(ST_CANT_CREATE, snapshot_file_room("/tmp", &shape, INT_MAX), "there is room for");
     shape.bytes[0] = INT64_MAX / 8;
-    assert_fails(ST_CANT_CREATE, snapshot_file_make(path, &shape, &file), "there is room for");
+    assert_fails(ST_CANT_CREATE, snapshot_file_make(path, &shape, &file), "there is no room for");
     assert_int_equal(stat(path, &about), -1);
 }
 
