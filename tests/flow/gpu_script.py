@@ -33,6 +33,9 @@ def libraries_travel():
                 for words in re.findall(r"pkg_check_modules\((.*?)\)", f.read()):
                     modules |= {w.split(">")[0] for w in words.split()[1:] if w.islower() or "-" in w}
     check({"libzmq", "libpng", "openblas"} <= modules, modules)
+    with open(os.path.join(source, "tests/bench/gpu/built.sh")) as f:
+        check("-DHTTP=OFF" in f.read(), "the programs that travel have the HTTP door")
+    modules.discard("libmicrohttpd")  # which they are built without
     said = subprocess.run(["dpkg", "-S", *(f"*/{m}.pc" for m in modules)], capture_output=True, text=True).stdout
     owners = {line.split("/")[-1][:-len(".pc")]: line.split(":")[0] for line in said.splitlines()}
     for module in sorted(modules):
