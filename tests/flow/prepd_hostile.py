@@ -765,7 +765,8 @@ def one_machine_is_held_off(t, join):
 
 
 def an_item_told_again_and_again(t, join):
-    """A worker that says for ever that it is at work on the same sample gets no more time for it than any other."""
+    """A worker that says for ever that it is at work on the same sample gets no more time for it than any other. It keeps its
+    seat while it is connected, without work, and is told to start anew."""
     context = zmq.Context()
     b = Breaker(context, t.port + 1, dict(join, pid=424242), "127.1.0.2")
     work, start = [], time.monotonic()
@@ -779,7 +780,7 @@ def an_item_told_again_and_again(t, join):
         if not work:
             return False
         b.socket.send_multipart(answer(ON, work[0][0], {"item": work[0][1]}))
-        return not any(w["pid"] == 424242 for w in t.status()["workers"])
+        return not any(w["pid"] == 424242 and w["busy"] for w in t.status()["workers"])
     wait_for(lost, "its lease is given to another", 60, 0.2)
     print(f"an ON without an end held its row for {time.monotonic() - start:.1f} s at prepd.sample_timeout {TIMEOUT_S}", flush=True)
     context.destroy(0)
