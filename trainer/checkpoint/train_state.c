@@ -395,24 +395,29 @@ static status put_run(const param *weight, stream *queue, const stored_tensor *o
 }
 
 /* Copies to the target those of this rank's elements of `weight` that the file's tensor has. Each
- * turn of the loop handles a run of `j` elements that is consecutive in the parameter, in this
- * rank's memory and in the file, or skips `j` that the file does not have. */
+ * turn of the loop handles a run of `j` elements that is consecutive in this rank's memory and in
+ * the file, or skips `j` that the file does not have. Where the writer held the same part of the
+ * parameter, runs go on over the part's own rows, and so do blocks of codes. */
 static status take_stored(const param *weight, stream *queue, const stored_tensor *of,
                           const stored_slice *part, const state_room *room, state_target *target)
 {
     const st_tensor *tensor = of->tensor;
     const int64_t most = CHUNK_BYTES / LARGEST;
+    const bool same = memcmp(&weight->held, &part->held, sizeof part->held) == 0;
     for (int64_t i = 0, j; i < weight->own_n; i += j) {
-        int64_t stored, theirs;
-        j = slice_run(&weight->held, weight->own_first + i,
-                      weight->own_n - i < most ? weight->own_n - i : most, &stored);
-        int64_t at = slice_find(&part->held, stored);
+        int64_t stored, theirs, at = weight->own_first + i;
+        j = weight->own_n - i < most ? weight->own_n - i : most;
+        if (!same) {
+            j = slice_run(&weight->held, at, j, &stored);
+            at = slice_find(&part->held, stored);
+        }
         if (at < 0) {
             int64_t gap = slice_gap(&part->held, stored);
             j = gap < j ? gap : j;
             continue;
         }
-        j = slice_run(&part->held, at, j, &theirs);
+        if (!same)
+            j = slice_run(&part->held, at, j, &theirs);
         at -= part->first;
         if (at < 0) {
             j = -at < j ? -at : j;
@@ -609,6 +614,9 @@ static status load_arrays(params *registry, stream *queue, const state_files *fi
         TRY(st);
         row->kept |= target.differs;
         registry->bytes_read += target.found * (int64_t)st_dtype_size(target.dtype);
+        if (target.scale)
+            registry->bytes_read +=
+                (target.found + STATE_BLOCK - 1) / STATE_BLOCK * (int64_t)sizeof(float);
     }
     return params_refresh(registry, queue);
 }

@@ -2,6 +2,7 @@
  * where the model finds the whole of it (parallel/fsdp.h). */
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/model/params.h"
 #include "trainer/ops/state_codes.h"
@@ -129,6 +130,16 @@ static void mark_reached(params *registry)
     }
 }
 
+/* How many elements of a row rank `rank` of the span's stores, from *out_first on. */
+static int64_t own_of(const unit_span *in, const param *row, int rank, int64_t *out_first)
+{
+    int64_t begin = in->piece * rank, end = begin + in->piece;
+    begin = begin > row->at ? begin : row->at;
+    end = end < row->at + row->n_local ? end : row->at + row->n_local;
+    *out_first = end > begin ? begin - row->at : 0;
+    return end > begin ? end - begin : 0;
+}
+
 /* Sets which elements of each row this rank stores. */
 static void set_own(params *registry)
 {
@@ -136,13 +147,8 @@ static void set_own(params *registry)
         param *row = &registry->list[i];
         const unit_span *in = &registry->spans[row->span];
         row->own_first = row->own_n = 0;
-        if (row->elsewhere)
-            continue;
-        int64_t begin = in->piece * in->rank, end = begin + in->piece;
-        begin = begin > row->at ? begin : row->at;
-        end = end < row->at + row->n_local ? end : row->at + row->n_local;
-        row->own_first = end > begin ? begin - row->at : 0;
-        row->own_n = end > begin ? end - begin : 0;
+        if (!row->elsewhere)
+            row->own_n = own_of(in, row, in->rank, &row->own_first);
     }
 }
 
@@ -197,23 +203,22 @@ static bool is_updated(const param *row)
     return !row->frozen && !row->elsewhere && row->own_n > 0;
 }
 
-/* Bytes of a row's codes or floats in a block of moments that has codes. */
-static int64_t moment_bytes(const param *row, size_t acc)
+/* Bytes of `count` codes or floats of a row in a block of moments that has codes. */
+static int64_t moment_bytes(const param *row, int64_t count, size_t acc)
 {
-    return round_up(row->own_n * (row->coded ? 1 : (int64_t)acc), PLACED);
+    return round_up(count * (row->coded ? 1 : (int64_t)acc), PLACED);
 }
 
-static int64_t scale_bytes(const param *row)
+static int64_t scale_bytes(const param *row, int64_t count)
 {
-    const int64_t blocks = (row->own_n + STATE_BLOCK - 1) / STATE_BLOCK;
+    const int64_t blocks = (count + STATE_BLOCK - 1) / STATE_BLOCK;
     return row->coded ? round_up(blocks * (int64_t)sizeof(float), PLACED) : 0;
 }
 
-/* Bytes of a row's master value, where only those of some rows are in acc. */
-static int64_t master_bytes(const params *registry, const param *row, size_t acc)
+/* Bytes of `count` master values of a row, where only those of some rows are in acc. */
+static int64_t master_bytes(const params *registry, const param *row, int64_t count, size_t acc)
 {
-    return registry->act_masters && !row->act_master ? round_up(row->own_n * (int64_t)acc, PLACED)
-                                                     : 0;
+    return registry->act_masters && !row->act_master ? round_up(count * (int64_t)acc, PLACED) : 0;
 }
 
 /* Whether rows have places of their own in the blocks of moments. */
@@ -222,21 +227,52 @@ static bool is_placed(const params *registry, st_dtype act, st_dtype acc)
     return registry->coded || (registry->act_masters && act != acc);
 }
 
-/* Bytes of a block of moments. The second one leaves the room of master values unused: that of
- * vectors and routers. */
-static int64_t all_moment_bytes(const params *registry, st_dtype act, st_dtype acc)
+/* Adds to bytes what each rank of span `number` needs of a block of moments. */
+static void add_states(const params *registry, int64_t number, st_dtype act, st_dtype acc,
+                       int64_t *bytes)
 {
+    const unit_span *in = &registry->spans[number];
     const size_t size = st_dtype_size(acc);
-    int64_t sum = 0;
-    if (!is_placed(registry, act, acc))
-        return registry->trained_elements * (int64_t)size;
     for (int64_t i = 0; i < registry->count; i++) {
         const param *row = &registry->list[i];
-        if (is_updated(row))
-            sum += moment_bytes(row, size) + scale_bytes(row) +
-                   (act != acc ? master_bytes(registry, row, size) : 0);
+        if (row->frozen || row->elsewhere || row->span != number)
+            continue;
+        for (int rank = 0; rank < in->ranks; rank++) {
+            int64_t first;
+            const int64_t count = own_of(in, row, rank, &first);
+            bytes[rank] += moment_bytes(row, count, size) + scale_bytes(row, count) +
+                           (act != acc ? master_bytes(registry, row, count, size) : 0);
+        }
     }
-    return sum;
+}
+
+/* *out: bytes of a block of moments, as many on every rank, so that all plan alike: of each span
+ * what the rank needs whose piece needs most. The second block leaves the room of master values
+ * unused: that of vectors and routers. ST_NO_MEMORY. */
+static status all_moment_bytes(const params *registry, st_dtype act, st_dtype acc, int64_t *out)
+{
+    int most = 1;
+    *out = registry->trained_elements * (int64_t)st_dtype_size(acc);
+    if (!is_placed(registry, act, acc))
+        return ST_OK;
+    for (int64_t i = 0; i < registry->n_spans; i++)
+        most = registry->spans[i].ranks > most ? registry->spans[i].ranks : most;
+    int64_t *bytes = malloc((size_t)most * sizeof *bytes);
+    if (!bytes)
+        return FAIL(ST_NO_MEMORY, "no memory for the sizes of %d ranks", most);
+    *out = 0;
+    for (int64_t i = 0; i < registry->n_spans; i++) {
+        int64_t largest = 0;
+        if (!registry->spans[i].trained)
+            continue;
+        memset(bytes, 0, (size_t)most * sizeof *bytes);
+        add_states(registry, i, act, acc, bytes);
+        for (int rank = 0; rank < registry->spans[i].ranks; rank++)
+            largest = bytes[rank] > largest ? bytes[rank] : largest;
+        *out += largest;
+    }
+    free(bytes);
+    return ST_OK;
 }
 
 status params_size(params *registry, const backend_vtable *backend, bool with_training,
@@ -247,6 +283,8 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     if (!registry->acts.at)
         TRY(make_spans(registry));
     const int64_t trained = with_training ? registry->trained_elements : 0;
+    int64_t moments;
+    TRY(all_moment_bytes(registry, backend->act, backend->acc, &moments));
     *out = (params_sizes){
         .stored = registry->block_elements,
         .trained = trained,
@@ -255,7 +293,7 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
             backend->act == backend->acc || registry->act_masters ? 0 : trained * (int64_t)acc,
         .grads = options.in_backward ? 0 : trained * (int64_t)acc,
         .act_masters = registry->act_masters,
-        .moments = with_training ? all_moment_bytes(registry, backend->act, backend->acc) : 0,
+        .moments = with_training ? moments : 0,
         .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
         .gathered_bytes =
             registry->mesh || options.in_backward
@@ -317,17 +355,17 @@ static void place_states(const params *registry, int64_t *inout_at, param *row)
     row->moment_dtype = row->coded ? DT_U8 : acc;
     row->moment1 = locate_in(&registry->moments1, *inout_at);
     row->moment2 = locate_in(&registry->moments2, *inout_at);
-    *inout_at += moment_bytes(row, size);
+    *inout_at += moment_bytes(row, row->own_n, size);
     if (row->coded) {
         row->scale1 = locate_in(&registry->moments1, *inout_at);
         row->scale2 = locate_in(&registry->moments2, *inout_at);
     }
-    *inout_at += scale_bytes(row);
-    if (act == acc || !master_bytes(registry, row, size))
+    *inout_at += scale_bytes(row, row->own_n);
+    if (act == acc || !master_bytes(registry, row, row->own_n, size))
         return;
     row->value = locate_in(&registry->moments1, *inout_at);
     row->value_dtype = acc;
-    *inout_at += master_bytes(registry, row, size);
+    *inout_at += master_bytes(registry, row, row->own_n, size);
 }
 
 static void place_rows(params *registry)
@@ -357,9 +395,10 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
                                  .count = with_training ? registry->trained_elements : 0};
     registry->acts = (param_block){.dtype = backend->act, .count = registry->block_elements};
     registry->values = registry->grads = registry->moments1 = trained;
-    if (with_training && is_placed(registry, backend->act, backend->acc))
-        registry->moments1 = (param_block){
-            .dtype = DT_U8, .count = all_moment_bytes(registry, backend->act, backend->acc)};
+    if (with_training && is_placed(registry, backend->act, backend->acc)) {
+        registry->moments1.dtype = DT_U8;
+        TRY(all_moment_bytes(registry, backend->act, backend->acc, &registry->moments1.count));
+    }
     if (registry->act_masters)
         registry->values.dtype = backend->act;
     registry->moments2 = registry->moments1;
