@@ -31,7 +31,7 @@ static status agree_on_step(const optimizer *optim, stream *queue)
     if (!optim->params->mesh)
         return ST_OK;
     return comm_all_reduce(mesh_comm(optim->params->mesh, MESH_WORLD), queue,
-                           (comm_at){"agree on a step that counts", -1}, units->agreed, 2, DT_F64,
+                           (comm_at){"sum loss before updates", -1}, units->agreed, 2, DT_F64,
                            COMM_SUM);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trainer/model/params_sketch.h"
+#include "trainer/ops/state_codes.h"
 #include "trainer/plan/attention_kernels.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/received.h"
@@ -15,10 +16,18 @@
 enum {
     ACT = 2, /* bytes of bf16 */
     ACC = 4, /* of fp32 */
-    /* AdamW reads gradient, two moments and value; it writes moments, value and the compute copy.
-     */
-    UPDATE_BYTES = 7 * ACC + ACT
 };
+
+/* Bytes that the update of a parameter moves: the gradient is read twice, for the norm and by
+ * AdamW, which reads and writes the value and both moments, and writes the compute copy if that is
+ * another array. Moments of 8 bits have a scale for every block. */
+static double update_bytes(const conf *options)
+{
+    const double value = options->training_master == MASTER_BF16 ? 2.0 * ACT : 2.0 * ACC + ACT;
+    const double moment =
+        options->optimizer_states == STATES_INT8 ? 1.0 + (double)ACC / STATE_BLOCK : ACC;
+    return 2.0 * ACC + value + 4.0 * moment;
+}
 
 /* How rank 0's group is spread over the nodes. */
 typedef struct reach {
@@ -275,7 +284,7 @@ static void step_compute(const conf *options, const layout *degrees, const model
     price->update =
         (double)params_trained(registry) /
         (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline) *
-        UPDATE_BYTES / speeds->of[RATE_COPY];
+        update_bytes(options) / speeds->of[RATE_COPY];
 }
 
 /* All stages go at the pace of the slowest one: returns its time over the mean. */

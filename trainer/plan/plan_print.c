@@ -80,7 +80,8 @@ static void print_heading(const memory_plan *plan, const layout *degrees, const 
         snprintf(sharers, sizeof sharers, ", shared by %d ranks", on->sharers);
     fprintf(to, "one rank%s on the device %s of %.1f GiB%s, %s:\n", stage,
             escape_text(on->name).text, on->memory / GIB, sharers,
-            backend->act != backend->acc ? "bf16 with fp32 master weights"
+            backend->act != backend->acc ? plan->parameters ? "bf16 with fp32 master weights"
+                                                            : "bf16 with bf16 master weights"
             : backend->acc == DT_F64     ? "float64"
                                          : "float32");
 }

@@ -251,7 +251,7 @@ static void add_update(list *rows, const params *registry, const mesh *groups, i
                                     : reduced(whole, GROUP_COUNT) +
                                           reduced(mesh_comm(groups, MESH_PIPELINE), GROUP_COUNT)) *
                  (int64_t)sizeof(double));
-    add_line(rows, "agree on a step that counts", MESH_WORLD,
+    add_line(rows, "sum loss before updates", MESH_WORLD,
              registry->in_backward * reduced(mesh_comm(groups, MESH_WORLD), 2) *
                  (int64_t)sizeof(double));
 }

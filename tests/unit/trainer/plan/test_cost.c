@@ -310,9 +310,9 @@ static void test_cost__is_what_steps_on_a_card_took(void **state)
     }
     assert_true(prints(&setup, &price[1],
                        "that every run gives the same bits costs 6.5 % of the step, "
-                       "and with training.deterministic false it takes 4464.5 ms"));
+                       "and with training.deterministic false it takes 4468.1 ms"));
     assert_true(prints(&setup, &price[2],
-                       "; with training.deterministic true the step takes 4773.6 "
+                       "; with training.deterministic true the step takes 4777.2 "
                        "ms, 6.9 % more"));
     /* The shipped rates are those of such a card. */
     setup.speeds = rates_h200();
