@@ -59,6 +59,13 @@ def layouts_agree():
             expect((sent > 0) == (degrees[4] > 1 or stages > 1), f"{degrees}: {sent} elements to experts and stages")
     dry("debug", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 4,
                                  "parallelism.fsdp_reshard_after_forward": "never"}))
+    # Units that are updated in backward have buffers and sums of their own, and states of other kinds their sizes.
+    small = dict(GLOBAL, **{"training.global_batch_size": 4, "parallelism.data_parallel_shard_degree": 2, "optimizer.in_backward": "true"})
+    dry("debug", dict(small, **{"parallelism.data_parallel_replicate_degree": 2}))
+    dry("debug", dict(small, **{"parallelism.data_parallel_shard_degree": 4, "parallelism.expert_parallel_degree": 2,
+                                "optimizer.states": "int8", "training.master": "bf16"}))
+    # Blocks of 256 go on over the rows of a matrix whose columns are cut.
+    dry("debug", dict(small, **{"training.global_batch_size": 2, "parallelism.tensor_parallel_degree": 2, "optimizer.states": "int8"}))
     # With three stages, the mean over them is not a whole number of bytes.
     dry("qwen3-vl-30b-a3b", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2,
                                             "parallelism.pipeline_parallel_degree": 3}))
@@ -140,6 +147,15 @@ def large():
     print(f"235B-A22B on 64 ranks: {time.monotonic() - start:.1f} s")
 
 
+def one_card():
+    """All of 30B-A3B is trained on one H200."""
+    said = dry("qwen3-vl-30b-a3b", {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 1,
+                                    "training.master": "bf16", "optimizer.states": "int8", "optimizer.in_backward": "true",
+                                    "activation_checkpoint.mode": "full", "memory.limit": 0.97, "device": "h200"})
+    total = said["bytes of trainer plan, in all"]
+    expect(total[0] == total[1] and 125 << 30 < total[0] <= 135 << 30, f"{total}")
+
+
 def refused():
     options = dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2})
     err = dry("debug", dict(options, **{"parallelism.expert_parallel_degree": 3}), 78)
@@ -155,6 +171,7 @@ def main():
         without_standard_input()
         mission(root)
         large()
+        one_card()
         refused()
         expect(not [n for n in os.listdir(root) if n.startswith("dry-run")], "something is left behind")
     finally:
