@@ -225,12 +225,13 @@ static status pin(snapshot *shot)
 
 static void drop_file(snapshot *shot, bool removed)
 {
-    device *dev = shot->queue->dev;
     int64_t bytes;
     if (!shot->file)
         return;
-    if (shot->pinned)
+    if (shot->pinned) { /* else the stream may be gone: a run that fails while it opens closes it */
+        device *dev = shot->queue->dev;
         dev->backend->unpin(dev, snapshot_file_memory(shot->file, &bytes));
+    }
     shot->pinned = false;
     if (removed && unlink(shot->path) != 0 && errno != ENOENT)
         log_warn("%s: this copy is no longer needed and cannot be removed: %s", shot->path,

@@ -98,7 +98,7 @@ static void test_memory__windows_are_in_the_plan(void **state)
     assert_true(by_device.activations <= by_host.activations); /* scratch is shared */
     assert_true(by_device.total >= by_host.total - 8 * (slots * 5 / 4 + 1));
 
-    conf options = {.training_backend = BACKEND_CPU};
+    conf options = {.model_path = "", .training_backend = BACKEND_CPU};
     assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_BY_HOST);
     options.training_backend = BACKEND_CUDA;
     assert_int_equal(memory_exchange_way(&options, &degrees), EXCHANGE_IF_REACHED);
@@ -133,7 +133,8 @@ static void test_memory__offers_the_smallest_change(void **state)
     params *registry;
     layout degrees;
     plan_device cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
-    conf options = {.parallelism_data_parallel_replicate_degree = 1,
+    conf options = {.model_path = "",
+                    .parallelism_data_parallel_replicate_degree = 1,
                     .parallelism_pipeline_parallel_degree = 1,
                     .parallelism_pipeline_parallel_split_points = "",
                     .parallelism_data_parallel_shard_degree = -1,
@@ -396,7 +397,8 @@ static void test_layout__ranks_fit_each_other(void **state)
         {8, -1, 1, 1, 1, 1, 3, 8, "local_batch_size 3 x 8", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        conf options = {.parallelism_data_parallel_replicate_degree = 1,
+        conf options = {.model_path = "",
+                        .parallelism_data_parallel_replicate_degree = 1,
                         .parallelism_pipeline_parallel_degree = 1,
                         .parallelism_pipeline_parallel_split_points = "",
                         .parallelism_world_size = cases[i].world,
@@ -552,7 +554,8 @@ static void test_layout__state_is_sharded(void **state)
     plan_device h200;
     memory_plan none, full;
     const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
-    conf options = {.parallelism_data_parallel_replicate_degree = 1,
+    conf options = {.model_path = "",
+                    .parallelism_data_parallel_replicate_degree = 1,
                     .parallelism_pipeline_parallel_degree = 1,
                     .parallelism_pipeline_parallel_split_points = "",
                     .parallelism_world_size = 8,
