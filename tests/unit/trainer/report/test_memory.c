@@ -589,7 +589,8 @@ static void test_layout__state_is_sharded(void **state)
 
 static conf pipeline_of(int64_t world, int64_t stages, const char *points)
 {
-    return (conf){.comm_expert_exchange = EXPERT_EXCHANGE_HOST,
+    return (conf){.model_path = "",
+                  .comm_expert_exchange = EXPERT_EXCHANGE_HOST,
                   .parallelism_data_parallel_replicate_degree = 1,
                   .parallelism_pipeline_parallel_degree = stages,
                   .parallelism_pipeline_parallel_split_points = points,
