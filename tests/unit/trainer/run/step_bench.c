@@ -55,6 +55,29 @@ char *bench_record_rows(const row *rows, int count, const char *folder)
     return strdup(path);
 }
 
+int bench_files_open(void **state)
+{
+    bench_files *paths = calloc(1, sizeof *paths);
+    model_dims dims;
+    assert_non_null(paths);
+    assert_ok(dims_preset("debug", &dims));
+    fixture_open(&paths->setup, &dims);
+    paths->folder = harness_temp();
+    paths->recording = bench_record(&paths->setup, paths->folder);
+    *state = paths;
+    return 0;
+}
+
+int bench_files_close(void **state)
+{
+    bench_files *paths = *state;
+    fixture_close(&paths->setup);
+    harness_remove(&paths->folder);
+    free(paths->recording);
+    free(paths);
+    return 0;
+}
+
 const bucket_list bench_no_buckets;
 const bucket_list bench_buckets = {
     .cap = {{.tokens = 64,

@@ -25,6 +25,15 @@ typedef struct bench {
 char *bench_record(fixture *setup, const char *folder);
 /* Records these rows. */
 char *bench_record_rows(const row *rows, int count, const char *folder);
+/* A recording for the debug model. The two functions are the setup and the teardown of a group of
+ * tests, whose *state is a bench_files. */
+typedef struct bench_files {
+    fixture setup;
+    char *folder, *recording;
+} bench_files;
+int bench_files_open(void **state);
+int bench_files_close(void **state);
+
 /* What a bench is opened with. */
 typedef struct bench_how {
     int ahead;         /* -1 for the CPU, else as in bench_open */

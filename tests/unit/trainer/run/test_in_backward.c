@@ -12,33 +12,6 @@
 
 #define LAYER "model.language_model.layers.1.self_attn."
 
-typedef struct files {
-    fixture setup;
-    char *folder, *recording;
-} files;
-
-static int set_up(void **state)
-{
-    files *paths = calloc(1, sizeof *paths);
-    model_dims dims;
-    assert_ok(dims_preset("debug", &dims));
-    fixture_open(&paths->setup, &dims);
-    paths->folder = harness_temp();
-    paths->recording = bench_record(&paths->setup, paths->folder);
-    *state = paths;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    files *paths = *state;
-    fixture_close(&paths->setup);
-    harness_remove(&paths->folder);
-    free(paths->recording);
-    free(paths);
-    return 0;
-}
-
 /* One array of every parameter after the other, in host memory that the caller frees. */
 enum array { VALUES, FIRST_MOMENTS, SECOND_MOMENTS, ARRAYS };
 
@@ -68,7 +41,7 @@ static void expect_same(session *run, session *other)
 
 static void test_in_backward__gives_the_bits_of_whole_updates(void **state)
 {
-    const files *paths = *state;
+    const bench_files *paths = *state;
     const bench_how ways[] = {
         {-1, "none", &bench_no_buckets, true, 0},
         {0, "none", &bench_no_buckets, true, 0},
@@ -104,7 +77,7 @@ static void test_in_backward__gradients_take_the_memory_of_two_units(void **stat
 {
     bench units;
     params_sizes turns;
-    bench_open_as(&units, ((files *)*state)->recording,
+    bench_open_as(&units, ((bench_files *)*state)->recording,
                   &(bench_how){-1, "none", &bench_no_buckets, true, 0});
     params *registry = units.run.params;
     assert_null(registry->grads.at);
@@ -137,7 +110,7 @@ static void test_in_backward__a_partial_step_keeps_what_came_before(void **state
 {
     bench units;
     step_report report;
-    bench_open_as(&units, ((files *)*state)->recording,
+    bench_open_as(&units, ((bench_files *)*state)->recording,
                   &(bench_how){-1, "none", &bench_no_buckets, true, 1});
     session *run = &units.run;
     spoil(run, LAYER "v_proj.weight", 0);
@@ -170,7 +143,7 @@ static void test_in_backward__a_loss_that_is_not_finite_changes_nothing(void **s
 {
     bench units;
     step_report report;
-    bench_open_as(&units, ((files *)*state)->recording,
+    bench_open_as(&units, ((bench_files *)*state)->recording,
                   &(bench_how){-1, "none", &bench_no_buckets, true, 1});
     session *run = &units.run;
     spoil(run, LAYER "v_proj.weight", 3e38);
@@ -193,5 +166,5 @@ int main(void)
         cmocka_unit_test(test_in_backward__a_partial_step_keeps_what_came_before),
         cmocka_unit_test(test_in_backward__a_loss_that_is_not_finite_changes_nothing),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, bench_files_open, bench_files_close);
 }

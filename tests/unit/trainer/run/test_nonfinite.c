@@ -11,33 +11,6 @@
 
 #define LAYER "model.language_model.layers.1.self_attn."
 
-typedef struct files {
-    fixture setup;
-    char *folder, *recording;
-} files;
-
-static int set_up(void **state)
-{
-    files *paths = calloc(1, sizeof *paths);
-    model_dims dims;
-    assert_ok(dims_preset("debug", &dims));
-    fixture_open(&paths->setup, &dims);
-    paths->folder = harness_temp();
-    paths->recording = bench_record(&paths->setup, paths->folder);
-    *state = paths;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    files *paths = *state;
-    fixture_close(&paths->setup);
-    harness_remove(&paths->folder);
-    free(paths->recording);
-    free(paths);
-    return 0;
-}
-
 /* Sets elements [first, first + count) of a parameter; count 0 means all from there on. */
 static void spoil(session *run, const char *name, int64_t first, int64_t count, double value)
 {
@@ -59,7 +32,8 @@ static void expect_words(const step_report *report, const char *words)
         fail_msg("\"%s\" does not say \"%s\"", report->where, words);
 }
 
-static void spoil_and_expect(const files *paths, const char *name, double value, const char *words)
+static void spoil_and_expect(const bench_files *paths, const char *name, double value,
+                             const char *words)
 {
     bench setup;
     step_report report;
@@ -105,7 +79,7 @@ static void test_nonfinite__backward(void **state)
 {
     bench setup;
     step_report report;
-    bench_open(&setup, ((files *)*state)->recording, -1, "none", &bench_no_buckets);
+    bench_open(&setup, ((bench_files *)*state)->recording, -1, "none", &bench_no_buckets);
     spoil(&setup.run, LAYER "v_proj.weight", 0, 0, 0);
     spoil(&setup.run, LAYER "o_proj.weight", 0, 0, 3e38);
     assert_ok(step_run(&setup.run, 1, &report));
@@ -123,7 +97,7 @@ static void test_nonfinite__two_steps_under_way(void **state)
 {
     bench setup;
     step_report report;
-    bench_open(&setup, ((files *)*state)->recording, 1, "step", &bench_no_buckets);
+    bench_open(&setup, ((bench_files *)*state)->recording, 1, "step", &bench_no_buckets);
     spoil(&setup.run, LAYER "o_proj.weight", 0, 1, NAN);
     assert_ok(step_queue(&setup.run, 1));
     assert_ok(step_queue(&setup.run, 2));
@@ -146,5 +120,5 @@ int main(void)
         cmocka_unit_test(test_nonfinite__backward),
         cmocka_unit_test(test_nonfinite__two_steps_under_way),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, bench_files_open, bench_files_close);
 }
