@@ -11,8 +11,8 @@ typedef struct http_thread http_thread;
  * the threads that handle them. */
 WARN_UNUSED status http_thread_start(const http_place *place, http_handler handle, void *user,
                                      http_thread **out);
-/* Ends the thread and closes the door; when it returns, the handler is not called any more. Accepts
- * a pointer to NULL. */
+/* Ends the thread and closes the door; once it has returned, the handler is no longer called.
+ * Accepts a pointer to NULL. */
 void http_thread_stop(http_thread **thread);
 
 #endif

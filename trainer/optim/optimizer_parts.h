@@ -11,7 +11,7 @@ typedef struct unit_lists {
 
 /* What updates in the middle of a backward pass need besides (optim_units.c). */
 typedef struct unit_updates {
-    unit_lists *unit;            /* heap, [lowest + count] by unit number */
+    unit_lists *unit;            /* heap, [highest + 1] by unit number */
     int lowest, highest;         /* the units with something that is trained */
     const double *loss, *weight; /* this rank's sums of the step, on the device; borrowed */
     /* On the device. */

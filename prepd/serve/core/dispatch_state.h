@@ -457,8 +457,8 @@ worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
  * it went; `what` is the cause in words. */
 void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
 /* The worker takes too long: its leases are given again, and nothing is blamed. Its seat stays,
- * late, until its connection ends or it leaves: its answer may be on its way, behind the JOIN of a
- * moment in which it was idle, and must not be taken for that of a worker which has just come. */
+ * marked late, until its connection ends or it leaves. Its answer may still arrive, behind a JOIN
+ * that it sent while it was idle, and must not be taken for the answer of a new worker. */
 void seat_set_aside(dispatch *dispatch, worker_seat *worker, const char *what);
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
 /* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
