@@ -116,7 +116,7 @@ static status hash_image(const dataset *set, int64_t index, hash128 *out)
     int64_t file_bytes, mtime_ns;
     dataset_image_place(set, index, &place);
     dataset_image_stat(set, index, &file_bytes, &mtime_ns);
-    if (file_bytes == 0 && mtime_ns == 0)
+    if (file_bytes <= 0 && mtime_ns == 0)
         return FAIL_IN(ST_NO_INPUT, set->adapter->image_path(set, index), "cannot be read");
     if (place.n_frames)
         return hash_frames(set, index, &place, out);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "prepd/dataset/beneath.h"
+#include "prepd/dataset/file_error.h"
 
 hash128 dataset_contents(const dataset *set)
 {
@@ -44,11 +45,15 @@ bool dataset_image_has(const dataset *set, int64_t index, const char *path)
 }
 
 /* Adds the size of a file and its time of change. False if it cannot be read: then a worker could
- * not read it either, and so recorded nothing of it. */
-static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns)
+ * not read it either, and so recorded nothing of it. *out_trouble: nobody can tell just now. */
+static bool add_stat(const char *path, int64_t *bytes, int64_t *mtime_ns, bool *out_trouble)
 {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || access(path, R_OK) != 0)
+    if (stat(path, &info) != 0 || (S_ISREG(info.st_mode) && access(path, R_OK) != 0)) {
+        *out_trouble = !file_error_is_its_own(errno);
+        return false;
+    }
+    if (!S_ISREG(info.st_mode))
         return false;
     const int64_t mtime = (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
     *bytes += (int64_t)info.st_size;
@@ -62,15 +67,15 @@ void dataset_image_stat(const dataset *set, int64_t index, int64_t *out_bytes,
     char path[PATH_MAX + PLACE_PATH];
     image_place place;
     int64_t bytes = 0, mtime_ns = 0;
-    bool there = true;
+    bool there = true, trouble = false;
     dataset_image_place(set, index, &place);
     for (int32_t k = 0; there && k < (place.n_frames ? place.n_frames : 1); k++) {
         snprintf(path, sizeof path, "%s/%s%s%s", set->adapter->root(set), place.path,
                  place.n_frames ? "/" : "",
                  place.n_frames ? set->adapter->frame(set, index, k) : "");
-        there = add_stat(path, &bytes, &mtime_ns);
+        there = add_stat(path, &bytes, &mtime_ns, &trouble);
     }
-    *out_bytes = !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
+    *out_bytes = trouble ? -1 : !there ? 0 : place.bytes >= 0 ? place.bytes : bytes;
     *out_mtime_ns = there ? mtime_ns : 0;
 }
 

@@ -139,7 +139,8 @@ void dataset_image_place(const dataset *set, int64_t index, image_place *out);
 bool dataset_image_has(const dataset *set, int64_t index, const char *path);
 /* The size of image `index` now, in bytes, and the time of its last change: of a piece of a file
  * the size that the data set gives it, of a folder the sum over its frames and their latest change.
- * Both are 0 if a file cannot be read or is not a regular file. */
+ * Both are 0 if a file cannot be read or is not a regular file. *out_bytes is -1, and the time 0,
+ * if that cannot be found out now (file_error.h). */
 void dataset_image_stat(const dataset *set, int64_t index, int64_t *out_bytes,
                         int64_t *out_mtime_ns);
 

@@ -282,6 +282,13 @@ void lease_try_alone(lease *leased, int64_t item)
     leased->n_untried = 1;
 }
 
+void lease_try_once_more(const lease_book *book, lease *leased, int64_t item)
+{
+    lease_try_alone(leased, item);
+    leased->asking = false;
+    leased->solo_deaths = leased->solo ? book->solo_limit - 1 : 0;
+}
+
 void lease_end_alone(lease *leased)
 {
     end_solo(leased);

@@ -197,6 +197,8 @@ bool lease_on(lease *lease, int64_t item);
 void lease_try_first(lease *lease, int64_t item);
 /* Has one item tried alone, by a worker that need not be fresh until one has died of it. */
 void lease_try_alone(lease *lease, int64_t item);
+/* Has an item that has been found to be poison tried alone again; one more death is enough. */
+void lease_try_once_more(const lease_book *book, lease *lease, int64_t item);
 void lease_end_alone(lease *lease); /* the lease is whole again */
 
 /* The worker that had the lease has gone. Queues the lease at the front and says whether an item is

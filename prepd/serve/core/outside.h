@@ -54,7 +54,7 @@ typedef struct outside {
     /* Writes the sealed index to its file, if there is a place for it. Others may then read it. */
     void (*keep_index)(void *shell, source *section);
 
-    /* As dataset_image_stat. */
+    /* As dataset_image_stat: -1 bytes if the size cannot be found out now. */
     void (*stat_image)(void *shell, const source *section, int64_t image, int64_t *out_bytes,
                        int64_t *out_mtime_ns);
     /* Looks at a file below the root of the data set. *out_size is set if it is there. */

@@ -134,7 +134,6 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
         seats_condemn(state, leased, item, cause);
         return;
     }
-    outside_warn(&state->outside, "index: item %lld refused cause=\"%s\"", (long long)item, cause);
     if (index_build_poison(state, leased, item, cause) != ST_OK)
         dispatch_fail(state, status_last()->code);
 }

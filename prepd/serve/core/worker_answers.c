@@ -100,6 +100,8 @@ static sight look_at_indexed(dispatch *state, const source *section, int64_t id,
     dataset_image_place(section->data, smp.images[i], &place);
     stat_image(section, smp.images[i], &bytes, &mtime_ns);
     index_image_get(section->index, smp.images[i], &image);
+    if (bytes < 0)
+        return SIGHT_TROUBLE;
     const bool same =
         place.bytes < 0 ? bytes == image.file_bytes : place.offset <= size - place.bytes;
     return same ? SIGHT_THERE : SIGHT_GONE;

@@ -36,13 +36,11 @@ void daemon_stat_image(void *user, const source *section, int64_t image, int64_t
     sim_daemon *daemon = user;
     const sim_picture *own = &data_of(daemon, section)->picture[image];
     *out_bytes = bytes_now(daemon, section, own);
-    /* An index has the size of a picture that ends its workers, which nobody else can tell; and
-     * whoever lacks a file is believed if the daemon cannot look at it twice. */
-    if (daemon->no_stat && own->fate != PICTURE_KILLS_HEADER && !daemon->was_blind) {
+    if (daemon->no_stat && !daemon->was_blind) {
         daemon->no_stat = false;
         daemon->was_blind = daemon->knew_no_size = true;
         daemon->sim->stats->no_stats++;
-        *out_bytes = 0;
+        *out_bytes = -1;
     }
     *out_mtime_ns = *out_bytes > 0 ? own->mtime_ns : 0;
 }

@@ -66,7 +66,9 @@ void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *wo
               limit = (int)sim->options.prepd_solo_deaths * (any_lies_about_samples(sim) ? 2 : 1);
     counted->alone += alone;
     counted->whole += !alone;
-    if (counted->alone > limit || counted->whole > 2 * LEASE_MAX_LOSSES + others)
+    /* A death whose picture the daemon could not ask the size of is not enough. */
+    if (counted->alone > limit + daemon->was_blind ||
+        counted->whole > 2 * LEASE_MAX_LOSSES + others)
         sim_break(
             sim, INV_POISON, "item %lld of lease %llu has killed %d workers alone and %d before",
             (long long)key.item, (unsigned long long)key.lease, counted->alone, counted->whole);

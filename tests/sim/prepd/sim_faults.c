@@ -68,9 +68,8 @@ static bool can_happen(const simulation *sim, sim_fault fault, const sim_daemon 
                sim->rules.weight[FAULT_JUMP] == 0; /* its pauses would be over too soon */
     case FAULT_NO_PROCESS: /* again and again it would be a reason to give up */
         return !daemon->had_none;
-    case FAULT_NO_STAT:
-        return !daemon->was_blind;
-    case FAULT_NO_SIGHT: /* an item that is alone in work must not be condemned for it */
+    case FAULT_NO_STAT: /* an item that is alone in work must not be condemned for it */
+    case FAULT_NO_SIGHT:
     case FAULT_NO_SHIP:
         return sim->options.prepd_solo_deaths >= 2 && !daemon->was_blind;
     default:

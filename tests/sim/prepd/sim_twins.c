@@ -120,7 +120,8 @@ void check_twin_refusal(simulation *sim, const dispatch *state, const sim_link *
     while (seat && (seat->rank != rank->rank || strcmp(seat->run, run_name) != 0 ||
                     strcmp(seat->stream, sim->job[rank->job].stream) != 0))
         seat = seat->next;
-    if (!is_named(sim, rank) || !seat || !is_connected(sim, seat) || strcmp(seat->self, self) == 0)
+    if (!is_named(sim, rank) || !seat || !is_connected(sim, seat) ||
+        (self[0] && strcmp(seat->self, self) == 0))
         sim_break(sim, INV_TWINS, "rank %d is refused for another that is not there", rank->rank);
 }
 

@@ -67,8 +67,9 @@ void worker_message(simulation *sim, int number, wire_msg *message)
         20 + sim->daemon[worker->daemon].reloads +
             3 * (daemon_now(&sim->daemon[worker->daemon]) - worker->begun_ns) / SECOND)
         sim_break(sim, INV_MEMORY, "worker %d is sent its terms again and again", number);
-    if (worker->n_inbox > 1 && head.kind == KIND_TERMS)
-        return; /* a remote worker is sent its TERMS every second, and those that wait are enough */
+    if (worker->n_inbox > 1 && (head.kind == KIND_TERMS || head.kind == KIND_BYE))
+        return; /* a remote worker is sent its TERMS every second, and one that was given up is told
+                   so whenever it says something: those that wait are enough */
     if (worker->n_inbox == INBOX) {
         sim_break(sim, INV_MEMORY, "worker %d is sent more than it can ever read", number);
         return;

@@ -92,7 +92,7 @@ static void open_texts(dispatch *state, const dataset *data)
     static turn turns[] = {{.role = ROLE_USER, .parts = &said, .n_parts = 1},
                            {.role = ROLE_ASSISTANT, .parts = &said, .n_parts = 1}};
     source *train = &state->train;
-    *state = (dispatch){0};
+    *state = (dispatch){.outside = still_world()};
     arena_init(&state->scratch, 1 << 20);
     lease_book_init(&state->book, 1);
     *train = (source){.name = "train",

@@ -130,6 +130,86 @@ static status tell_failed(dispatch *state, worker_seat *worker, const char *text
     return st;
 }
 
+static void stat_in_trouble(void *shell, const source *section, int64_t image, int64_t *out_bytes,
+                            int64_t *out_mtime_ns)
+{
+    (void)shell, (void)section, (void)image;
+    *out_bytes = -1;
+    *out_mtime_ns = 0;
+}
+
+/* A worker says that a file is missing, which the daemon can open, and whose size it cannot find
+ * out just now. The worker's word does not count for that. */
+static void test_answer_failed__an_unknown_size_is_trouble(void **unused)
+{
+    (void)unused;
+    static dispatch state;
+    static consumer_seat consumer;
+    const sim_data_rules rules = {.n_pictures = 1, .n_samples = 2, .longest_text = 10};
+    worker_seat *worker = calloc(1, sizeof *worker);
+    static const char text[] =
+        "{\"samples\":[{\"id\":0,\"cause\":\"no such file\",\"missing\":\"0.jpg\"}]}";
+    lease *leased = NULL;
+    sim_data data;
+    assert_non_null(worker);
+    sim_data_init(&data, &rules, harness_seed());
+    *worker = (worker_seat){.number = 1, .proved = true};
+    state = (dispatch){.outside = still_world(), .seats = worker, .n_seats = 1};
+    state.outside.look_at = see_it;
+    state.outside.stat_image = stat_in_trouble;
+    state.train = (source){.of = &state, .data = &data.base, .index = reference_index(&data)};
+    consumer.src = &state.train;
+    arena_init(&state.scratch, 0);
+    lease_book_init(&state.book, 2);
+    assert_ok(lease_new(&state.book, LEASE_ROW, &consumer, 0, (const int64_t[]){0}, 1, &leased));
+    worker->work = leased;
+    assert_ok(tell_failed(&state, worker, text));
+    assert_null(leased->failures);
+    assert_ptr_equal(state.book.lost, leased);
+    assert_int_equal(leased->losses, 1);
+    assert_int_equal(state.n_seats, 0);
+    lease_free(&leased);
+    arena_done(&state.scratch);
+    index_free(&state.train.index);
+    sim_data_done(&data);
+}
+
+/* The index has the size of a picture that ends its workers. While the daemon cannot find it out,
+ * the picture is tried again, and the next death is enough. */
+static void test_index_build_poison__waits_for_the_size(void **unused)
+{
+    (void)unused;
+    static dispatch state;
+    const sim_data_rules rules = {.n_pictures = 2, .n_samples = 2, .longest_text = 10};
+    lease *leased = NULL;
+    int64_t poison = LEASE_NO_ITEM;
+    index_image record;
+    sim_data data;
+    sim_data_init(&data, &rules, harness_seed());
+    state = (dispatch){.outside = still_world()};
+    state.outside.stat_image = stat_in_trouble;
+    state.train = (source){.of = &state, .data = &data.base};
+    assert_ok(index_new(2, 2, &state.train.index));
+    state.train.build.left = state.train.build.images_left = 2;
+    lease_book_init(&state.book, 3);
+    assert_ok(
+        lease_new(&state.book, LEASE_IMAGES, &state.train, 0, (const int64_t[]){0, 1}, 2, &leased));
+    assert_ok(index_build_poison(&state, leased, 1, "signal 11"));
+    assert_int_equal(state.train.build.left, 2);
+    assert_int_equal(lease_solo_item(leased), 1);
+    state.outside.stat_image = still_world().stat_image;
+    assert_int_equal(lease_lost(&state.book, leased, LOSS_CRASH, &poison), LEASE_POISON);
+    assert_int_equal(poison, 1);
+    assert_ok(index_build_poison(&state, leased, poison, "signal 11"));
+    assert_int_equal(state.train.build.left, 1);
+    assert_false(lease_has(leased, 1));
+    index_image_get(state.train.index, 1, &record);
+    assert_string_equal(record.cause, "signal 11");
+    lease_free(&leased);
+    index_free(&state.train.index);
+    sim_data_done(&data);
+}
+
 /* The consumer of a row has left while the row is made. What no honest worker says is a
  * breach then too. If it ended the lease, the worker would be given its next one while it may
  * still be at this one, and its death would count against that. */
@@ -159,6 +239,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answer_failed__a_breach_for_nobody_is_a_breach),
         cmocka_unit_test(test_answer_records__trouble_is_no_record),
+        cmocka_unit_test(test_answer_failed__an_unknown_size_is_trouble),
+        cmocka_unit_test(test_index_build_poison__waits_for_the_size),
         cmocka_unit_test(test_answer_failed__a_missing_file_tries_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
