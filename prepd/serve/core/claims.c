@@ -39,12 +39,18 @@ static bool is_waited_for(const dispatch *state, const worker_seat *other,
                              other->joined_ns - worker->joined_ns < LOADING_NS);
 }
 
-/* Whether nobody else could say the same. Local workers that are still to come could, and are
- * waited for: otherwise whoever joins before them would be believed alone. */
+/* Whether local workers are still to come, or there. They are waited for: otherwise whoever joins
+ * before them would be believed alone. */
+static bool waits_for_locals(const dispatch *state)
+{
+    return state->local.target > 0 && local_is_expected(state);
+}
+
+/* Whether nobody else could say the same. */
 static bool is_alone(const dispatch *state, const worker_seat *worker)
 {
     const worker_seat *other = state->seats;
-    if (state->local.target > 0)
+    if (waits_for_locals(state))
         return false;
     while (other && !is_waited_for(state, other, worker))
         other = other->next;
@@ -62,7 +68,7 @@ bool claim_may_take(const void *asker, const lease *leased)
     const lease_claim *claim = &leased->claim[0];
     if (is_apart(asking, claim->host))
         return true;
-    if (state->local.target > 0)
+    if (waits_for_locals(state))
         return false; /* a local worker is asked instead, or will be once it has come */
     const worker_seat *told = seat_of_number(state, claim->by);
     if (asking == told)

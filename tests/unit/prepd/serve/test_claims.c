@@ -180,7 +180,7 @@ static void test_claims__a_refusal_between_them_blames_nobody(void **state)
 }
 
 /* Whether a worker may confirm what seat 1 of machine "a" said, which is here no longer. */
-static bool may_confirm_the_gone(worker_seat worker, worker_seat other, int local_target)
+static bool may_confirm_where(worker_seat worker, worker_seat other, const local_pool *pool)
 {
     static dispatch state;
     const claim_asker asker = {&state, &worker};
@@ -189,13 +189,18 @@ static bool may_confirm_the_gone(worker_seat worker, worker_seat other, int loca
     lease_book_init(&book, 2);
     state =
         (dispatch){.outside = still_world(), .now_ns = clock_ns(), .seats = &worker, .n_seats = 2};
-    state.local.target = local_target;
+    state.local = *pool;
     worker.next = &other;
     assert_ok(lease_new(&book, LEASE_IMAGES, NULL, 0, (const int64_t[]){7}, 1, &leased));
     assert_ok(lease_add_claim(leased, 1, "a", (const uint64_t[]){1}));
     const bool may = claim_may_take(&asker, leased);
     lease_free(&leased);
     return may;
+}
+
+static bool may_confirm_the_gone(worker_seat worker, worker_seat other, int local_target)
+{
+    return may_confirm_where(worker, other, &(local_pool){.target = local_target});
 }
 
 static void test_claims__wait_for_local_workers_that_are_to_come(void **state)
@@ -205,6 +210,20 @@ static void test_claims__wait_for_local_workers_that_are_to_come(void **state)
     assert_false(may_confirm_the_gone(again, held, 1)); /* or whoever joins first is believed */
     assert_true(may_confirm_the_gone(again, held, 0));
     assert_true(may_confirm_the_gone(seat(2, "b", true, 5), held, 1));
+}
+
+/* Whoever kills every local worker at its start does not keep the index from being built. */
+static void test_claims__wait_a_minute_for_local_workers_that_are_killed(void **state)
+{
+    (void)state;
+    const int64_t second = 1000000000;
+    const worker_seat again = seat(2, "a", true, 5), held = seat(3, "a", true, 5);
+    for (int seconds = 55; seconds <= 65; seconds += 10)
+        assert_int_equal(
+            may_confirm_where(
+                again, held,
+                &(local_pool){.target = 1, .killed_ns = clock_ns() - seconds * second}),
+            seconds > 60);
 }
 
 static void test_claims__are_not_confirmed_by_the_machine_of_a_worker_that_has_gone(void **state)
@@ -222,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_claims__do_not_wait_for_one_without_fingerprints),
         cmocka_unit_test(test_claims__do_not_wait_for_one_that_is_held),
         cmocka_unit_test(test_claims__wait_for_local_workers_that_are_to_come),
+        cmocka_unit_test(test_claims__wait_a_minute_for_local_workers_that_are_killed),
         cmocka_unit_test(test_claims__are_not_confirmed_by_the_machine_of_a_worker_that_has_gone),
         cmocka_unit_test(test_claims__a_refusal_between_them_blames_nobody),
     };
