@@ -64,6 +64,8 @@ bool check_other_cursor(simulation *sim, int who, status why)
         return false;
     if (why != ST_CONFIG)
         return false; /* nobody has looked at it */
+    if (check_other_data(sim, who, why))
+        return true; /* the data are other ones as well, which comes first */
     const char *named = brings == CURSOR_OTHER_WEIGHTS ? "has weight " : OTHER_INDEX;
     sim->stats->other_cursors[brings == CURSOR_OTHER_WEIGHTS]++;
     if (!strstr(status_text(), named))
