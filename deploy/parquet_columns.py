@@ -1,9 +1,9 @@
 """parquet_columns: which column of an image table is what, and the records that its rows become. No part of it knows
 pyarrow: a column is its name and the text of its type, a row a dict of Python values.
 
-Roles: image (one column, or several joined by +, whose pictures come in that order), question, answer, choices,
-conversation, caption; question_id and image_id, which only VQAv2's own form needs."""
+Roles: image and choices (one column, or several joined by +, in that order), question, answer, conversation, caption; question_id and image_id, which only VQAv2's own form needs."""
 
+import ast
 import collections
 import json
 import re
@@ -27,7 +27,7 @@ FITS = {
     "conversation": rf"{PARTS}|(large_)?string",
     "question": r"(large_)?string",
     "answer": rf"{TEXT}|(large_)?list<.*>",
-    "choices": rf"(large_)?list<\w+: ({TEXT})>",
+    "choices": rf"{TEXT}|(large_)?list<\w+: ({TEXT})>",
     "caption": rf"{TEXT}|(large_)?list<\w+: (large_)?string>",
     "question_id": r"u?int\d+|(large_)?string",
     "image_id": r"u?int\d+|(large_)?string",
@@ -37,12 +37,13 @@ WORDS = {
     "conversation": "a list of structs (role and content, from and value, user and assistant, question and answer), or that as JSON",
     "question": "a string",
     "answer": "a string, a number, or a list of answers",
-    "choices": "a list of strings",
+    "choices": "a list of strings, such a list written as text, or several columns of one choice each",
     "caption": "a string, a list of strings, or a class label",
     "question_id": "an integer",
     "image_id": "an integer",
 }
 MARK = "<image>"
+NUMBERED = r"<image ?(\d+)>"  # MMMU's marks, which name the picture
 
 
 class Wrong(Exception):
@@ -83,7 +84,8 @@ def guess(columns):
     found = {"image": guess_pictures(columns)}
     free = [n for n in columns if n not in found["image"]]
     for role in list(NAMES)[1:]:
-        found[role] = [n for n in NAMES[role] if n in free and fitting(role, columns[n])][:1]
+        found[role] = [n for n in NAMES[role] if n in free and fitting(role, columns[n])
+                       and (role != "choices" or re.search("list|string", columns[n]))][:1]
         if role == "conversation" and found[role] and columns[found[role][0]].endswith("string") and \
                 found[role][0] not in ("messages", "conversations", "conversation"):
             found[role] = []
@@ -91,6 +93,9 @@ def guess(columns):
         found["question"] = found["answer"] = found["choices"] = found["caption"] = []
     elif found["question"] and found["answer"]:
         found["caption"] = []
+        letters = [n for n in "ABCDEFGHIJ" if n in free and fitting("question", columns[n])]
+        if not found["choices"] and letters[:2] == ["A", "B"]:
+            found["choices"] = letters
     else:
         found["question"] = found["answer"] = found["choices"] = []
     return {role: names for role, names in found.items() if names}
@@ -165,9 +170,27 @@ def answer_of(value, labels=None):
     return text_of(value, labels)
 
 
-def choice(question, answer, choices):
-    """A question with its choices, and the line of the answer, which may be the text, the letter or the number of a choice."""
-    texts = [text_of(c) for c in choices]
+def choices_of(row, columns):
+    """The texts of the choices; none if the row has no choice. A list may be written as text, as JSON or as Python writes it."""
+    value = [row[name] for name in columns] if len(columns) > 1 else row[columns[0]]
+    if isinstance(value, str) and value.strip():
+        for read in json.loads, ast.literal_eval:
+            try:
+                value = read(value)
+                break
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                pass
+    if value and not isinstance(value, (list, tuple)):
+        raise Skipped("the choices are no list; --columns choices= leaves them out")
+    texts = [text_of(c) or "" for c in value or []]
+    while texts and not texts[-1]:
+        texts.pop()
+    return texts
+
+
+def choice(question, answer, texts):
+    """A question with its choices, and the line of the answer, which may be the text, the letter or the number of a choice. A
+    choice that is a picture is answered by its letter."""
     lines = [f"{chr(ord('A') + i)}. {text}" for i, text in enumerate(texts)]
     if answer in texts:
         at = texts.index(answer)
@@ -179,7 +202,7 @@ def choice(question, answer, choices):
         at = None
     if at is None or not 0 <= at < len(lines):
         raise Skipped("the answer is none of the choices")
-    return "\n".join([question, *lines]), lines[at]
+    return "\n".join([question, *lines]), lines[at][:1] if MARK in texts[at] or re.search(NUMBERED, texts[at]) else lines[at]
 
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "bot": "assistant",
@@ -219,6 +242,26 @@ def turns_of(value):
     return messages
 
 
+def numbered(messages, pictures):
+    """Marks <image N> become plain ones. Returns the pictures in the order of these marks, after those that none names."""
+    named = [int(n) for m in messages if m["role"] == "user" for n in re.findall(NUMBERED, m["content"])]
+    for n in named:
+        if not 1 <= n <= len(pictures) or pictures[n - 1] is None:
+            raise Skipped("a mark <image N> names a picture that the row does not have")
+    if not named:
+        return [p for p in pictures if p is not None]
+    if any(MARK in m["content"] for m in messages if m["role"] == "user"):
+        raise Skipped("marks <image> and <image N> beside each other")
+    first = [p for n, p in enumerate(pictures, 1) if p is not None and n not in named]
+    for m in messages:
+        if m["role"] == "user":
+            m["content"] = re.sub(NUMBERED, MARK, m["content"])
+    if first:
+        user = next(m for m in messages if m["role"] == "user")
+        user["content"] = MARK * len(first) + user["content"]
+    return first + [pictures[n - 1] for n in named]
+
+
 def marked(messages, n_pictures):
     """With as many marks as pictures: if there is none, they come before the first words of the user."""
     marks = sum(m["content"].count(MARK) for m in messages if m["role"] == "user")
@@ -232,26 +275,34 @@ def marked(messages, n_pictures):
     return messages
 
 
+def asked_in(row, found, labels):
+    """The question and the answer of a row, with its choices."""
+    column = found["answer"][0]
+    question, answer = row[found["question"][0]], row[column]
+    if not question:
+        raise Skipped("no question")
+    choices = choices_of(row, found["choices"]) if "choices" in found else []
+    if choices:
+        question, answer = choice(question, answer, choices)
+    answer = answer_of(answer, labels.get(column))
+    if not answer:
+        raise Skipped("no answer")
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def names_of(pictures):
+    return {"image": pictures[0]} if len(pictures) == 1 else {"images": pictures} if pictures else {}
+
+
 def records_of(row, found, pictures, prompt, labels):
-    """The records of data.format conversations that a row becomes. pictures: the names of its files."""
-    names = {"image": pictures[0]} if len(pictures) == 1 else {"images": pictures} if pictures else {}
-    if "conversation" in found:
-        return [{**names, "messages": marked(turns_of(row[found["conversation"][0]]), len(pictures))}]
-    if "question" in found:
-        column = found["answer"][0]
-        question, answer = row[found["question"][0]], row[column]
-        if not question:
-            raise Skipped("no question")
-        if "choices" in found and row[found["choices"][0]]:
-            question, answer = choice(question, answer, row[found["choices"][0]])
-        answer = answer_of(answer, labels.get(column))
-        if not answer:
-            raise Skipped("no answer")
-        return [{**names, "messages": marked([{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
-                                             len(pictures))}]
+    """The records of data.format conversations that a row becomes. pictures: the names of its files, None where the row has none."""
+    if "conversation" in found or "question" in found:
+        messages = turns_of(row[found["conversation"][0]]) if "conversation" in found else asked_in(row, found, labels)
+        pictures = numbered(messages, pictures)
+        return [{**names_of(pictures), "messages": marked(messages, len(pictures))}]
     column = found["caption"][0]
     captions = row[column] if isinstance(row[column], list) else [row[column]]
     texts = [t for t in (text_of(c, labels.get(column)) for c in captions) if t]
     if not texts:
         raise Skipped("no caption")
-    return [{**names, "question": prompt, "answer": text} for text in texts]
+    return [{**names_of([p for p in pictures if p is not None]), "question": prompt, "answer": text} for text in texts]

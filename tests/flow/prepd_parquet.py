@@ -177,6 +177,22 @@ def every_form_of_table():
                              [{"image": a, "question": "Which?", "options": ["x", "y"], "answer": answer} for answer in ("x", "B", "1", "z")])
         check([texts(r)[1] for r in records] == ["A. x", "B. y", "B. y"] and "1 rows left out: the answer is none of the choices" in said,
               said)
+        records, said = made(f, "mmmu", {**{f"image_{i}": PICTURE for i in (1, 2, 3)}, "question": "string", "options": "string", "answer": "string"},
+                             [{"image_1": a, "image_2": b, "image_3": c, "question": "Like <image 2>?", "options": "['it\\'s', '<image 1>', 'y']",
+                               "answer": "B"},
+                              {"image_1": a, "image_3": c, "question": "<image 3> and <image 3>?", "options": "[]", "answer": "7"},
+                              {"image_1": a, "question": "Which?", "options": '["x", "y"]', "answer": "A"},
+                              {"image_1": a, "image_3": c, "question": "<image 2>?", "options": "[]", "answer": "7"},
+                              {"image_1": a, "question": "Which?", "options": "x or y", "answer": "A"}])
+        check([texts(r) for r in records] == [["<image>Like <image>?\nA. it's\nB. <image>\nC. y", "B"], ["<image><image> and <image>?", "7"],
+                                              ["<image>Which?\nA. x\nB. y", "A. x"]], records)
+        kinds = [r.get("images") or [r["image"]] for r in records]
+        check(kinds[0][2] == kinds[1][0] == kinds[2][0] != kinds[1][1] == kinds[1][2] == kinds[0][0], records)
+        check("names a picture that the row does not have" in said and "the choices are no list; --columns choices=" in said, said)
+        records, said = made(f, "letters", {"image": PICTURE, "question": "string", "A": "string", "B": "string", "C": "string", "answer": "string"},
+                             [{"image": a, "question": "Which?", "A": "x", "B": "y", "C": None, "answer": "B"},
+                              {"image": a, "question": "Which?", "A": "x", "B": "y", "C": "z", "answer": "C"}])
+        check([texts(r) for r in records] == [["<image>Which?\nA. x\nB. y", "B. y"], ["<image>Which?\nA. x\nB. y\nC. z", "C. z"]], records)
         records, said = made(f, "named", {"image": PICTURE, "question": "string", "answer": "string", "better": "string"},
                              [{"image": a, "question": "Q?", "answer": "bad", "better": "good"}], "--columns", "answer=better")
         check(texts(records[0])[1] == "good" and "answer       <- better" in said, said)
@@ -208,6 +224,8 @@ def what_cannot_be_used_is_refused():
         check("the roles are image" in said, said)
         said = refused({"image": PICTURE, "n": "int64"}, row, "--columns", "caption=")
         check("no column has a text to learn" in said, said)
+        said = refused({"image": "string", **plain}, dict(row, image="https://a.org/a.jpg"), "--images", folder)
+        check("holds addresses (https://a.org/a.jpg)" in said and "img2dataset" in said, said)
         said = refused({"image": "string", **plain}, dict(row, image="a.jpg"))
         check("holds the path a.jpg and no bytes: --images FOLDER" in said, said)
         check("needs the columns question_id" in refused(pictured, row, "--format", "vqav2"), "vqav2")
