@@ -4,7 +4,7 @@
  * rank whose disk does not even take a mark tells the first rank so, which else would wait for it.
  *
  * A machine without a world: it says what to do next, the shell does it and says how it went
- * (writer.c, and tests/sim/ranks). It calls no file and no clock. */
+ * (writer_save.c, and tests/sim/ranks). It calls no file and no clock. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_CORE_SAVE_CORE_H
 #define TESSERA_TRAINER_CHECKPOINT_CORE_SAVE_CORE_H
 
