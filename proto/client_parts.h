@@ -1,0 +1,79 @@
+/* client_parts.h: what the files of a client share; private to proto. */
+#ifndef TESSERA_PROTO_CLIENT_PARTS_H
+#define TESSERA_PROTO_CLIENT_PARTS_H
+
+#include <stdatomic.h>
+
+#include "common/json/json.h"
+#include "proto/client.h"
+#include "proto/record.h"
+#include "proto/row_order.h"
+#include "proto/share.h"
+
+/* Half of a client is used at a time. For a daemon: a socket, the options that HELLO repeats after
+ * every reconnect, and the order that rows must come in. For a recording: its reader and, with
+ * several ranks, the share. */
+struct client {
+    char *name;    /* endpoint or path, for errors */
+    char *welcome; /* of the daemon; the recording keeps its own */
+    codec *codec;
+    wire_msg *scratch; /* the message in client_next and in greeting a daemon */
+    bool ended;
+    atomic_bool interrupted; /* set by another thread */
+    /* daemon */
+    wire *wire;
+    wire_socket *socket;
+    client_options hello; /* for this HELLO and the next; the texts are copies */
+    bool joining;         /* HELLO is sent, WELCOME has not come */
+    bool heard;           /* a daemon was there, on an earlier connection */
+    row_order order;      /* that its rows must come in */
+    bool tags;            /* its rows have tags */
+    int64_t listed;       /* bad samples in the list of HELLO */
+    char *cursor;         /* [cursor_bytes] of the last row that was taken; NULL at first */
+    size_t cursor_bytes;
+    int64_t wait_ns; /* when waiting for WELCOME began */
+    int64_t tell_ns; /* when hello.waiting is called next */
+    /* recording */
+    record_reader *record;
+    share *share;       /* NULL if this client gets all rows */
+    uint64_t next, end; /* rows over all loops */
+    int64_t left_over;  /* after `end`: less than a step */
+};
+
+/* client_make.c: */
+
+/* A client that is connected to nothing. name: an endpoint or a path, copied. client_close frees
+ * it. */
+WARN_UNUSED status client_make(const char *name, client **out);
+/* Keeps the caller's options with copies of their texts. */
+WARN_UNUSED status client_keep_options(client *consumer, const client_options *options);
+/* Closes the connection, if there is one. */
+void client_hang_up(client *consumer);
+
+/* client_hello.c: sends HELLO on a connection that was opened. */
+WARN_UNUSED status client_send_hello(client *consumer);
+
+/* client_welcome.c: takes the daemon's answer to HELLO, which is in `scratch`. A daemon that was
+ * there before must have the same stream. */
+WARN_UNUSED status client_take_welcome(client *consumer);
+/* Makes the peer's KIND_ERROR a failure of ours. A daemon that is stopping counts as gone. */
+WARN_UNUSED status client_read_refusal(const client *consumer, const wire_msg *message);
+
+/* client_connect.c: waits for any message but a sign of life, in slices, so that client_interrupt
+ * is noticed. waits_on means that the first WELCOME is awaited: then a sign of life starts the time
+ * again. The caller notes ST_TIMEOUT. */
+WARN_UNUSED status client_receive(client *consumer, wire_msg *raw, int timeout_ms, bool waits_on);
+
+/* client_replay.c: the next row of the recording. ST_END: there is none. */
+WARN_UNUSED status client_next_recorded(client *consumer, wire_msg *raw, frame *out_head);
+
+/* client_refuse.c: */
+
+/* Keeps the cursor of a row that was taken: a row that is refused is asked for again with it. */
+WARN_UNUSED status client_keep_cursor(client *consumer, const char *cursor);
+/* Tells the daemon that a row is not what was ordered, as the thread's note says, and comes back
+ * for it. The daemon has another worker make it. A daemon that does not let us in again counts as
+ * gone, so that the caller decides how long it waits. */
+WARN_UNUSED status client_refuse_row(client *consumer, uint64_t number);
+
+#endif
