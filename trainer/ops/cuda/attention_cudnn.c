@@ -23,246 +23,20 @@
 #ifdef TESSERA_CUDNN
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/program/log.h"
 #include "trainer/device/cuda_device.h"
 #include "trainer/ops/attention_work.h"
-#include "trainer/ops/cuda/attention_graphs.h"
-#include "trainer/ops/cuda/attention_pack.h"
-
+#include "trainer/ops/cuda/attention_batch.h"
+#include "trainer/ops/cuda/attention_plans.h"
 enum {
     WIDTH_MAX = 128, /* the widest head that forward and backward take on every GPU from sm_90 on */
-    WIDTH_STEP = 8,  /* elements in 16 bytes */
-    PLANS_FIRST = 16,
-    SPACE_ALIGN = 256
+    WIDTH_STEP = 8   /* elements in 16 bytes */
 };
-
-typedef struct made_plan {
-    attention_shape shape;
-    bool backward, refused; /* refused: the library has no engine for this shape */
-    int passed_over;        /* cudnn_target.passed_over */
-    cudnn_plan plan;
-} made_plan;
 
 /* Why the library is not asked. TAKEN: it is. */
 enum refusal { TAKEN, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
-
-typedef struct plans {
-    cudnnHandle_t handle;
-    made_plan *list;
-    int64_t n, capacity;
-} plans;
-
-static void plans_done(void *data)
-{
-    plans *all = data;
-    for (int64_t i = 0; i < all->n; i++)
-        cudnn_plan_done(&all->list[i].plan);
-    cudnn_api()->Destroy(all->handle);
-    free(all->list);
-    free(all);
-}
-
-static status plans_of(stream *queue, plans **out)
-{
-    cuda_device *cuda = (cuda_device *)queue->dev;
-    if (!cuda->kept[KEPT_ATTENTION].data) {
-        cudnnHandle_t handle = NULL;
-        CUDNN_TRY(Create, &handle);
-        plans *all = calloc(1, sizeof *all);
-        if (!all) {
-            cudnn_api()->Destroy(handle);
-            return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
-        }
-        all->handle = handle;
-        cuda->kept[KEPT_ATTENTION] = (cuda_kept){all, plans_done};
-    }
-    *out = cuda->kept[KEPT_ATTENTION].data;
-    CUDNN_TRY(SetStream, (*out)->handle, cuda_handle(queue));
-    return ST_OK;
-}
-
-/* How many engines are passed over in this way of attention. */
-static int passed_over(const stream *queue, const attention_shape *shape, bool backward)
-{
-    const int choice = choice_attention(shape->causal, backward);
-    return queue->dev->choices.way[choice] == ATTENTION_BY_NEXT_ENGINE;
-}
-
-static status plan_new(stream *queue, plans *all, const attention_shape *shape, bool backward,
-                       made_plan *out)
-{
-    if (((const cuda_stream *)queue)->capturing)
-        return FAIL(
-            ST_INTERNAL,
-            "attention: a step is captured with a shape that did not run before the capture");
-    queue->dev->counts.allocations++;
-    *out = (made_plan){
-        .shape = *shape, .backward = backward, .passed_over = passed_over(queue, shape, backward)};
-    cudnn_target target = {.handle = all->handle,
-                           .deterministic = shape->deterministic,
-                           .passed_over = out->passed_over};
-    status st = backward ? attention_graph_backward(shape, &target, &out->plan)
-                         : attention_graph_forward(shape, &target, &out->plan);
-    if (st == ST_OK)
-        return ST_OK;
-    return status_context(st,
-                          "attention of %lld segments of %lld tokens, %lld heads over %lld of "
-                          "width %lld",
-                          (long long)shape->segments, (long long)shape->longest,
-                          (long long)shape->heads, (long long)shape->kv_heads,
-                          (long long)shape->head_dim);
-}
-
-/* Finds or makes the plan of a shape. *out is NULL if the library has no engine for it; that is
- * remembered too. */
-static status plan_for(stream *queue, plans *all, const attention_shape *shape, bool backward,
-                       const cudnn_plan **out)
-{
-    for (int64_t i = 0; i < all->n; i++) {
-        const made_plan *known = &all->list[i];
-        if (known->backward == backward &&
-            known->passed_over == passed_over(queue, shape, backward) &&
-            memcmp(&known->shape, shape, sizeof *shape) == 0) {
-            *out = known->refused ? NULL : &known->plan;
-            return ST_OK;
-        }
-    }
-    if (all->n == all->capacity) {
-        int64_t capacity = all->capacity ? 2 * all->capacity : PLANS_FIRST;
-        made_plan *list = realloc(all->list, (size_t)capacity * sizeof *list);
-        if (!list)
-            return FAIL(ST_NO_MEMORY, "attention: no memory for plans");
-        all->list = list;
-        all->capacity = capacity;
-    }
-    made_plan *made = &all->list[all->n];
-    status st = plan_new(queue, all, shape, backward, made);
-    if (st == ST_UNAVAILABLE && !queue->dev->choices.strict) {
-        log_warn("attention uses our own kernels direction=%s reason=\"cuDNN: %s\"",
-                 backward ? "backward" : "forward", status_text());
-        status_clear();
-        made->refused = true;
-    } else if (st != ST_OK) {
-        return st;
-    }
-    all->n++;
-    *out = made->refused ? NULL : &made->plan;
-    return ST_OK;
-}
-
-/* The parts of scratch, in this order. */
-typedef struct workspace {
-    char *base;
-    int64_t bytes;
-} workspace;
-
-static int64_t aligned_bytes(int64_t bytes)
-{
-    return (bytes + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
-}
-
-static void *take_space(workspace *space, int64_t bytes)
-{
-    void *array = space->base ? space->base + space->bytes : NULL;
-    space->bytes += aligned_bytes(bytes);
-    return array;
-}
-
-/* Bytes of the list of a run's lengths, and of its first elements. */
-static int64_t lengths_bytes(const attention_shape *of)
-{
-    return aligned_bytes(of->segments * (int64_t)sizeof(int32_t));
-}
-
-static int64_t firsts_bytes(const attention_shape *of)
-{
-    return aligned_bytes((of->segments + 1) * (int64_t)sizeof(int64_t));
-}
-
-/* `length` and `first` have a list for each run, one after the other, each aligned. */
-typedef struct batch {
-    int32_t *length;
-    /* First elements of q, k, v, o and lse. */
-    int64_t *first[PACK_FIRSTS];
-    /* lse: the copy of a group's log-sums, or NULL. */
-    void *lse, *sum, *dq_sum, *dk_full, *dv_full, *library;
-    int64_t dq_sum_bytes;
-} batch;
-
-/* How the workspace of a call is laid out: for how many runs, and whether a group's log-sums are
- * copied into rows with a stride of their own. */
-typedef struct room {
-    int64_t tokens, runs;
-    bool backward, copies;
-} room;
-
-/* Lays out the workspace of a call, or only measures it. */
-static void lay_out(batch *shape, workspace *space, const attention_shape *of, const room *wanted,
-                    int64_t library)
-{
-    const int64_t tokens = wanted->tokens;
-    int64_t rows = of->segments * of->heads * of->longest, ratio = of->heads / of->kv_heads;
-    bool packs = attention_packs_sums(of);
-    shape->length = take_space(space, wanted->runs * lengths_bytes(of));
-    for (int i = 0; i < PACK_FIRSTS; i++)
-        shape->first[i] = take_space(space, wanted->runs * firsts_bytes(of));
-    if (wanted->backward) {
-        int64_t f32 = sizeof(float), bf16 = sizeof(uint16_t);
-        int64_t row_sums = tokens * of->lse_stride * f32;
-        shape->lse = wanted->copies ? take_space(space, row_sums) : NULL;
-        shape->sum = !packs           ? take_space(space, rows * f32)
-                     : wanted->copies ? take_space(space, row_sums)
-                                      : NULL;
-        shape->dq_sum = NULL;
-        shape->dq_sum_bytes =
-            of->deterministic ? 0 : (packs ? tokens * of->o_stride : rows * of->head_dim) * f32;
-        if (shape->dq_sum_bytes)
-            shape->dq_sum = take_space(space, shape->dq_sum_bytes);
-        shape->dk_full = ratio > 1 ? take_space(space, tokens * of->k_stride * ratio * bf16) : NULL;
-        shape->dv_full = ratio > 1 ? take_space(space, tokens * of->v_stride * ratio * bf16) : NULL;
-    }
-    shape->library = take_space(space, library);
-}
-
-static status find_room(stream *queue, batch *shape, const attention_shape *of, const room *wanted,
-                        const cudnn_plan *plan)
-{
-    workspace space = {0};
-    void *base;
-    lay_out(shape, &space, of, wanted, plan->workspace_bytes);
-    TRY(cuda_scratch(queue, (size_t)space.bytes, &base));
-    space = (workspace){.base = base};
-    lay_out(shape, &space, of, wanted, plan->workspace_bytes);
-    return ST_OK;
-}
-
-/* The batch with the lists of one run. */
-static batch of_run(const batch *whole, const attention_shape *of, int64_t run)
-{
-    batch one = *whole;
-    one.length = (int32_t *)((char *)whole->length + run * lengths_bytes(of));
-    for (int i = 0; i < PACK_FIRSTS; i++)
-        one.first[i] = (int64_t *)((char *)whole->first[i] + run * firsts_bytes(of));
-    return one;
-}
-
-/* `filled` of the shape's segments have borders in cu. */
-static attention_pack_args packing(const batch *shape, const attention_shape *of, int64_t tokens,
-                                   const int32_t *cu, int64_t filled)
-{
-    attention_pack_args pack = {
-        .segments = of->segments,
-        .tokens = tokens,
-        .filled = filled,
-        .cu = cu,
-        .length = shape->length,
-        .stride = {of->q_stride, of->k_stride, of->v_stride, of->o_stride, of->lse_stride}};
-    memcpy(pack.first, shape->first, sizeof pack.first);
-    return pack;
-}
 
 static void put_tail(attention_pack_args *packed_args, int index, void *array, int64_t stride,
                      int64_t width)
@@ -270,28 +44,6 @@ static void put_tail(attention_pack_args *packed_args, int index, void *array, i
     packed_args->tail[index] = array;
     packed_args->tail_stride[index] = stride;
     packed_args->tail_width[index] = width;
-}
-
-/* The pointers of an execution, by the uid of their tensor. The first n are handed over. */
-typedef struct hand {
-    int64_t n, uid[ATTENTION_COUNT];
-    void *pointer[ATTENTION_COUNT];
-} hand;
-
-static void give_pointer(hand *held, int64_t uid, const void *array)
-{
-    if (!array)
-        return;
-    held->uid[held->n] = uid;
-    held->pointer[held->n++] = (void *)array;
-}
-
-static void give_batch(hand *held, const batch *shape)
-{
-    give_pointer(held, ATTENTION_LENGTH, shape->length);
-    give_pointer(held, ATTENTION_LENGTH_KV, shape->length);
-    for (int i = 0; i < PACK_FIRSTS; i++)
-        give_pointer(held, ATTENTION_FIRST_Q + i, shape->first[i]);
 }
 
 /* The address of head `head` in an array of bf16. */
@@ -458,43 +210,46 @@ static bool is_asked(const stream *queue, const attention_fwd_args *args)
 status attention_cudnn_fwd(stream *queue, const attention_fwd_args *args, bool *out_done)
 {
     attention_shape shape = shape_fwd(args);
-    plans *all;
+    attention_plans *all;
     const cudnn_plan *plan;
-    batch bound = {0};
+    attention_batch bound = {0};
     *out_done = false;
     if (!is_asked(queue, args))
         return ST_OK;
     enum refusal why = refusal_of(args);
     if (why != TAKEN)
         return refuse_call(queue, args, false, why);
-    TRY(plans_of(queue, &all));
-    TRY(plan_for(queue, all, &shape, false, &plan));
+    TRY(attention_plans_of(queue, &all));
+    TRY(attention_plan_for(queue, all, &shape, false, &plan));
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(queue, &bound, &shape, &(room){.tokens = args->tokens, .runs = 1}, plan));
-    attention_pack_args pack = packing(&bound, &shape, args->tokens, args->cu, shape.segments);
+    TRY(attention_find_room(queue, &bound, &shape,
+                            &(attention_room){.tokens = args->tokens, .runs = 1}, plan));
+    attention_pack_args pack =
+        attention_packing(&bound, &shape, args->tokens, args->cu, shape.segments);
     put_tail(&pack, 0, args->o, args->o_stride, args->heads * args->head_dim);
     pack.tail_f32 = args->lse;
     pack.f32_width = args->heads;
     TRY(cuda_attention_pack(queue, &pack));
 
     float scale = (float)args->scale, minus = -INFINITY;
-    hand held = {0};
-    give_batch(&held, &bound);
-    give_pointer(&held, ATTENTION_Q, args->q);
-    give_pointer(&held, ATTENTION_K, args->k);
-    give_pointer(&held, ATTENTION_V, args->v);
-    give_pointer(&held, ATTENTION_O, args->o);
-    give_pointer(&held, ATTENTION_LSE, args->lse);
-    give_pointer(&held, ATTENTION_SCALE, &scale);
-    give_pointer(&held, ATTENTION_MINUS, &minus);
+    attention_hand held = {0};
+    attention_give_batch(&held, &bound);
+    attention_give(&held, ATTENTION_Q, args->q);
+    attention_give(&held, ATTENTION_K, args->k);
+    attention_give(&held, ATTENTION_V, args->v);
+    attention_give(&held, ATTENTION_O, args->o);
+    attention_give(&held, ATTENTION_LSE, args->lse);
+    attention_give(&held, ATTENTION_SCALE, &scale);
+    attention_give(&held, ATTENTION_MINUS, &minus);
     return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound.library);
 }
 
 /* Copies the log-sums of the query heads from `query_head` on, if they are to be copied. */
 static status copy_log_sums(stream *queue, const attention_bwd_args *args,
-                            const attention_shape *shape, const batch *bound, int64_t query_head)
+                            const attention_shape *shape, const attention_batch *bound,
+                            int64_t query_head)
 {
     const attention_columns_args lse = {.rows = args->tokens,
                                         .width = shape->heads,
@@ -507,41 +262,41 @@ static status copy_log_sums(stream *queue, const attention_bwd_args *args,
 
 /* Runs one part: the segments of `bound`, and the key-value heads from `kv` on with their query
  * heads. */
-static status run_part(const attention_bwd_args *args, const batch *bound, plans *all,
-                       const cudnn_plan *plan, int64_t kv)
+static status run_part(const attention_bwd_args *args, const attention_batch *bound,
+                       attention_plans *all, const cudnn_plan *plan, int64_t kv)
 {
     int64_t head_dim = args->head_dim, query_head = kv * (args->heads / args->kv_heads);
     float scale = (float)args->scale, minus = -INFINITY, one = 1;
-    hand held = {0};
-    give_batch(&held, bound);
-    give_pointer(&held, ATTENTION_Q, head_of(args->q, query_head, head_dim));
-    give_pointer(&held, ATTENTION_K, head_of(args->k, kv, head_dim));
-    give_pointer(&held, ATTENTION_V, head_of(args->v, kv, head_dim));
-    give_pointer(&held, ATTENTION_O, head_of(args->o, query_head, head_dim));
-    give_pointer(&held, ATTENTION_LSE, bound->lse ? bound->lse : row_of(args->lse, query_head));
-    give_pointer(&held, ATTENTION_SCALE, &scale);
-    give_pointer(&held, ATTENTION_MINUS, &minus);
-    give_pointer(&held, ATTENTION_ONE, &one);
-    give_pointer(&held, ATTENTION_DO, head_of(args->do_, query_head, head_dim));
-    give_pointer(&held, ATTENTION_DQ, head_of(args->dq, query_head, head_dim));
-    give_pointer(&held, ATTENTION_DK, head_of(args->dk, kv, head_dim));
-    give_pointer(&held, ATTENTION_DV, head_of(args->dv, kv, head_dim));
-    give_pointer(&held, ATTENTION_SUM, bound->sum ? bound->sum : row_of(args->work, query_head));
-    give_pointer(&held, ATTENTION_DQ_SUM, bound->dq_sum);
-    give_pointer(&held, ATTENTION_DK_FULL, bound->dk_full);
-    give_pointer(&held, ATTENTION_DV_FULL, bound->dv_full);
+    attention_hand held = {0};
+    attention_give_batch(&held, bound);
+    attention_give(&held, ATTENTION_Q, head_of(args->q, query_head, head_dim));
+    attention_give(&held, ATTENTION_K, head_of(args->k, kv, head_dim));
+    attention_give(&held, ATTENTION_V, head_of(args->v, kv, head_dim));
+    attention_give(&held, ATTENTION_O, head_of(args->o, query_head, head_dim));
+    attention_give(&held, ATTENTION_LSE, bound->lse ? bound->lse : row_of(args->lse, query_head));
+    attention_give(&held, ATTENTION_SCALE, &scale);
+    attention_give(&held, ATTENTION_MINUS, &minus);
+    attention_give(&held, ATTENTION_ONE, &one);
+    attention_give(&held, ATTENTION_DO, head_of(args->do_, query_head, head_dim));
+    attention_give(&held, ATTENTION_DQ, head_of(args->dq, query_head, head_dim));
+    attention_give(&held, ATTENTION_DK, head_of(args->dk, kv, head_dim));
+    attention_give(&held, ATTENTION_DV, head_of(args->dv, kv, head_dim));
+    attention_give(&held, ATTENTION_SUM, bound->sum ? bound->sum : row_of(args->work, query_head));
+    attention_give(&held, ATTENTION_DQ_SUM, bound->dq_sum);
+    attention_give(&held, ATTENTION_DK_FULL, bound->dk_full);
+    attention_give(&held, ATTENTION_DV_FULL, bound->dv_full);
     return cudnn_plan_run(plan, all->handle, held.n, held.uid, held.pointer, bound->library);
 }
 
 /* Writes the lists of every run, and zeros after the last segment. */
 static status pack_runs(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
-                        const batch *bound, const attention_parts *parts)
+                        const attention_batch *bound, const attention_parts *parts)
 {
     for (int64_t run = 0; run < parts->runs; run++) {
-        const batch one = of_run(bound, shape, run);
+        const attention_batch one = attention_run_of(bound, shape, run);
         const int64_t before = run * parts->run, left = args->segments - before;
-        attention_pack_args pack = packing(&one, shape, args->tokens, args->cu + before,
-                                           left < parts->run ? left : parts->run);
+        attention_pack_args pack = attention_packing(&one, shape, args->tokens, args->cu + before,
+                                                     left < parts->run ? left : parts->run);
         if (run + 1 == parts->runs) {
             put_tail(&pack, 0, args->dq, args->q_stride, args->heads * args->head_dim);
             put_tail(&pack, 1, args->dk, args->k_stride, args->kv_heads * args->head_dim);
@@ -553,13 +308,13 @@ static status pack_runs(stream *queue, const attention_bwd_args *args, const att
 }
 
 static status run_parts(stream *queue, const attention_bwd_args *args, const attention_shape *shape,
-                        const batch *bound, plans *all, const cudnn_plan *plan,
+                        const attention_batch *bound, attention_plans *all, const cudnn_plan *plan,
                         const attention_parts *parts)
 {
     for (int64_t kv = 0; kv < args->kv_heads; kv += shape->kv_heads) {
         TRY(copy_log_sums(queue, args, shape, bound, kv * (args->heads / args->kv_heads)));
         for (int64_t run = 0; run < parts->runs; run++) {
-            const batch one = of_run(bound, shape, run);
+            const attention_batch one = attention_run_of(bound, shape, run);
             TRY(run_part(args, &one, all, plan, kv));
         }
     }
@@ -571,25 +326,25 @@ status attention_cudnn_bwd(stream *queue, const attention_bwd_args *args, bool *
     attention_parts parts;
     attention_fwd_args fwd = as_fwd(args);
     attention_shape shape = shape_bwd(queue, args, &parts);
-    plans *all;
+    attention_plans *all;
     const cudnn_plan *plan;
-    batch bound = {0};
+    attention_batch bound = {0};
     *out_done = false;
     if (!is_asked(queue, &fwd))
         return ST_OK;
     enum refusal why = refusal_of_bwd(args, &shape, &parts);
     if (why != TAKEN)
         return refuse_call(queue, &fwd, true, why);
-    TRY(plans_of(queue, &all));
-    TRY(plan_for(queue, all, &shape, true, &plan));
-    const room wanted = {.tokens = args->tokens,
-                         .runs = parts.runs,
-                         .backward = true,
-                         .copies = attention_copied_row(args->heads, parts.groups) != 0};
+    TRY(attention_plans_of(queue, &all));
+    TRY(attention_plan_for(queue, all, &shape, true, &plan));
+    const attention_room wanted = {.tokens = args->tokens,
+                                   .runs = parts.runs,
+                                   .backward = true,
+                                   .copies = attention_copied_row(args->heads, parts.groups) != 0};
     *out_done = plan != NULL;
     if (!plan)
         return ST_OK;
-    TRY(find_room(queue, &bound, &shape, &wanted, plan));
+    TRY(attention_find_room(queue, &bound, &shape, &wanted, plan));
     if (bound.dq_sum) /* cuDNN's blocks add to it, so it starts at 0 */
         TRY(queue->dev->backend->zero(queue, bound.dq_sum, (size_t)bound.dq_sum_bytes));
     TRY(pack_runs(queue, args, &shape, &bound, &parts));
