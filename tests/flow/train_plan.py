@@ -79,6 +79,8 @@ def devices_are_named():
         check(re.search(r"^planned for the device H200 \(no GPU was found here: NVML .*; --device names another", said, re.M), said)
     said = trainer("plan", *DEBUG, "--device", "a100", code=64)
     check("--device a100: expected h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
+    said = trainer("plan", "--cards", "--device", "h100", code=64)
+    check("--cards has cards of its own" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)
     check("train plans for the device it runs on" in said, said)
     for device in "h100", "h200", "b200":  # their ranks plan for the same device, to the byte

@@ -101,7 +101,7 @@ static const verb verbs[] = {
      .run = verb_plan,
      .summary = "predicts the memory, the traffic and the time of a step",
      .usage = "[-c FILE | --model.path DIR] [--device NAME] [--measured FILE] "
-              "[--sweep RANKS] [--documents L,L,..] [--grids TxHxW,..]",
+              "[--sweep RANKS] [--cards] [--documents L,L,..] [--grids TxHxW,..]",
      .help = "Prints the parameters and the memory of a rank, the bytes between ranks, the\n"
              "FLOPs, and the predicted time and MFU of a step. Needs no rows and no GPU.\n"
              "--device NAME: the device to plan for: h100, h200, b200, cpu, or the bytes of\n"
@@ -111,6 +111,8 @@ static const verb verbs[] = {
              "has measured, instead of those shipped for the H200.\n"
              "--sweep RANKS: lists the layouts of that many ranks, the fastest first, each\n"
              "with the largest micro-batch that fits.\n"
+             "--cards: prints the page of what fits on cards of 24 to 180 GB, with which\n"
+             "settings, for the model or, if none is named, for all published sizes.\n"
              "--documents and --grids: print only the FLOPs of a batch of documents with\n"
              "these lengths and images with these grids in patches, by component, with the\n"
              "head at every position and nothing frozen.",

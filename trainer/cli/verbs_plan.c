@@ -8,6 +8,7 @@
 #include "common/program/log.h"
 #include "common/program/verb.h"
 #include "common/base/visible.h"
+#include "trainer/plan/cards_page.h"
 #include "trainer/plan/cost.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/optim/groups.h"
@@ -29,6 +30,7 @@ static const conf_need needs[] = {
 typedef struct request {
     const char *documents, *grids, *measured, *device;
     int64_t sweep; /* ranks; 0: no */
+    bool cards;
 } request;
 
 /* Reads positive integers: items separated by commas, each of per_item (1 or 3) numbers separated
@@ -208,31 +210,47 @@ static status plan_memory(const conf *options, const request *asked, const model
 static status read_request(int argc, char **argv, request *asked)
 {
     const char *sweep;
-    *asked = (request){0};
     TRY(verb_take(&argc, argv, "--documents", &asked->documents));
     TRY(verb_take(&argc, argv, "--grids", &asked->grids));
     TRY(verb_take(&argc, argv, "--measured", &asked->measured));
     TRY(verb_take(&argc, argv, "--device", &asked->device));
     TRY(verb_take(&argc, argv, "--sweep", &sweep));
+    if (asked->cards &&
+        (asked->documents || asked->grids || asked->measured || asked->device || sweep))
+        return FAIL(ST_USAGE, "--cards has cards of its own and shipped rates: leave out "
+                              "--device, --measured, --sweep, --documents and --grids");
     if (sweep)
         TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &asked->sweep));
     return verb_all_taken(argc, argv);
 }
 
+/* The page of what fits: of the model that is named, or of all published ones. */
+static status plan_cards(const conf *options)
+{
+    model_dims dims;
+    if (!options->model_path[0])
+        return cards_page_write(options, NULL, stdout);
+    TRY(session_dims(options, &dims));
+    return cards_page_write(options, &dims, stdout);
+}
+
+static status plan_model(const conf *options, const request *asked)
+{
+    model_dims dims;
+    TRY(session_dims(options, &dims));
+    return asked->documents || asked->grids ? plan_flops(&dims, asked->documents, asked->grids)
+                                            : plan_memory(options, asked, &dims);
+}
+
 status verb_plan(int argc, char **argv)
 {
     conf options;
-    request asked;
-    model_dims dims;
-    TRY(verb_load(&options, &argc, argv, needs));
+    request asked = {.cards = verb_take_flag(&argc, argv, "--cards")};
+    TRY(verb_load(&options, &argc, argv, asked.cards ? NULL : needs));
     log_init("trainer", options.log_level, options.log_json);
     status st;
     TRY_OR(done, read_request(argc, argv, &asked));
-    TRY_OR(done, session_dims(&options, &dims));
-    if (asked.documents || asked.grids)
-        TRY_OR(done, plan_flops(&dims, asked.documents, asked.grids));
-    else
-        TRY_OR(done, plan_memory(&options, &asked, &dims));
+    TRY_OR(done, asked.cards ? plan_cards(&options) : plan_model(&options, &asked));
 done:
     conf_done(&options);
     return st;

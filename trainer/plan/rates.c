@@ -78,6 +78,11 @@ rates rates_h200(void)
     return speeds;
 }
 
+bool rates_shipped(const char *gpu)
+{
+    return strstr(gpu, "H100") || strstr(gpu, "H200");
+}
+
 rates rates_of(const char *gpu)
 {
     rates speeds = rates_h200();
@@ -86,7 +91,7 @@ rates rates_of(const char *gpu)
         speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
         snprintf(speeds.source, sizeof speeds.source,
                  "shipped for the H200, whose chip the H100 has; copy is the H100's own");
-    } else if (!strstr(gpu, "H200")) {
+    } else if (!rates_shipped(gpu)) {
         snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
     }
     return speeds;

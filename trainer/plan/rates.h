@@ -4,6 +4,7 @@
 #ifndef TESSERA_TRAINER_PLAN_RATES_H
 #define TESSERA_TRAINER_PLAN_RATES_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "common/base/status.h"
@@ -59,6 +60,8 @@ rates rates_h200(void);
  * same chip as the H200 with slower memory; any other GPU gets the H200's rates, and `source` says
  * so. */
 rates rates_of(const char *gpu);
+/* Whether rates are shipped for the GPU with this name. */
+bool rates_shipped(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
  * source. Files from before the passes of attention had rates of their own say attention_tflops and
  * vision_attention_tflops, which stand for all passes. Keys that it lacks stay as in rates_h200.

@@ -1,0 +1,225 @@
+/* cards_page.c: the cards, the models and what is trained, and the tables of what was found. */
+#include "trainer/plan/cards_page.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/visible.h"
+#include "trainer/plan/card_fit.h"
+
+static const double GIB = 1073741824.0;
+
+/* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken. */
+static const struct {
+    const char *name, *device;
+} cards[] = {{"24 GB", "24000000000"},
+             {"48 GB", "48000000000"},
+             {"80 GB", "h100"},
+             {"141 GB", "h200"},
+             {"180 GB", "b200"}};
+
+static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwen3-vl-8b",
+                                        "qwen3-vl-32b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"};
+
+#define SMALL_MOMENTS                                                                              \
+    {                                                                                              \
+        "optimizer.states", "int8"                                                                 \
+    }
+#define SMALL_MASTERS                                                                              \
+    {                                                                                              \
+        "training.master", "bf16"                                                                  \
+    }
+#define IN_BACKWARD                                                                                \
+    {                                                                                              \
+        "optimizer.in_backward", "true"                                                            \
+    }
+static const card_saving of_adapters[] = {{"", {{0}}}, {"int8", {SMALL_MOMENTS}}};
+static const card_saving of_all[] = {
+    {"", {{0}}},
+    {"int8", {SMALL_MOMENTS}},
+    {"int8, bf16", {SMALL_MOMENTS, SMALL_MASTERS}},
+    {"int8, bf16, in backward", {SMALL_MOMENTS, SMALL_MASTERS, IN_BACKWARD}}};
+
+#define ATTENTION "q_proj,k_proj,v_proj,o_proj"
+#define RANK                                                                                       \
+    {                                                                                              \
+        "lora.rank", "16"                                                                          \
+    }
+#define ON(names)                                                                                  \
+    {                                                                                              \
+        "lora.targets", names                                                                      \
+    }
+#define SAVINGS(list) list, sizeof list / sizeof *list
+static const card_method methods[] = {
+    {"LoRA, attention", {RANK, ON(ATTENTION)}, {RANK, ON(ATTENTION)}, SAVINGS(of_adapters)},
+    {"LoRA, all matrices",
+     {RANK, ON(ATTENTION ",gate_up_proj,down_proj")},
+     {RANK, ON(ATTENTION ",gate_proj,up_proj,down_proj")},
+     SAVINGS(of_adapters)},
+    {"all parameters", {{0}}, {{0}}, SAVINGS(of_all)}};
+
+enum {
+    CARDS = sizeof cards / sizeof *cards,
+    MODELS = sizeof published / sizeof *published,
+    METHODS = sizeof methods / sizeof *methods
+};
+
+/* All cells of a model. */
+typedef struct model_fits {
+    model_dims dims;
+    card_fit of[METHODS][CARDS];
+} model_fits;
+
+static status find_all(const conf *options, model_fits *inout)
+{
+    for (int i = 0; i < METHODS; i++)
+        for (int j = 0; j < CARDS; j++) {
+            plan_device card;
+            TRY(plan_device_named(cards[j].device, &card));
+            TRY(card_fit_find(options, &inout->dims, &methods[i], &card, &inout->of[i][j]));
+        }
+    return ST_OK;
+}
+
+static void print_heading(const conf *options, FILE *to)
+{
+    fprintf(to,
+            "# What fits on which card\n\n"
+            "<!-- Made by `trainer plan --cards --memory.limit %g`. Do not edit. -->\n\n"
+            "Planned and predicted, not measured, by the code by which a run refuses what does "
+            "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
+            "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
+            "each, and all patches that they may; adapters have rank 16; a run may use %.0f %% of "
+            "a card (`memory.limit`).\n\n"
+            "A cell says how many rows of how many tokens a micro-batch has, and what saves "
+            "memory, if rows of that length need it:\n\n"
+            "- *int8*: `optimizer.states: int8`;\n"
+            "- *bf16*: `training.master: bf16`;\n"
+            "- *in backward*: `optimizer.in_backward: true`; then a step is one micro-batch on "
+            "each card. Otherwise it has %d rows.\n\n"
+            "What does not fit on one card with rows of %d tokens or more is tried on 2, 4, .. %d "
+            "cards (`parallelism.data_parallel_shard_degree`;\n*experts*: "
+            "`parallelism.expert_parallel_degree`). What one card lacks is what rows of %d tokens "
+            "lack with everything that saves.\n\n",
+            options->memory_limit, options->memory_limit * 100.0, CARD_STEP_ROWS,
+            CARD_SEQ_LEN_LEAST, CARDS_MOST, CARD_SEQ_LEN_LEAST);
+}
+
+static void print_settings(const card_fit *fit, FILE *to)
+{
+    if (fit->cards > 1)
+        fprintf(to, "%" PRId64 " cards: ", fit->cards);
+    fprintf(to, "%" PRId64 " x %" PRId64 "%s%s", fit->rows, fit->seq_len,
+            fit->saving->name[0] ? ", " : "", fit->saving->name);
+}
+
+static void print_overview_cell(const card_fit *fit, FILE *to)
+{
+    fputs(" ", to);
+    if (fit->cards == 0)
+        fprintf(to, "more than %d cards", CARDS_MOST);
+    else
+        print_settings(fit, to);
+    fputs(" |", to);
+}
+
+static status print_overview(const model_fits *models, int count, FILE *to)
+{
+    fprintf(to, "| model | trained |");
+    for (int j = 0; j < CARDS; j++) {
+        plan_device card;
+        TRY(plan_device_named(cards[j].device, &card));
+        fprintf(to, " %s: %.1f GiB |", cards[j].name, card.memory / GIB);
+    }
+    fprintf(to, "\n|---|---|");
+    for (int j = 0; j < CARDS; j++)
+        fprintf(to, "---|");
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < METHODS; i++) {
+            fprintf(to, "\n| %s | %s |", i ? "" : escape_text(models[k].dims.name).text,
+                    methods[i].name);
+            for (int j = 0; j < CARDS; j++)
+                print_overview_cell(&models[k].of[i][j], to);
+        }
+    fprintf(to, "\n");
+    return ST_OK;
+}
+
+/* The settings in full; and what one card lacks, if it is not enough. */
+static void print_choice(const card_fit *fit, FILE *to)
+{
+    static const char *const modes[] = {
+        [AC_NONE] = "none", [AC_SELECTIVE] = "op", [AC_FULL] = "full"};
+    if (fit->lacking)
+        fprintf(to, "one card lacks %.1f GiB; ", (double)fit->lacking / GIB);
+    if (fit->cards == 0) {
+        fprintf(to, "more than %d cards | | | | | |\n", CARDS_MOST);
+        return;
+    }
+    print_settings(fit, to);
+    if (fit->experts > 1)
+        fprintf(to, ", experts %" PRId64, fit->experts);
+    fprintf(to, " | %s | %.1f | %.1f |", modes[fit->mode], (double)fit->total / GIB,
+            (double)fit->host / GIB);
+}
+
+static void print_rates(const card_fit *fit, const char *word, FILE *to)
+{
+    plan_device card;
+    if (fit->cards == 0)
+        return;
+    if (plan_device_named(word, &card) != ST_OK || !rates_shipped(card.name))
+        fputs(" | |\n", to);
+    else
+        fprintf(to, " %.0f | %.1f %% |\n", fit->tokens_per_s, fit->mfu * 100.0);
+}
+
+static void print_model(const model_fits *fits, FILE *to)
+{
+    fprintf(
+        to,
+        "\n## %s\n\n| trained | card | fits with | recomputed | GiB of a card | GiB of the host "
+        "beside it | tokens/s of a card | MFU |\n|---|---|---|---|---|---|---|---|\n",
+        escape_text(fits->dims.name).text);
+    for (int i = 0; i < METHODS; i++)
+        for (int j = 0; j < CARDS; j++) {
+            fprintf(to, "| %s | %s | ", j ? "" : methods[i].name, cards[j].name);
+            print_choice(&fits->of[i][j], to);
+            print_rates(&fits->of[i][j], cards[j].device, to);
+        }
+}
+
+static status print_tables(const model_fits *models, int count, FILE *to)
+{
+    TRY(print_overview(models, count, to));
+    fputs("\nBelow, *recomputed* is `activation_checkpoint.mode`, with `op` as much as fits; the "
+          "host's "
+          "memory is that of a run with\ncheckpoints, whose two copies in memory are most of it "
+          "(`checkpoint.memory_folder`). Time is predicted where the rates of a\ncard are shipped "
+          "(`trainer plan --measured FILE` takes others).\n",
+          to);
+    for (int k = 0; k < count; k++)
+        print_model(&models[k], to);
+    return ST_OK;
+}
+
+status cards_page_write(const conf *options, const model_dims *dims, FILE *to)
+{
+    const int count = dims ? 1 : MODELS;
+    model_fits *models = calloc((size_t)count, sizeof *models);
+    status st = models ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for what fits on which card");
+    print_heading(options, to);
+    for (int k = 0; k < count && st == ST_OK; k++) {
+        if (dims)
+            models[k].dims = *dims;
+        else
+            st = dims_preset(published[k], &models[k].dims);
+        if (st == ST_OK)
+            st = find_all(options, &models[k]);
+    }
+    if (st == ST_OK)
+        st = print_tables(models, count, to);
+    free(models);
+    return st;
+}
