@@ -84,8 +84,8 @@ static inline int64_t row_tokens_before(const row *packed, int64_t doc)
  * twice the pairs of tokens that see each other, for row_measure.squares (assign.h). */
 int64_t row_squares(const row *packed);
 
-/* The labels of a document that count in the loss. */
-int64_t row_count_targets(const row *packed, int64_t doc);
+/* The labels of the documents [doc, end) that count in the loss. */
+int64_t row_count_targets(const row *packed, int64_t doc, int64_t end);
 
 /* Allocates all arrays for the counts (n_*) that the caller has set. Pixels are left out if items
  * is set; optional: which of the arrays below are there too. Arrays are zero, except labels

@@ -62,7 +62,7 @@ static int64_t length_at(const row *packed, int64_t doc)
 
 static int64_t targets_at(const row *packed, int64_t doc)
 {
-    return row_count_targets(packed, doc);
+    return row_count_targets(packed, doc, doc + 1);
 }
 
 static int64_t grid_at(const row *packed, int64_t index)

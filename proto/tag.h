@@ -14,9 +14,9 @@
 #include "proto/batch.h"
 #include "proto/frame.h"
 
-/* Compares a decoded row with the tag of its message, and takes the row's metadata from there:
- * cursor, quarantine, references, worker. Their texts live in memory. ST_PROTOCOL names the worker
- * and what differs. */
+/* Compares a decoded row, which has passed row_check, with the tag of its message, and takes the
+ * row's metadata from there: cursor, quarantine, references, worker. Their texts live in memory.
+ * ST_PROTOCOL names the worker and what differs. */
 WARN_UNUSED status tag_apply(span tag, const frame *head, const char *peer, arena *memory,
                              row *inout);
 

@@ -1,9 +1,12 @@
-/* tag_scan.c: see tag_scan.h. */
+/* tag_scan.c: see tag_scan.h.
+ *
+ * What a tag must say is known from the row, so its numbers are not read: they are written as the
+ * dispatcher writes them, and the texts are compared. */
 #include "proto/tag_scan.h"
 
 #include <string.h>
 
-/* Where the reading is. The last byte of a tag is '}', at which every run of digits ends. */
+/* Where the reading is. The last byte of a tag is '}', at which every text is left. */
 typedef struct scan {
     const char *at, *end;
     char *to; /* where the next text goes */
@@ -22,65 +25,106 @@ ALWAYS_INLINE bool take_bytes(scan *of, const char *bytes, size_t size)
 }
 #define TAKE(of, literal) take_bytes(of, literal, sizeof(literal) - 1)
 
-/* Reads a whole number of at most 18 digits. */
-ALWAYS_INLINE bool take_number(scan *of, int64_t *out)
+/* The numbers below 10^7 are written at once, as a word of eight bytes, the first the lowest: seven
+ * digits and a comma. The longest text of a number has 20 bytes; with its comma, and with what is
+ * written after it and not kept, it takes up to 28. */
+enum { WORD = sizeof(uint64_t), SMALL = 10000000, LAST_DIGIT = 8 * (WORD - 2), NUMBER_BYTES = 28 };
+#define ZEROS UINT64_C(0x2c30303030303030) /* seven zeros and a comma */
+
+/* The digits of a number below 10^7 in the order of its text, 0 to 9 a byte; the highest byte is 0.
+ * Split into halves of four digits, pairs and single ones: each line has x / n | x % n << bits. */
+ALWAYS_INLINE uint64_t split_digits(uint32_t number)
 {
-    enum { MOST_DIGITS = 18 };
-    const char *at = of->at;
-    if (at == of->end)
-        return false;
-    const bool minus = *at == '-';
-    const char *first = at += minus;
-    uint64_t value = 0;
-    for (unsigned digit; (digit = (unsigned)(unsigned char)*at - '0') <= 9; at++)
-        value = value * 10 + digit;
-    if (at == first || at - first > MOST_DIGITS || (*first == '0' && at - first > 1))
-        return false;
-    of->at = at;
-    *out = minus ? -(int64_t)value : (int64_t)value;
-    return true;
+    const uint64_t high = number / 10000;
+    const uint64_t halves = ((uint64_t)number << 32) - high * ((UINT64_C(10000) << 32) - 1);
+    const uint64_t hundreds = (halves * 10486 >> 20) & UINT64_C(0x0000007f0000007f);
+    const uint64_t pairs = (halves << 16) - hundreds * ((100 << 16) - 1);
+    const uint64_t tens = (pairs * 103 >> 10) & UINT64_C(0x000f000f000f000f);
+    return ((pairs << 8) - tens * ((10 << 8) - 1)) >> 8;
 }
+
+/* Writes a number below 10^7 and a comma. Returns where they end; what is after that, to the end of
+ * the word, is written too. */
+ALWAYS_INLINE char *put_small(char *to, uint32_t number)
+{
+    const uint64_t digits = split_digits(number);
+    const int left_out = __builtin_ctzll(digits | UINT64_C(1) << LAST_DIGIT) & ~7;
+    store_u64((uint8_t *)to, (digits | ZEROS) >> left_out);
+    return to + WORD - left_out / 8;
+}
+
+static char *put_large(char *to, uint64_t number)
+{
+    if (number < SMALL)
+        return put_small(to, (uint32_t)number);
+    to = put_large(to, number / SMALL) - 1;
+    store_u64((uint8_t *)to, split_digits((uint32_t)(number % SMALL)) | ZEROS);
+    return to + WORD;
+}
+
+/* Writes a number as JSON has it, and a comma, into NUMBER_BYTES. Returns where they end. */
+ALWAYS_INLINE char *put_number(char *to, int64_t number)
+{
+    if ((uint64_t)number < SMALL)
+        return put_small(to, (uint32_t)number);
+    if (number >= 0)
+        return put_large(to, (uint64_t)number);
+    *to = '-';
+    return put_large(to + 1, -(uint64_t)number);
+}
+
+/* Bytes that are not simply copied: a quote and a backslash, what is no printable ASCII, and '}',
+ * at which every text is looked at closer, since a tag ends with it. */
+static const bool is_special[256] = {
+    [0 ... ' ' - 1] = true, ['"'] = true, ['\\'] = true, ['}'] = true, [127 ... 255] = true};
 
 /* Reads the rest of a text and the quote that ends it. */
 static bool take_text(scan *of, const char **out)
 {
     char *to = of->to;
-    const char *at = of->at;
+    const unsigned char *at = (const unsigned char *)of->at,
+                        *last = (const unsigned char *)of->end - 1;
     *out = to;
-    for (; at < of->end && *at != '"'; at++) {
-        if (*at == '\\') {
-            at++; /* another byte comes, for the last one is '}' */
-            if (*at != '"' && *at != '\\')
-                return false;
-        } else if ((signed char)*at < ' ') { /* also whatever is not ASCII */
+    for (;; *to++ = (char)*at++) {
+        for (; !is_special[*at]; *to++ = (char)*at++)
+            ;
+        if (*at == '"')
+            break;
+        if (at == last || *at < ' ' || *at > 127)
             return false;
-        }
-        *to++ = *at;
+        if (*at == '\\' && *++at != '"' && *at != '\\') /* a byte comes after it: the last is '}' */
+            return false;
     }
-    if (at == of->end)
-        return false;
     *to++ = 0;
     of->to = to;
-    of->at = at + 1;
+    of->at = (const char *)at + 1;
     return true;
 }
 
 /* A number of the row. */
 typedef int64_t (*row_number)(const row *packed, int64_t index);
 
-/* Compares a list, up to the bracket that ends it. A null is not compared. */
+/* Compares a list, up to the bracket that ends it, as many numbers at once as the text holds. */
 ALWAYS_INLINE bool take_list(scan *of, int64_t count, row_number number)
 {
-    for (int64_t i = 0; i < count; i++) {
-        int64_t told;
-        if (i > 0 && !TAKE(of, ","))
-            return false;
-        if (TAKE(of, "null"))
-            continue;
-        if (!take_number(of, &told) || told != number(of->packed, i))
+    enum { MANY = 64 };
+    char text[MANY * NUMBER_BYTES];
+    for (int64_t i = 0; i < count;) {
+        const int64_t end = count - i < MANY ? count : i + MANY;
+        char *to = text;
+        for (; i < end; i++)
+            to = put_number(to, number(of->packed, i));
+        if (!take_bytes(of, text, (size_t)(to - text) - (end == count)))
             return false;
     }
     return TAKE(of, "]");
+}
+
+/* Compares one number. */
+static bool take_number(scan *of, int64_t number)
+{
+    char text[NUMBER_BYTES];
+    return take_bytes(of, text, (size_t)(put_number(text, number) - text) - 1);
 }
 
 ALWAYS_INLINE int64_t id_at(const row *packed, int64_t doc)
@@ -93,12 +137,6 @@ ALWAYS_INLINE int64_t part_at(const row *packed, int64_t doc)
     return packed->doc_part[doc];
 }
 
-ALWAYS_INLINE int64_t no_prefix(const row *packed, int64_t doc)
-{
-    (void)packed, (void)doc;
-    return -1;
-}
-
 ALWAYS_INLINE int64_t prefix_at(const row *packed, int64_t doc)
 {
     return packed->doc_prefix[doc];
@@ -109,38 +147,93 @@ ALWAYS_INLINE int64_t length_at(const row *packed, int64_t doc)
     return packed->cu_seqlens[doc + 1] - packed->cu_seqlens[doc];
 }
 
-ALWAYS_INLINE int64_t targets_at(const row *packed, int64_t doc)
-{
-    return row_count_targets(packed, doc);
-}
-
 ALWAYS_INLINE int64_t grid_at(const row *packed, int64_t index)
 {
     return packed->grid_thw[index];
 }
 
+ALWAYS_INLINE int64_t most_targets_at(const row *packed, int64_t doc)
+{
+    return length_at(packed, doc) - 1;
+}
+
+/* ALIKE numbers, as a list has them. */
+enum { ALIKE = 64 };
+#define TIMES_8(text) text text text text text text text text
+static const char many_zeros[] = TIMES_8(TIMES_8("0,")), many_nones[] = TIMES_8(TIMES_8("-1,"));
+
+/* Compares a list of which all numbers are the same one. */
+static bool take_alike(scan *of, int64_t count, const char *many, size_t each)
+{
+    for (; count > ALIKE; count -= ALIKE)
+        if (!take_bytes(of, many, ALIKE * each))
+            return false;
+    return (count == 0 || take_bytes(of, many, (size_t)count * each - 1)) && TAKE(of, "]");
+}
+
+static bool take_parts(scan *of)
+{
+    const row *packed = of->packed;
+    int32_t any = 0;
+    for (int64_t doc = 0; doc < packed->n_docs; doc++)
+        any |= packed->doc_part[doc];
+    return any ? take_list(of, packed->n_docs, part_at)
+               : take_alike(of, packed->n_docs, many_zeros, 2);
+}
+
+static bool take_prefixes(scan *of)
+{
+    return of->packed->doc_prefix ? take_list(of, of->packed->n_docs, prefix_at)
+                                  : take_alike(of, of->packed->n_docs, many_nones, 3);
+}
+
+/* Whether all tokens but the first of each document are targets. The first is none, so no document
+ * has more, and all can be counted together. */
+static bool are_all_targets(const row *packed)
+{
+    return row_count_targets(packed, 0, packed->n_docs) == packed->n_tokens - packed->n_docs;
+}
+
+/* Compares how many targets each document has, where that is told. */
+static bool take_each_targets(scan *of)
+{
+    const row *packed = of->packed;
+    for (int64_t doc = 0; doc < packed->n_docs; doc++)
+        if ((doc > 0 && !TAKE(of, ",")) ||
+            (!TAKE(of, "null") && !take_number(of, row_count_targets(packed, doc, doc + 1))))
+            return false;
+    return TAKE(of, "]");
+}
+
+/* The same. Plain texts are said to have as many targets as they can. */
+static bool take_targets(scan *of)
+{
+    const scan before = *of;
+    if (take_list(of, of->packed->n_docs, most_targets_at))
+        return are_all_targets(of->packed);
+    *of = before;
+    return take_each_targets(of);
+}
+
 static bool take_lists(scan *of)
 {
     const row *packed = of->packed;
-    const int64_t n_docs = packed->n_docs;
-    return TAKE(of, ",\"ids\":[") && take_list(of, n_docs, id_at) && TAKE(of, ",\"parts\":[") &&
-           take_list(of, n_docs, part_at) && TAKE(of, ",\"prefixes\":[") &&
-           (packed->doc_prefix ? take_list(of, n_docs, prefix_at)
-                               : take_list(of, n_docs, no_prefix)) &&
-           TAKE(of, ",\"lengths\":[") && take_list(of, n_docs, length_at) &&
-           TAKE(of, ",\"targets\":[") && take_list(of, n_docs, targets_at) &&
-           TAKE(of, ",\"grids\":[") && take_list(of, 3 * packed->n_items, grid_at);
+    return TAKE(of, ",\"ids\":[") && take_list(of, packed->n_docs, id_at) &&
+           TAKE(of, ",\"parts\":[") && take_parts(of) && TAKE(of, ",\"prefixes\":[") &&
+           take_prefixes(of) && TAKE(of, ",\"lengths\":[") &&
+           take_list(of, packed->n_docs, length_at) && TAKE(of, ",\"targets\":[") &&
+           take_targets(of) && TAKE(of, ",\"grids\":[") &&
+           take_list(of, 3 * packed->n_items, grid_at);
 }
 
 bool tag_scan(span tag, uint64_t number, const row *packed, char *to, tag_texts *out)
 {
     const char *text = (const char *)tag.data;
     scan of = {text, text + tag.size, to, packed};
-    int64_t told;
     if (tag.size == 0 || text[tag.size - 1] != '}')
         return false;
     out->references = "";
-    return TAKE(&of, "{\"row\":") && take_number(&of, &told) && (uint64_t)told == number &&
+    return TAKE(&of, "{\"row\":") && take_number(&of, (int64_t)number) &&
            TAKE(&of, ",\"worker\":\"") && take_text(&of, &out->worker) && take_lists(&of) &&
            TAKE(&of, ",\"cursor\":\"") && take_text(&of, &out->cursor) &&
            TAKE(&of, ",\"quarantine\":\"") && take_text(&of, &out->quarantine) &&

@@ -24,8 +24,8 @@ static inline size_t tag_texts_bytes(span tag)
     return tag.size + 4;
 }
 
-/* True: the tag says that the row is what it is, and has this number. The texts are written to `to`
- * [tag_texts_bytes]. False: another reader has to look. */
+/* True: the tag says that the row, which has passed row_check, is what it is, and has this number.
+ * The texts are written to `to` [tag_texts_bytes]. False: another reader has to look. */
 bool tag_scan(span tag, uint64_t number, const row *packed, char *to, tag_texts *out);
 
 #endif

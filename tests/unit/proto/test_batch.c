@@ -287,7 +287,7 @@ static void test_row_count_targets__counts_each_length(void **state)
             }
             cu_seqlens[0] = from;
             cu_seqlens[1] = to;
-            assert_int_equal(row_count_targets(&packed, 0), count);
+            assert_int_equal(row_count_targets(&packed, 0, 1), count);
         }
 }
 

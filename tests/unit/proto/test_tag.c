@@ -181,6 +181,74 @@ static void test_tag_scan__takes_nothing_that_a_parser_would_not(void **state)
     arena_done(&all.memory);
 }
 
+/* Whether the fast reader takes a tag of this row, and none in which number `at` is another. */
+static void scan_number(scene *all, int64_t at)
+{
+    static char text[TAG_BYTES];
+    tag_texts texts;
+    row_write_tag(&all->packed, ROW, -1, false, text);
+    assert_true(scan(all, text, &texts));
+    row_write_tag(&all->packed, ROW, at, false, text);
+    assert_false(scan(all, text, &texts));
+}
+
+static void test_tag_scan__knows_numbers_of_every_length(void **state)
+{
+    (void)state;
+    int32_t none[] = {-1, -1, -1};
+    scene all;
+    set_up(&all);
+    all.packed.doc_prefix = none;
+    for (int64_t power = 1; power <= INT64_MAX / 10; power *= 10)
+        for (int64_t from = -1; from <= 1; from++) {
+            all.packed.doc_sample_id[1] = (uint64_t)(power + from);
+            scan_number(&all, 1);
+            all.packed.doc_sample_id[1] = (uint64_t)(INT64_MAX - power);
+            scan_number(&all, 1);
+            all.packed.doc_part[2] = -(int32_t)(power % INT32_MAX);
+            scan_number(&all, 5);
+        }
+    arena_done(&all.memory);
+}
+
+/* Makes all tokens targets but the first of each document. */
+static void make_texts(row *packed)
+{
+    for (int64_t doc = 0; doc < packed->n_docs; doc++)
+        for (int32_t i = packed->cu_seqlens[doc] + 1; i < packed->cu_seqlens[doc + 1]; i++)
+            packed->labels[i] = packed->input_ids[i];
+}
+
+static void test_tag_scan__misses_no_target_of_a_text(void **state)
+{
+    (void)state;
+    enum { DOCS = 150 };
+    static char text[TAG_BYTES];
+    tag_texts texts;
+    scene all = {.head = {.kind = KIND_ROW, .row = ROW}};
+    arena_init(&all.memory, 0);
+    row_make(&(row_recipe){.seed = 5, .n_docs = DOCS}, &all.memory, &all.packed);
+    make_texts(&all.packed);
+    row_write_tag(&all.packed, ROW, -1, false, text);
+    assert_true(scan(&all, text, &texts));
+    for (int64_t doc = 0; doc < DOCS; doc++) {
+        int32_t *label = &all.packed.labels[all.packed.cu_seqlens[doc + 1] - 1], was = *label;
+        scan_number(&all, doc);            /* its id */
+        scan_number(&all, 3 * DOCS + doc); /* its length */
+        row_write_tag(&all.packed, ROW, -1, false, text);
+        *label = NO_LABEL;
+        assert_false(scan(&all, text, &texts));
+        assert_fails(
+            ST_PROTOCOL,
+            tag_apply(span_of(text, strlen(text)), &all.head, "daemon", &all.memory, &all.packed),
+            "targets [");
+        row_write_tag(&all.packed, ROW, -1, false, text); /* as if it were known to be bad */
+        assert_true(scan(&all, text, &texts));
+        *label = was;
+    }
+    arena_done(&all.memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +258,8 @@ int main(void)
         cmocka_unit_test(test_tag_scan__is_enough_for_what_dispatchers_write),
         cmocka_unit_test(test_tag_scan__leaves_what_is_written_otherwise),
         cmocka_unit_test(test_tag_scan__takes_nothing_that_a_parser_would_not),
+        cmocka_unit_test(test_tag_scan__knows_numbers_of_every_length),
+        cmocka_unit_test(test_tag_scan__misses_no_target_of_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
