@@ -139,6 +139,7 @@ static status tell_answer(answers *state, const row *packed, const json_value *r
     page_entry entry = {.score = -1,
                         .verdict = verdict_of(packed, to, ids, run->dims.eos_token),
                         .goes_on = index > 0 && picked->reply[index - 1].doc == to->doc};
+    entry.is_cut = ids->count == GENERATE_MAX && entry.verdict != PAGE_RIGHT;
     TRY_OR(done, tokenizer_decode(run->tokenizer, ids->id, ids->count, true, &words, &size));
     TRY_OR(done, texts_of(run, packed, to, &asked, &wanted));
     if (picked->judged[index])

@@ -123,7 +123,7 @@ status page_add(page *sheet, const row *packed, int64_t doc, const page_entry *e
     for (int i = 0; i < 3; i++) {
         fputs("<td>", sheet->body);
         html_put_text(sheet->body, cells[i]);
-        fputs("</td>", sheet->body);
+        fputs(i == 2 && entry->is_cut ? "&hellip;</td>" : "</td>", sheet->body);
     }
     if (entry->score >= 0)
         fprintf(sheet->body, "<td>%.0f %%</td>", 100 * entry->score);

@@ -27,6 +27,7 @@ typedef struct page_entry {
         score; /* accuracy by the annotators' answers, 0 to 1; below 0: judged by the reference */
     page_verdict verdict;
     bool goes_on; /* a later question of the document of the entry before */
+    bool is_cut;  /* the words end where an answer may not be longer */
 } page_entry;
 
 /* Adds document doc of r. A question about the same pictures as the entry before goes under them.
