@@ -25,47 +25,59 @@ ALWAYS_INLINE bool take_bytes(scan *of, const char *bytes, size_t size)
 }
 #define TAKE(of, literal) take_bytes(of, literal, sizeof(literal) - 1)
 
-/* The numbers below 10^7 are written at once, as a word of eight bytes, the first the lowest: seven
- * digits and a comma. The longest text of a number has 20 bytes; with its comma, and with what is
- * written after it and not kept, it takes up to 28. */
-enum { WORD = sizeof(uint64_t), SMALL = 10000000, LAST_DIGIT = 8 * (WORD - 2), NUMBER_BYTES = 28 };
-#define ZEROS UINT64_C(0x2c30303030303030) /* seven zeros and a comma */
+/* Numbers are written as words of digits, the first the lowest, four of them or seven, and a comma.
+ * The longest text of a number has 20 bytes; with its comma, and with what is written after it and
+ * not kept, it takes up to 28. */
+enum { FOUR = 10000, SEVEN = 10000000, NUMBER_BYTES = 28 };
+#define FOUR_ZEROS  UINT64_C(0x2c30303030) /* and a comma */
+#define SEVEN_ZEROS UINT64_C(0x2c30303030303030)
 
-/* The digits of a number below 10^7 in the order of its text, 0 to 9 a byte; the highest byte is 0.
- * Split into halves of four digits, pairs and single ones: each line has x / n | x % n << bits. */
-ALWAYS_INLINE uint64_t split_digits(uint32_t number)
+/* The digits of a number below 10^4 in the order of its text, 0 to 9 a byte. It is split into pairs
+ * and then into single ones: each line has x / n | x % n << bits. */
+ALWAYS_INLINE uint32_t four_digits(uint32_t number)
 {
-    const uint64_t high = number / 10000;
-    const uint64_t halves = ((uint64_t)number << 32) - high * ((UINT64_C(10000) << 32) - 1);
-    const uint64_t hundreds = (halves * 10486 >> 20) & UINT64_C(0x0000007f0000007f);
-    const uint64_t pairs = (halves << 16) - hundreds * ((100 << 16) - 1);
-    const uint64_t tens = (pairs * 103 >> 10) & UINT64_C(0x000f000f000f000f);
-    return ((pairs << 8) - tens * ((10 << 8) - 1)) >> 8;
+    const uint32_t hundreds = number * 5243 >> 19;
+    const uint32_t pairs = (number << 16) - hundreds * ((100 << 16) - 1);
+    const uint32_t tens = (pairs * 103 >> 10) & 0x000f000f;
+    return (pairs << 8) - tens * ((10 << 8) - 1);
 }
 
-/* Writes a number below 10^7 and a comma. Returns where they end; what is after that, to the end of
- * the word, is written too. */
+/* The same of a number below 10^7. */
+ALWAYS_INLINE uint64_t seven_digits(uint32_t number)
+{
+    return (four_digits(number / FOUR) | (uint64_t)four_digits(number % FOUR) << 32) >> 8;
+}
+
+/* Writes `count` digits, of which the first zeros are left out, and a comma. Returns where they
+ * end; what is after that, to the end of the word, is written too. */
+ALWAYS_INLINE char *put_digits(char *to, uint64_t digits, int count, uint64_t zeros)
+{
+    const int left_out = __builtin_ctzll(digits | UINT64_C(1) << 8 * (count - 1)) & ~7;
+    store_u64((uint8_t *)to, (digits | zeros) >> left_out);
+    return to + count + 1 - left_out / 8;
+}
+
+/* Writes a number below 10^7 and a comma, as put_digits. */
 ALWAYS_INLINE char *put_small(char *to, uint32_t number)
 {
-    const uint64_t digits = split_digits(number);
-    const int left_out = __builtin_ctzll(digits | UINT64_C(1) << LAST_DIGIT) & ~7;
-    store_u64((uint8_t *)to, (digits | ZEROS) >> left_out);
-    return to + WORD - left_out / 8;
+    if (number < FOUR)
+        return put_digits(to, four_digits(number), 4, FOUR_ZEROS);
+    return put_digits(to, seven_digits(number), 7, SEVEN_ZEROS);
 }
 
 static char *put_large(char *to, uint64_t number)
 {
-    if (number < SMALL)
+    if (number < SEVEN)
         return put_small(to, (uint32_t)number);
-    to = put_large(to, number / SMALL) - 1;
-    store_u64((uint8_t *)to, split_digits((uint32_t)(number % SMALL)) | ZEROS);
-    return to + WORD;
+    to = put_large(to, number / SEVEN) - 1;
+    store_u64((uint8_t *)to, seven_digits((uint32_t)(number % SEVEN)) | SEVEN_ZEROS);
+    return to + 8;
 }
 
 /* Writes a number as JSON has it, and a comma, into NUMBER_BYTES. Returns where they end. */
 ALWAYS_INLINE char *put_number(char *to, int64_t number)
 {
-    if ((uint64_t)number < SMALL)
+    if ((uint64_t)number < SEVEN)
         return put_small(to, (uint32_t)number);
     if (number >= 0)
         return put_large(to, (uint64_t)number);
@@ -109,11 +121,12 @@ ALWAYS_INLINE bool take_list(scan *of, int64_t count, row_number number)
 {
     enum { MANY = 64 };
     char text[MANY * NUMBER_BYTES];
+    const row packed = *of->packed; /* of which writing changes nothing, as the compiler sees too */
     for (int64_t i = 0; i < count;) {
         const int64_t end = count - i < MANY ? count : i + MANY;
         char *to = text;
         for (; i < end; i++)
-            to = put_number(to, number(of->packed, i));
+            to = put_number(to, number(&packed, i));
         if (!take_bytes(of, text, (size_t)(to - text) - (end == count)))
             return false;
     }
