@@ -63,7 +63,7 @@ def layouts_agree():
     small = dict(GLOBAL, **{"training.global_batch_size": 4, "parallelism.data_parallel_shard_degree": 2, "optimizer.in_backward": "true"})
     dry("debug", dict(small, **{"parallelism.data_parallel_replicate_degree": 2}))
     dry("debug", dict(small, **{"parallelism.data_parallel_shard_degree": 4, "parallelism.expert_parallel_degree": 2,
-                                "optimizer.states": "int8", "training.master": "bf16"}))
+                                "optimizer.states": "int8", "training.master": "bf16", "memory.host": "moments"}))
     # Blocks of 256 go on over the rows of a matrix whose columns are cut.
     dry("debug", dict(small, **{"training.global_batch_size": 2, "parallelism.tensor_parallel_degree": 2, "optimizer.states": "int8"}))
     # With three stages, the mean over them is not a whole number of bytes.
@@ -148,12 +148,16 @@ def large():
 
 
 def one_card():
-    """All of 30B-A3B is trained on one H200."""
-    said = dry("qwen3-vl-30b-a3b", {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 1,
-                                    "training.master": "bf16", "optimizer.states": "int8", "optimizer.in_backward": "true",
-                                    "activation_checkpoint.mode": "full", "memory.limit": 0.97, "device": "h200"})
-    total = said["bytes of trainer plan, in all"]
+    """All of 30B-A3B is trained on one H200, and with its moments on the host on one H100 of 80 GB."""
+    options = {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 1,
+               "training.master": "bf16", "optimizer.states": "int8", "optimizer.in_backward": "true",
+               "activation_checkpoint.mode": "full", "memory.limit": 0.97}
+    total = dry("qwen3-vl-30b-a3b", dict(options, device="h200"))["bytes of trainer plan, in all"]
     expect(total[0] == total[1] and 125 << 30 < total[0] <= 135 << 30, f"{total}")
+    said = dry("qwen3-vl-30b-a3b", dict(options, **{"device": "h100", "memory.host": "moments"}))
+    total, host = said["bytes of trainer plan, in all"], said["bytes on the host, allocated"]
+    expect(total[0] == total[1] and 73 << 30 < total[0] <= 0.97 * 79.1 * 2**30, f"{total}")
+    expect(host[0] == host[1] and 58 << 30 < host[0] < 60 << 30, f"{host}")
 
 
 def refused():

@@ -47,7 +47,8 @@ def without_clipping_the_bits_are_those_of_whole_updates():
 
 
 def a_clipped_run_goes_on_as_if_it_had_not_ended():
-    """Also with moments in 8 bits, whose blocks lie across the columns that tensor ranks cut."""
+    """Also with moments in 8 bits, whose blocks lie across the columns that tensor ranks cut. The run in parts has its
+    moments on the host (memory.host), from where they are saved and to where they are read."""
     small = {"optimizer__states": "int8", "training__master": "bf16"}
     with Folder(images=16, **dict(STREAM, **{"training.global_batch_size": 1})) as f:
         rows = dict(recorded(f, 16), training__max_norm=0.5, optimizer__in_backward="true")
@@ -55,8 +56,10 @@ def a_clipped_run_goes_on_as_if_it_had_not_ended():
             words, options = ways(f, layout)
             options = dict(rows, **dict(options, checkpoint__interval=1), **more)
             go(f, name, *words, **dict(options, training__steps=4))
-            go(f, name + "-parts", *words, **dict(options, training__steps=2))
-            go(f, name + "-parts", *words, **dict(options, training__steps=4))
+            parts = dict(options, memory__host="moments")
+            said = go(f, name + "-parts", *words, **dict(parts, training__steps=2))
+            check("of moments rest in the same memory, as the device is the CPU" in said, said)
+            go(f, name + "-parts", *words, **dict(parts, training__steps=4))
             check(ledger(f, name) == ledger(f, name + "-parts"), f"{name}: the ledgers differ")
             check(states(f, name, 4) == states(f, name + "-parts", 4), f"{name}: values or moments differ")
             with open(f.file(name + "-parts/checkpoint/step-4/training/state.json")) as file:

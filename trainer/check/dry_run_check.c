@@ -14,19 +14,13 @@
 static const char head_name[] = "lm_head.weight";
 
 static const char *const names[DRY_KEYS] = {
-    "elements stored, each by one rank",
-    "bytes read of the weights",
-    "bytes of the plan, allocated",
-    "bytes of trainer plan, of these",
-    "bytes of trainer plan, in all",
-    "bytes received in the step",
-    "of weights, by trainer plan",
-    "calls of groups, in order",
-    "elements sent to experts, stages",
-    "bytes written of the weights",
-    "bytes of tensors in their files",
-    "elements in training files",
-    "bytes read to go on",
+    "elements stored, each by one rank", "bytes read of the weights",
+    "bytes of the plan, allocated",      "bytes on the host, allocated",
+    "bytes of trainer plan, of these",   "bytes of trainer plan, in all",
+    "bytes received in the step",        "of weights, by trainer plan",
+    "calls of groups, in order",         "elements sent to experts, stages",
+    "bytes written of the weights",      "bytes of tensors in their files",
+    "elements in training files",        "bytes read to go on",
 };
 
 status dry_check(dry_checks *all, dry_key key, int64_t want, int64_t got)

@@ -13,6 +13,7 @@ typedef enum dry_key {
     DRY_OWNED,       /* elements: of the model, stored by the ranks of a replica */
     DRY_READ,        /* bytes of weight files: of a rank's slices, read by it */
     DRY_MEMORY,      /* bytes of the plan's regions: planned, allocated */
+    DRY_HOST,        /* bytes that rest on the host: planned, allocated */
     DRY_MEMORY_PLAN, /* bytes of the same regions: by trainer plan, by the run's own plan */
     DRY_WHOLE_PLAN,  /* bytes in all: by trainer plan for this device, by the run's own plan */
     DRY_RECEIVED,    /* bytes received in a step: by the formula, in the ledger */

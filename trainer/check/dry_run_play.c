@@ -62,8 +62,16 @@ static status check_memory(dry *played, const session *run)
     TRY(params_size(run->params, &backend_shapes, true, &size));
     TRY(session_memory_plan(run, &own));
     TRY(check_whole_plan(played, run));
-    const int64_t region[] = {size.values,  size.acts,     size.grads,          size.moments,
-                              size.moments, size.unwanted, size.gathered_bytes, own.activations};
+    /* Moments on the host have one allocation for the buffers of both blocks. */
+    const bool rest = size.moments_on_host;
+    const int64_t region[] = {size.values,
+                              size.acts,
+                              size.grads,
+                              rest ? own.moments : size.moments,
+                              rest ? 0 : size.moments,
+                              size.unwanted,
+                              size.gathered_bytes,
+                              own.activations};
     int64_t taken = 0, planned = 0;
     for (size_t i = 0; i < sizeof region / sizeof *region; i++) {
         int same = 0;
@@ -78,6 +86,9 @@ static status check_memory(dry *played, const session *run)
         played->checks.stage[stage] = planned;
     played->checks.beside = (int64_t)shapes_bytes(run->device) - taken;
     TRY(dry_check(&played->checks, DRY_MEMORY, planned, taken));
+    if (rest)
+        TRY(dry_check(&played->checks, DRY_HOST, own.resting,
+                      (int64_t)shapes_host_bytes(run->device)));
     plan_input in = dry_plan_input(played);
     in.layout = &run->mesh.layout;
     TRY(layout_plan_stage(&in, played->conf.training_local_batch_size, &run->recomputed, stage,

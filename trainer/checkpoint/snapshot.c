@@ -49,8 +49,8 @@ static status layout_text(const params *registry, const comm *all, st_dtype dtyp
     if (!to)
         return FAIL(ST_NO_MEMORY, "no memory for the layout of a snapshot");
     fprintf(to, "rank %d of %d, %s%s%s\n", all->rank, all->size, st_dtype_name(dtype),
-            registry->coded ? ", coded moments" : "",
-            registry->act_masters ? ", masters as computed with" : "");
+            registry->coded ? ", coded moments by unit" : "",
+            registry->act_masters ? ", masters as computed with, by unit" : "");
     for (int64_t i = 0; i < registry->count; i++) {
         const param *row = &registry->list[i];
         if (row->elsewhere)

@@ -102,6 +102,11 @@ typedef struct backend_vtable {
     void (*release)(device *device, void *array);
     status (*alloc_host)(device *device, size_t bytes, void **out);
     void (*release_host)(device *device, void *array);
+    /* Host memory for arrays that rest there and come to the device only for their use: zeroed,
+     * pinned, aligned to 256 bytes, and legal as the device's side of every copy. NULL: that is so
+     * of alloc_host's. See device_host_array. */
+    status (*host_array)(device *device, size_t bytes, void **out);
+    void (*release_host_array)(device *device, void *array);
     /* Makes host memory that the caller has mapped as fast to copy from and to as that of
      * alloc_host, until unpin. It begins and ends on a page. NULL: the backend knows no pinning. */
     status (*pin)(device *device, void *memory, size_t bytes);
@@ -195,6 +200,18 @@ struct device {
 static inline bool device_has_storage(const device *dev)
 {
     return !dev->backend->no_storage;
+}
+
+static inline WARN_UNUSED status device_host_array(device *dev, size_t bytes, void **out)
+{
+    const backend_vtable *backend = dev->backend;
+    return (backend->host_array ? backend->host_array : backend->alloc_host)(dev, bytes, out);
+}
+
+static inline void device_release_host_array(device *dev, void *array)
+{
+    const backend_vtable *backend = dev->backend;
+    (backend->host_array ? backend->release_host_array : backend->release_host)(dev, array);
 }
 
 /* A backend calls this pair around each of its waits. */

@@ -243,6 +243,23 @@ static void cuda_release_host(device *dev, void *array)
     cudaFreeHost(array);
 }
 
+static status cuda_host_array(device *dev, size_t bytes, void **out)
+{
+    void *array = NULL;
+    TRY(use(dev));
+    dev->counts.allocations++;
+    cudaError_t error = cudaMallocHost(&array, bytes ? bytes : 1);
+    if (error != cudaSuccess)
+        return FAIL(ST_NO_MEMORY,
+                    "the host has no %zu bytes of pinned memory for arrays of the device "
+                    "(memory.host): CUDA error %d, %s",
+                    bytes, (int)error, cudaGetErrorString(error));
+    memset(array, 0, bytes);
+    ((cuda_device *)dev)->host_arrays = true;
+    *out = array;
+    return ST_OK;
+}
+
 static status cuda_pin(device *dev, void *memory, size_t bytes)
 {
     TRY(use(dev));
@@ -303,9 +320,12 @@ static void cuda_stream_free(stream **held)
     *held = NULL;
 }
 
+/* Where arrays of the device may rest on the host, the addresses say where the bytes are. */
 static status queue_copy(stream *queue, void *dst, const void *src, size_t bytes,
                          enum cudaMemcpyKind kind)
 {
+    if (((const cuda_device *)queue->dev)->host_arrays)
+        kind = cudaMemcpyDefault;
     if (bytes)
         CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_handle(queue)), ST_BAD_DEVICE,
                  "cudaMemcpyAsync");
@@ -526,6 +546,8 @@ const backend_vtable backend_cuda = {
     .release = cuda_release,
     .alloc_host = cuda_alloc_host,
     .release_host = cuda_release_host,
+    .host_array = cuda_host_array,
+    .release_host_array = cuda_release_host,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .stream_new = cuda_stream_new,

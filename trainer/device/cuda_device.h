@@ -18,7 +18,8 @@ typedef struct cuda_device {
     device base;
     device_options options;
     cuda_facts facts;
-    bool cudnn; /* attention may use cuDNN */
+    bool cudnn;       /* attention may use cuDNN */
+    bool host_arrays; /* arrays of the device may rest in host memory */
     /* Reasons already in the log why a call did not use cuDNN, a bit for each. */
     unsigned attention_told;
     cuda_kept kept[KEPT_COUNT];

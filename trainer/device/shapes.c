@@ -12,6 +12,7 @@ typedef struct block {
     char *at;
     size_t bytes; /* as requested */
     bool pinned;  /* real memory of the host */
+    bool on_host; /* hollow, and would be on the host */
 } block;
 
 typedef struct shapes_device {
@@ -53,11 +54,17 @@ bool shapes_hold(const device *dev, const void *array, size_t bytes)
     return bytes == 0 || place_of(dev, array, bytes) == SHAPES_HOLLOW;
 }
 
+/* Whether it stands for memory of the device itself. */
+static bool is_hollow(const block *of)
+{
+    return !of->pinned && !of->on_host;
+}
+
 int shapes_allocations(const device *dev, size_t bytes)
 {
     int count = 0;
     for (int i = 0; i < as_shapes(dev)->count; i++)
-        count += !as_shapes(dev)->list[i].pinned && as_shapes(dev)->list[i].bytes == bytes;
+        count += is_hollow(&as_shapes(dev)->list[i]) && as_shapes(dev)->list[i].bytes == bytes;
     return count;
 }
 
@@ -65,7 +72,15 @@ size_t shapes_bytes(const device *dev)
 {
     size_t sum = 0;
     for (int i = 0; i < as_shapes(dev)->count; i++)
-        sum += as_shapes(dev)->list[i].pinned ? 0 : as_shapes(dev)->list[i].bytes;
+        sum += is_hollow(&as_shapes(dev)->list[i]) ? as_shapes(dev)->list[i].bytes : 0;
+    return sum;
+}
+
+size_t shapes_host_bytes(const device *dev)
+{
+    size_t sum = 0;
+    for (int i = 0; i < as_shapes(dev)->count; i++)
+        sum += as_shapes(dev)->list[i].on_host ? as_shapes(dev)->list[i].bytes : 0;
     return sum;
 }
 
@@ -95,7 +110,7 @@ static void shapes_close(device *dev)
     free(dev);
 }
 
-static status take_block(device *base, size_t bytes, bool pinned, void **out)
+static status take_block(device *base, size_t bytes, bool pinned, bool on_host, void **out)
 {
     shapes_device *shapes = (shapes_device *)base;
     if (shapes->count == BLOCKS_MAX)
@@ -105,19 +120,24 @@ static status take_block(device *base, size_t bytes, bool pinned, void **out)
     if (array == MAP_FAILED)
         return FAIL(ST_NO_MEMORY, "the address space has no room for %zu bytes", bytes);
     base->counts.allocations++;
-    shapes->list[shapes->count++] = (block){array, bytes, pinned};
+    shapes->list[shapes->count++] = (block){array, bytes, pinned, on_host};
     *out = array;
     return ST_OK;
 }
 
 static status shapes_alloc(device *dev, size_t bytes, void **out)
 {
-    return take_block(dev, bytes, false, out);
+    return take_block(dev, bytes, false, false, out);
 }
 
 static status shapes_alloc_host(device *dev, size_t bytes, void **out)
 {
-    return take_block(dev, bytes, true, out);
+    return take_block(dev, bytes, true, false, out);
+}
+
+static status shapes_host_array(device *dev, size_t bytes, void **out)
+{
+    return take_block(dev, bytes, false, true, out);
 }
 
 static void shapes_release(device *base, void *array)
@@ -260,6 +280,8 @@ const backend_vtable backend_shapes = {
     .release = shapes_release,
     .alloc_host = shapes_alloc_host,
     .release_host = shapes_release,
+    .host_array = shapes_host_array,
+    .release_host_array = shapes_release,
     .stream_new = shapes_stream_new,
     .stream_free = shapes_stream_free,
     .to_device = shapes_to_device,

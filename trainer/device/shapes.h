@@ -32,7 +32,9 @@ typedef struct shapes_handle {
 bool shapes_hold(const device *device, const void *array, size_t bytes);
 /* The number of allocations of exactly `bytes`, without pinned memory. */
 int shapes_allocations(const device *device, size_t bytes);
-/* The sum of all allocations in bytes, pinned memory not counted. */
+/* The sum of all allocations in bytes, pinned memory and arrays on the host not counted. */
 size_t shapes_bytes(const device *device);
+/* The sum of the arrays on the host (device_host_array), which are as hollow. */
+size_t shapes_host_bytes(const device *device);
 
 #endif

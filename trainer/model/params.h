@@ -106,7 +106,12 @@ typedef struct param_block {
     void *at; /* NULL: there is none */
     st_dtype dtype;
     int64_t count; /* elements */
+    bool on_host;  /* it rests in host memory (device_host_array) */
 } param_block;
+
+/* States that rest on the host come to the device unit by unit, into buffers that take turns by the
+ * parity of a unit's number and begin at multiples of STATES_ALIGN bytes. */
+enum { STATES_TURNS = 2, STATES_ALIGN = 256 };
 
 typedef struct params {
     param *list; /* [count] in the order of the published files, adapters last */
@@ -121,6 +126,7 @@ typedef struct params {
     const mesh *mesh;        /* the ranks that store the parameters together; NULL: one rank */
     bool coded, act_masters; /* some row is; set with the spans */
     bool convert_states;     /* train_state_load may convert states of another kind */
+    bool moments_on_host;    /* what is in the blocks of moments rests on the host */
     bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
     bool in_backward; /* the same; gradients then exist unit by unit, and own_grad is one of two
                        * buffers that units take turns in */
@@ -133,10 +139,10 @@ typedef struct params {
      * which acts begins. If act and acc are one type, values is that beginning of acts and no
      * memory of its own. Set by params_alloc.
      *
-     * If some row is coded, the blocks of moments are bytes, in which each row has its own place
-     * and its scales follow its codes. If some row has its master value in act and act is not acc,
-     * that is so too, and values is the beginning of acts; rows that keep their master values in
-     * acc have them in moments1, after their moments. */
+     * If some row is coded, the blocks of moments are bytes, in which each row has its own place,
+     * unit by unit, and its scales follow its codes. If some row has its master value in act and
+     * act is not acc, that is so too, and values is the beginning of acts; rows that keep their
+     * master values in acc have them in moments1, after their moments. */
     param_block acts, values, grads, moments1, moments2;
     void *unwanted;
     int64_t block_elements, trained_elements;
@@ -176,7 +182,9 @@ typedef struct params_sizes {
     int64_t acts, values, grads, moments; /* bytes; moments: of each of the two blocks */
     int64_t unwanted;                     /* bytes */
     int64_t gathered_bytes;
-    bool act_masters; /* master values are the beginning of acts, whatever acc is */
+    bool act_masters;           /* master values are the beginning of acts, whatever acc is */
+    bool moments_on_host;       /* the blocks of moments are host memory .. */
+    int64_t turn[STATES_TURNS]; /* .. and each has such buffers on the device, in bytes */
 } params_sizes;
 WARN_UNUSED status params_size(params *registry, const backend_vtable *backend, bool with_training,
                                params_sizes *out);

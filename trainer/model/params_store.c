@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/model/params.h"
+#include "trainer/model/params_states.h"
 #include "trainer/ops/state_codes.h"
 
 static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD, MESH_EXPERT_WHOLE};
@@ -14,11 +14,6 @@ void params_share(params *registry, const mesh *ranks, bool reshard)
 {
     registry->mesh = ranks;
     registry->reshard = reshard;
-}
-
-static int64_t round_up(int64_t count, int64_t align)
-{
-    return (count + align - 1) / align * align;
 }
 
 /* Rows and pieces begin at multiples of this, so that no cut goes through a block of codes. */
@@ -130,16 +125,6 @@ static void mark_reached(params *registry)
     }
 }
 
-/* How many elements of a row rank `rank` of the span's stores, from *out_first on. */
-static int64_t own_of(const unit_span *in, const param *row, int rank, int64_t *out_first)
-{
-    int64_t begin = in->piece * rank, end = begin + in->piece;
-    begin = begin > row->at ? begin : row->at;
-    end = end < row->at + row->n_local ? end : row->at + row->n_local;
-    *out_first = end > begin ? begin - row->at : 0;
-    return end > begin ? end - begin : 0;
-}
-
 /* Sets which elements of each row this rank stores. */
 static void set_own(params *registry)
 {
@@ -148,7 +133,7 @@ static void set_own(params *registry)
         const unit_span *in = &registry->spans[row->span];
         row->own_first = row->own_n = 0;
         if (!row->elsewhere)
-            row->own_n = own_of(in, row, in->rank, &row->own_first);
+            row->own_n = states_own_of(in, row, in->rank, &row->own_first);
     }
 }
 
@@ -196,85 +181,6 @@ static int64_t longest_frozen(const params *registry)
     return longest;
 }
 
-enum { PLACED = 16 }; /* bytes: the states of a row begin at multiples of this */
-
-static bool is_updated(const param *row)
-{
-    return !row->frozen && !row->elsewhere && row->own_n > 0;
-}
-
-/* Bytes of `count` codes or floats of a row in a block of moments that has codes. */
-static int64_t moment_bytes(const param *row, int64_t count, size_t acc)
-{
-    return round_up(count * (row->coded ? 1 : (int64_t)acc), PLACED);
-}
-
-static int64_t scale_bytes(const param *row, int64_t count)
-{
-    const int64_t blocks = (count + STATE_BLOCK - 1) / STATE_BLOCK;
-    return row->coded ? round_up(blocks * (int64_t)sizeof(float), PLACED) : 0;
-}
-
-/* Bytes of `count` master values of a row, where only those of some rows are in acc. */
-static int64_t master_bytes(const params *registry, const param *row, int64_t count, size_t acc)
-{
-    return registry->act_masters && !row->act_master ? round_up(count * (int64_t)acc, PLACED) : 0;
-}
-
-/* Whether rows have places of their own in the blocks of moments. */
-static bool is_placed(const params *registry, st_dtype act, st_dtype acc)
-{
-    return registry->coded || (registry->act_masters && act != acc);
-}
-
-/* Adds to bytes what each rank of span `number` needs of a block of moments. */
-static void add_states(const params *registry, int64_t number, st_dtype act, st_dtype acc,
-                       int64_t *bytes)
-{
-    const unit_span *in = &registry->spans[number];
-    const size_t size = st_dtype_size(acc);
-    for (int64_t i = 0; i < registry->count; i++) {
-        const param *row = &registry->list[i];
-        if (row->frozen || row->elsewhere || row->span != number)
-            continue;
-        for (int rank = 0; rank < in->ranks; rank++) {
-            int64_t first;
-            const int64_t count = own_of(in, row, rank, &first);
-            bytes[rank] += moment_bytes(row, count, size) + scale_bytes(row, count) +
-                           (act != acc ? master_bytes(registry, row, count, size) : 0);
-        }
-    }
-}
-
-/* *out: bytes of a block of moments, as many on every rank, so that all plan alike: of each span
- * what the rank needs whose piece needs most. The second block leaves the room of master values
- * unused: that of vectors and routers. ST_NO_MEMORY. */
-static status all_moment_bytes(const params *registry, st_dtype act, st_dtype acc, int64_t *out)
-{
-    int most = 1;
-    *out = registry->trained_elements * (int64_t)st_dtype_size(acc);
-    if (!is_placed(registry, act, acc))
-        return ST_OK;
-    for (int64_t i = 0; i < registry->n_spans; i++)
-        most = registry->spans[i].ranks > most ? registry->spans[i].ranks : most;
-    int64_t *bytes = malloc((size_t)most * sizeof *bytes);
-    if (!bytes)
-        return FAIL(ST_NO_MEMORY, "no memory for the sizes of %d ranks", most);
-    *out = 0;
-    for (int64_t i = 0; i < registry->n_spans; i++) {
-        int64_t largest = 0;
-        if (!registry->spans[i].trained)
-            continue;
-        memset(bytes, 0, (size_t)most * sizeof *bytes);
-        add_states(registry, i, act, acc, bytes);
-        for (int rank = 0; rank < registry->spans[i].ranks; rank++)
-            largest = bytes[rank] > largest ? bytes[rank] : largest;
-        *out += largest;
-    }
-    free(bytes);
-    return ST_OK;
-}
-
 status params_size(params *registry, const backend_vtable *backend, bool with_training,
                    params_sizes *out)
 {
@@ -283,8 +189,8 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     if (!registry->acts.at)
         TRY(make_spans(registry));
     const int64_t trained = with_training ? registry->trained_elements : 0;
-    int64_t moments;
-    TRY(all_moment_bytes(registry, backend->act, backend->acc, &moments));
+    states_sizes states;
+    TRY(states_sizes_of(registry, backend->act, backend->acc, &states));
     *out = (params_sizes){
         .stored = registry->block_elements,
         .trained = trained,
@@ -293,24 +199,16 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
             backend->act == backend->acc || registry->act_masters ? 0 : trained * (int64_t)acc,
         .grads = options.in_backward ? 0 : trained * (int64_t)acc,
         .act_masters = registry->act_masters,
-        .moments = with_training ? moments : 0,
+        .moments = with_training ? states.block : 0,
+        .moments_on_host = with_training && registry->moments_on_host,
         .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
         .gathered_bytes =
             registry->mesh || options.in_backward
                 ? fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)
                 : 0};
+    for (int j = 0; j < STATES_TURNS && out->moments_on_host; j++)
+        out->turn[j] = round_up(states.turn[j], STATES_ALIGN);
     return ST_OK;
-}
-
-static void *locate_part(void *block, int64_t at, size_t size)
-{
-    return block ? (char *)block + (size_t)at * size : NULL;
-}
-
-/* The element `at` of a block; NULL if there is no such block. */
-static void *locate_in(const param_block *block, int64_t at)
-{
-    return locate_part(block->at, at, st_dtype_size(block->dtype));
 }
 
 static void place_spans(params *registry)
@@ -343,34 +241,8 @@ static void place_row(const params *registry, const unit_span *in, int64_t at, p
     row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
 }
 
-/* The places of a row's states where they are not those of its act: from byte *inout_at of the
- * blocks of moments on. */
-static void place_states(const params *registry, int64_t *inout_at, param *row)
-{
-    const st_dtype act = registry->acts.dtype, acc = registry->grads.dtype;
-    const size_t size = st_dtype_size(acc);
-    row->scale1 = row->scale2 = NULL;
-    if (!is_updated(row) || !is_placed(registry, act, acc))
-        return;
-    row->moment_dtype = row->coded ? DT_U8 : acc;
-    row->moment1 = locate_in(&registry->moments1, *inout_at);
-    row->moment2 = locate_in(&registry->moments2, *inout_at);
-    *inout_at += moment_bytes(row, row->own_n, size);
-    if (row->coded) {
-        row->scale1 = locate_in(&registry->moments1, *inout_at);
-        row->scale2 = locate_in(&registry->moments2, *inout_at);
-    }
-    *inout_at += scale_bytes(row, row->own_n);
-    if (act == acc || !master_bytes(registry, row, row->own_n, size))
-        return;
-    row->value = locate_in(&registry->moments1, *inout_at);
-    row->value_dtype = acc;
-    *inout_at += master_bytes(registry, row, row->own_n, size);
-}
-
 static void place_rows(params *registry)
 {
-    int64_t at = 0;
     for (int64_t i = 0; i < registry->count; i++) {
         param *row = &registry->list[i];
         const unit_span *in = &registry->spans[row->span];
@@ -378,13 +250,24 @@ static void place_rows(params *registry)
             continue;
         const int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
         place_row(registry, in, in->first + skipped, row);
-        place_states(registry, &at, row);
     }
+    states_place(registry);
 }
 
 static status take_block(param_block *block, device *dev)
 {
-    return dev->backend->alloc(dev, (size_t)block->count * st_dtype_size(block->dtype), &block->at);
+    const size_t bytes = (size_t)block->count * st_dtype_size(block->dtype);
+    return block->on_host ? device_host_array(dev, bytes, &block->at)
+                          : dev->backend->alloc(dev, bytes, &block->at);
+}
+
+static void give_block(param_block *block, device *dev)
+{
+    if (block->at && block->on_host)
+        device_release_host_array(dev, block->at);
+    else if (block->at)
+        dev->backend->release(dev, block->at);
+    block->at = NULL;
 }
 
 static status take_blocks(params *registry, stream *queue, bool with_training)
@@ -395,9 +278,12 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
                                  .count = with_training ? registry->trained_elements : 0};
     registry->acts = (param_block){.dtype = backend->act, .count = registry->block_elements};
     registry->values = registry->grads = registry->moments1 = trained;
-    if (with_training && is_placed(registry, backend->act, backend->acc)) {
+    registry->moments1.on_host = with_training && registry->moments_on_host;
+    if (with_training && states_are_placed(registry, backend->act, backend->acc)) {
+        states_sizes states;
+        TRY(states_sizes_of(registry, backend->act, backend->acc, &states));
         registry->moments1.dtype = DT_U8;
-        TRY(all_moment_bytes(registry, backend->act, backend->acc, &registry->moments1.count));
+        registry->moments1.count = states.block;
     }
     if (registry->act_masters)
         registry->values.dtype = backend->act;
@@ -438,14 +324,14 @@ void params_release(params *registry, stream *queue)
 {
     if (registry->values.at == registry->acts.at)
         registry->values.at = NULL;
-    void **blocks[] = {&registry->values.at,   &registry->acts.at,     &registry->grads.at,
-                       &registry->moments1.at, &registry->moments2.at, &registry->unwanted};
+    param_block *blocks[] = {&registry->values, &registry->acts, &registry->grads,
+                             &registry->moments1, &registry->moments2};
     fsdp_units_free(&registry->fsdp_units, queue);
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        if (*blocks[i])
-            queue->dev->backend->release(queue->dev, *blocks[i]);
-        *blocks[i] = NULL;
-    }
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+        give_block(blocks[i], queue->dev);
+    if (registry->unwanted)
+        queue->dev->backend->release(queue->dev, registry->unwanted);
+    registry->unwanted = NULL;
     if (!registry->spans)
         return;
     place_spans(registry);

@@ -151,6 +151,7 @@ status groups_apply(const conf *options, params *registry)
     TRY(apply_rules(options, registry));
     TRY(freeze(options, registry));
     registry->in_backward = options->optimizer_in_backward;
+    registry->moments_on_host = options->memory_host == HOST_MOMENTS;
     choose_states(options, registry);
     if (params_trained(registry) == 0)
         return FAIL(

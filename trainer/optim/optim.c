@@ -9,17 +9,19 @@
 static status send_tensors(optimizer *optim, const conf *options, stream *queue)
 {
     const backend_vtable *backend = queue->dev->backend;
-    const size_t bytes = (size_t)optim->params->count * sizeof(optim_tensor);
+    const bool whole = !optim->params->in_backward;
+    const size_t lists = whole && optim->states ? 2 : 1;
+    const size_t bytes = lists * (size_t)optim->params->count * sizeof(optim_tensor);
     status st = ST_OK;
     TRY(backend->alloc(queue->dev, bytes, (void **)&optim->tensors));
     optim_tensor *host = malloc(bytes > 0 ? bytes : 1);
     if (!host)
         return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
     optim->all.tensor = optim->tensors;
-    if (optim->params->in_backward)
-        st = optimizer_list_units(optim, options, host);
-    for (int j = 0; j < GROUP_COUNT && !optim->params->in_backward; j++)
+    for (int j = 0; j < GROUP_COUNT && whole; j++)
         optimizer_list_group(optim, options, j, -1, host, &optim->group[j]);
+    if (!whole || optim->states)
+        st = optimizer_list_units(optim, options, host);
     if (st == ST_OK)
         st = backend->to_device(queue, optim->tensors, host, bytes);
     if (st == ST_OK)
@@ -47,6 +49,8 @@ status optimizer_new(const conf *options, params *registry, stream *queue, optim
     TRY_OR(done, backend->alloc(queue->dev, sizeof *optim->scalars, (void **)&optim->scalars));
     TRY_OR(done, backend->alloc_host(queue->dev, (size_t)(backend->ahead + 1) * sizeof *optim->sent,
                                      (void **)&optim->sent));
+    if (registry->moments_on_host)
+        TRY_OR(done, host_states_new(registry, queue->dev, &optim->states));
     TRY_OR(done, send_tensors(optim, options, queue));
     *out = optim;
     return ST_OK;
@@ -65,6 +69,7 @@ void optimizer_free(optimizer **held, stream *queue)
     queue->dev->backend->release(queue->dev, optim->scalars);
     queue->dev->backend->release(queue->dev, optim->tensors);
     optimizer_units_done(optim, queue->dev);
+    host_states_free(&optim->states, queue->dev);
     if (optim->sent)
         queue->dev->backend->release_host(queue->dev, optim->sent);
     free(optim);
@@ -118,6 +123,18 @@ status optimizer_send(optimizer *optim, stream *queue, int64_t step, double lr)
     return backend->to_device(queue, optim->scalars, sent, sizeof *sent);
 }
 
+/* Updates everything: in one call, or unit by unit where the states rest on the host. */
+static status update_all(const optimizer *optim, stream *queue)
+{
+    if (!optim->states)
+        return op_adamw(queue, &(adamw_args){.list = optim->all, .step = optim->scalars});
+    TRY(host_states_begin(optim->states, queue));
+    for (int unit = optim->units.highest; unit >= optim->units.lowest; unit--)
+        if (optim->units.unit[unit].all.n_tensors > 0)
+            TRY(optimizer_update_unit(optim, queue, unit));
+    return host_states_end(optim->states, queue);
+}
+
 status optimizer_update(optimizer *optim, stream *queue, const double *weight)
 {
     if (optim->params->in_backward)
@@ -127,7 +144,7 @@ status optimizer_update(optimizer *optim, stream *queue, const double *weight)
                                                   .sum_squares = optim->sum_squares,
                                                   .weight = weight,
                                                   .step = optim->scalars}));
-    return op_adamw(queue, &(adamw_args){.list = optim->all, .step = optim->scalars});
+    return update_all(optim, queue);
 }
 
 status optimizer_step(optimizer *optim, stream *queue, int64_t step, double lr,

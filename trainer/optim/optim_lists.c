@@ -16,7 +16,10 @@ void optimizer_list_group(optimizer *optim, const conf *options, int group, int 
         if ((int)entry->group != group || (unit >= 0 && entry->unit != unit) || entry->frozen ||
             entry->own_n == 0)
             continue;
-        host[optim->all.n_tensors++] = optim_tensor_of(options, entry, optim->all.n_chunks);
+        optim_tensor *listed = &host[optim->all.n_tensors++];
+        *listed = optim_tensor_of(options, entry, optim->all.n_chunks);
+        if (optim->states)
+            host_states_move(optim->states, entry, listed);
         optim->all.n_chunks += (entry->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
         run.n_tensors++;
         run.coded |= entry->coded || entry->act_master;

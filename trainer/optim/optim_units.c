@@ -51,10 +51,23 @@ static status sum_unit(const optimizer *optim, stream *queue, int number)
                            DT_F64, COMM_SUM);
 }
 
+status optimizer_update_unit(const optimizer *optim, stream *queue, int unit)
+{
+    const unit_updates *units = &optim->units;
+    const adamw_args update = {.list = units->unit[unit].all, .step = optim->scalars};
+    if (!optim->states)
+        return op_adamw(queue, &update);
+    TRY(host_states_enter(optim->states, queue, unit));
+    TRY(op_adamw(queue, &update));
+    return host_states_leave(optim->states, queue, unit);
+}
+
 static status update_unit(void *user, stream *queue, int number)
 {
     const optimizer *optim = user;
     const unit_updates *units = &optim->units;
+    if (number == units->highest && optim->states)
+        TRY(host_states_begin(optim->states, queue));
     if (number == units->highest)
         TRY(agree_on_step(optim, queue));
     TRY(sum_unit(optim, queue, number));
@@ -69,7 +82,8 @@ static status update_unit(void *user, stream *queue, int number)
                                                   .after_group = optim->after_group,
                                                   .last_norm = units->last_norm,
                                                   .step = optim->scalars}));
-    return op_adamw(queue, &(adamw_args){.list = units->unit[number].all, .step = optim->scalars});
+    TRY(optimizer_update_unit(optim, queue, number));
+    return number == units->lowest && optim->states ? host_states_end(optim->states, queue) : ST_OK;
 }
 
 status optimizer_in_backward(optimizer *optim, stream *queue, const double *loss,

@@ -2,6 +2,7 @@
 #ifndef TESSERA_TRAINER_OPTIM_OPTIMIZER_PARTS_H
 #define TESSERA_TRAINER_OPTIM_OPTIMIZER_PARTS_H
 
+#include "trainer/optim/host_states.h"
 #include "trainer/optim/optim.h"
 
 /* A unit's tensors: all of them, and the run of each group. */
@@ -9,7 +10,8 @@ typedef struct unit_lists {
     optim_list all, group[GROUP_COUNT];
 } unit_lists;
 
-/* What updates in the middle of a backward pass need besides (optim_units.c). */
+/* What updates unit by unit need: in the middle of a backward pass (optim_units.c), or since the
+ * states rest on the host, where the first two members are enough. */
 typedef struct unit_updates {
     unit_lists *unit;            /* heap, [highest + 1] by unit number */
     int lowest, highest;         /* the units with something that is trained */
@@ -24,9 +26,11 @@ struct optimizer {
     params *params;
     double beta1, beta2, eps, max_norm;
     /* What is trained: all of it, and each group's run of tensors; the runs are empty with
-     * optimizer.in_backward, which has units instead. */
+     * optimizer.in_backward, which has units instead. Where the states rest on the host, `all`
+     * lists the tensors of the groups first and then those of the units. */
     optim_list all, group[GROUP_COUNT];
     unit_updates units;
+    host_states *states; /* NULL: they lie on the device */
     /* On the device. */
     optim_tensor *tensors;
     double *sum_squares; /* [1] */
@@ -42,6 +46,8 @@ void optimizer_list_group(optimizer *optim, const conf *options, int group, int 
                           optim_tensor *host, optim_list *out);
 /* Lists all trained tensors by unit and group, as optimizer_list_group does. ST_NO_MEMORY. */
 WARN_UNUSED status optimizer_list_units(optimizer *optim, const conf *options, optim_tensor *host);
+/* Updates the tensors of a unit, whose states it brings and takes back if they rest on the host. */
+WARN_UNUSED status optimizer_update_unit(const optimizer *optim, stream *queue, int unit);
 /* Gives the memory of the units back. */
 void optimizer_units_done(optimizer *optim, device *dev);
 

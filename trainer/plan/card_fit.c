@@ -104,7 +104,7 @@ static status try_mode(trial *one, const rates *speeds, int mode, bool *out_fits
     best->rows = rows;
     best->mode = mode;
     best->total = plan.total;
-    best->host = plan.built + plan.received + plan.snapshot;
+    best->host = plan.resting + plan.built + plan.received + plan.snapshot;
     best->tokens_per_s = price.tokens_per_s;
     best->mfu = price.mfu;
     return ST_OK;

@@ -18,15 +18,19 @@ enum {
     ACC = 4, /* of fp32 */
 };
 
+/* Bytes of one moment of a parameter. */
+static double moment_bytes(const conf *options)
+{
+    return options->optimizer_states == STATES_INT8 ? 1.0 + (double)ACC / STATE_BLOCK : ACC;
+}
+
 /* Bytes that the update of a parameter moves: the gradient is read twice, for the norm and by
  * AdamW, which reads and writes the value and both moments, and writes the compute copy if that is
  * another array. Moments of 8 bits have a scale for every block. */
 static double update_bytes(const conf *options)
 {
     const double value = options->training_master == MASTER_BF16 ? 2.0 * ACT : 2.0 * ACC + ACT;
-    const double moment =
-        options->optimizer_states == STATES_INT8 ? 1.0 + (double)ACC / STATE_BLOCK : ACC;
-    return 2.0 * ACC + value + 4.0 * moment;
+    return 2.0 * ACC + value + 4.0 * moment_bytes(options);
 }
 
 /* How rank 0's group is spread over the nodes. */
@@ -281,10 +285,12 @@ static void step_compute(const conf *options, const layout *degrees, const model
                         (double)more.vision_attention / speeds->of[eye_by.forward] +
                         bytes_recomputed / speeds->of[RATE_COPY]) /
                        ranks;
-    price->update =
+    const double updated =
         (double)params_trained(registry) /
-        (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline) *
-        update_bytes(options) / speeds->of[RATE_COPY];
+        (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline);
+    price->update = updated * update_bytes(options) / speeds->of[RATE_COPY];
+    price->host_bytes = registry->moments_on_host ? updated * 2.0 * moment_bytes(options) : 0.0;
+    price->host = price->host_bytes / speeds->of[RATE_HOST];
 }
 
 /* All stages go at the pace of the slowest one: returns its time over the mean. */
@@ -309,14 +315,18 @@ static void compose_step(const layout *degrees, double uneven, cost *price)
         price->exposed += price->traffic[i].seconds;
     double stages = (double)degrees->pipeline, micros = (double)degrees->accumulation;
     price->bubble = (compute + price->exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
-    price->step = compute + price->exposed + price->bubble + price->update;
+    /* Moments move beside the update, and beside the backward pass where it is part of that. */
+    const double beside = price->update + (price->in_backward ? compute - forward : 0.0);
+    price->host_exposed = more(0.0, price->host - beside);
+    price->step = compute + price->exposed + price->bubble + price->update + price->host_exposed;
 }
 
 status cost_of(const conf *options, const layout *degrees, const model_dims *dims,
                const params *registry, const rates *speeds, const recomputes *recomputed, cost *out)
 {
     cost price = {.row = row_kind_of(options, dims),
-                  .deterministic = options->training_deterministic};
+                  .deterministic = options->training_deterministic,
+                  .in_backward = registry->in_backward};
     TRY(step_flops(options, dims, &price));
     double rows = (double)options->training_local_batch_size;
     double images = row_kind_images(&price.row);

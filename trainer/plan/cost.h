@@ -44,10 +44,13 @@ typedef struct cost {
     /* seconds that one rank spends in a step; memory: element-wise work, update: the optimiser */
     double dense, experts, attention, vision_attention, memory, update;
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
-    bool deterministic;
+    bool deterministic, in_backward;
     double other_step;   /* seconds of the step at the other setting of training.deterministic */
     int64_t recomputed;  /* FLOPs that the backward pass recomputes; they are not useful */
     double recompute;    /* the seconds of these, which are part of those above */
+    double host_bytes;   /* that rest on the host (memory.host) and move each way in a step */
+    double host;         /* seconds that these take, both ways at once .. */
+    double host_exposed; /* .. and of these, what no compute hides */
     double exposed;      /* seconds between ranks that no compute hides */
     double bubble;       /* seconds lost in a pipeline, by filling it and by its slowest stage */
     double step;         /* seconds of the whole step */

@@ -95,6 +95,19 @@ static void print_determinism(FILE *to, const cost *price)
     fputs("\n", to);
 }
 
+/* Says what moves between the host's memory and the device, and beside what. */
+static void print_host(FILE *to, const cost *price)
+{
+    static const double GIB = 1073741824.0;
+    if (price->host_bytes > 0)
+        fprintf(to,
+                "  memory.host: %.2f GiB of moments come from the host and go back in %.1f ms, of "
+                "which %.1f ms pass beside the %s\n",
+                price->host_bytes / GIB, price->host * 1e3,
+                (price->host - price->host_exposed) * 1e3,
+                price->in_backward ? "backward pass and the update" : "update");
+}
+
 void cost_print(const cost *price, const layout *degrees, FILE *to)
 {
     print_row(to, &price->row);
@@ -113,8 +126,11 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     print_part(to, "optimiser", price->update, price->step);
     print_part(to, "between ranks, not hidden", price->exposed, price->step);
     print_part(to, "pipeline bubble", price->bubble, price->step);
+    if (price->host_bytes > 0)
+        print_part(to, "host's memory, not hidden", price->host_exposed, price->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step",
             price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);
+    print_host(to, price);
     print_determinism(to, price);
     print_pairs(to, price);
 }

@@ -162,7 +162,8 @@ static void plan_values(const memory_rank *rank, const backend_vtable *backend, 
     plan->parameters = one ? size->acts : size->values;
     plan->weights = one ? 0 : size->acts;
     plan->gradients = size->grads + size->unwanted;
-    plan->moments = 2 * size->moments;
+    plan->moments = 2 * (size->moments_on_host ? size->turn[0] + size->turn[1] : size->moments);
+    plan->resting = size->moments_on_host ? 2 * size->moments : 0;
 }
 
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)
@@ -170,7 +171,8 @@ static int64_t sum_of(const memory_plan *plan, const plan_device *on)
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
                         plan->gathered + plan->activations + plan->window + plan->staging +
                         plan->answers + memory_gpu_total(&plan->gpu);
-    return plan_device_is_cpu(on) ? own + plan->built + plan->received + plan->snapshot : own;
+    const int64_t host = plan->resting + plan->built + plan->received + plan->snapshot;
+    return plan_device_is_cpu(on) ? own + host : own;
 }
 
 status memory_plan_make(const memory_options *how, const memory_rank *rank,

@@ -16,7 +16,8 @@
 typedef struct memory_plan {
     int stage;          /* the pipeline stage of this rank */
     int64_t parameters; /* master values, sharded */
-    int64_t gradients, moments;
+    int64_t gradients;
+    int64_t moments;     /* with memory.host moments: buffers of two units */
     int64_t weights;     /* compute weights; 0 where the master values serve as such */
     int64_t gathered;    /* FSDP units while they are gathered, and their gradients */
     int64_t activations; /* with scratch, without windows */
@@ -24,6 +25,7 @@ typedef struct memory_plan {
     int64_t staging;     /* micro-batches on the device (batch/upload_ring.h) */
     int64_t answers;     /* for generated answers: kept keys and values, logits */
     memory_gpu gpu;      /* what the driver and the libraries take; 0 on the CPU */
+    int64_t resting;     /* host: moments that rest there, pinned for a GPU (memory.host) */
     int64_t built;       /* host: micro-batches being built; pinned for a GPU */
     int64_t received;    /* host: rows received ahead of their step */
     int64_t snapshot;    /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */

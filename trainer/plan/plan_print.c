@@ -33,7 +33,8 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
          plan->parameters},
         {"weights", "compute weights", MEMORY_VALUES, plan->weights},
         {"gradients", "gradients", MEMORY_VALUES, plan->gradients},
-        {"moments", "moments", MEMORY_VALUES, plan->moments},
+        {"moments", plan->resting ? "moments: buffers of two units" : "moments", MEMORY_VALUES,
+         plan->moments},
         {"gathered", "units gathered, their gradients", MEMORY_VALUES, plan->gathered},
         {"activations", "activations and scratch", MEMORY_WORK, plan->activations},
         {"window", "windows of peers (shared experts)", MEMORY_WORK, plan->window},
@@ -44,6 +45,7 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
         {"workspace", "workspace of ops", MEMORY_DRIVER, plan->gpu.workspace},
         {"graphs", "captured steps", MEMORY_DRIVER, plan->gpu.graphs},
         {"ranks", "NCCL's buffers, host values", MEMORY_DRIVER, plan->gpu.ranks},
+        {"host_moments", "host: moments (memory.host)", MEMORY_HOST, plan->resting},
         {"host_built", "host: batches being built", MEMORY_HOST, plan->built},
         {"host_received", "host: rows received", MEMORY_HOST, plan->received},
         {"host_snapshot", "host: snapshot of a checkpoint", MEMORY_HOST, plan->snapshot},
@@ -51,7 +53,8 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
     int count = 0;
     for (int i = 0; i < MEMORY_REGIONS; i++) {
         const bool optional = list[i].bytes == 0 && (strcmp(list[i].key, "weights") == 0 ||
-                                                     strcmp(list[i].key, "window") == 0);
+                                                     strcmp(list[i].key, "window") == 0 ||
+                                                     strcmp(list[i].key, "host_moments") == 0);
         if (!optional && (list[i].part != MEMORY_DRIVER || !cpu))
             out[count++] = list[i];
     }
@@ -131,6 +134,17 @@ static void print_short(const memory_plan *plan, const memory_region *region, in
     fprintf(to, "\n");
 }
 
+/* Says what lies on the host since memory.host asks for it. */
+static void print_resting(const memory_plan *plan, bool cpu, FILE *to)
+{
+    char text[MEMORY_BYTES_TEXT], turns[MEMORY_BYTES_TEXT];
+    if (plan->resting)
+        fprintf(to, "  memory.host: %s of moments rest in %s, and come to buffers of %s\n",
+                memory_bytes_text(plan->resting, text),
+                cpu ? "this same memory" : "pinned memory of the host",
+                memory_bytes_text(plan->moments, turns));
+}
+
 void memory_plan_print(const memory_plan *plan, const layout *degrees, const plan_device *on,
                        int table, FILE *to)
 {
@@ -141,6 +155,7 @@ void memory_plan_print(const memory_plan *plan, const layout *degrees, const pla
         print_full(plan, region, count, plan_device_is_cpu(on), to);
     else
         print_short(plan, region, count, on, to);
+    print_resting(plan, plan_device_is_cpu(on), to);
 }
 
 /* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */

@@ -23,7 +23,7 @@ typedef struct memory_region {
 } memory_region;
 
 /* Lists the regions that a plan for this device has; returns how many. */
-enum { MEMORY_REGIONS = 17 };
+enum { MEMORY_REGIONS = 18 };
 int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS]);
 /* Writes bytes as "43.4 GiB", "118.0 MiB" or "0.5 KiB", and returns out. */

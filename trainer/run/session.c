@@ -388,6 +388,7 @@ static status open_step(session *run, enum session_use use)
     if (run->params->in_backward)
         TRY(optimizer_in_backward(run->optimizer, run->stream, run->sums.loss, run->sums.weight,
                                   run->from ? run->from->progress.clip_norm : 0.0));
+    TRY(session_memory_tell_host(run));
     TRY(reserve_workspace(run));
     TRY(session_capture(run));
     return step_open(run);

@@ -10,6 +10,7 @@
 
 #include "common/base/hash.h"
 #include "common/program/log.h"
+#include "trainer/device/host_memory.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/plan_print.h"
@@ -212,14 +213,52 @@ static status refuse_memory(const session *run, const memory_plan *plan)
         no_gpu, why.message);
 }
 
+/* Refuses what does not fit into the host's memory beside a GPU. On the CPU, where that is the
+ * device's memory, it is part of the total. */
+static status check_host(const session *run, const memory_plan *plan)
+{
+    const double gib = 1073741824.0;
+    const int ranks = run->world ? run->world->place.local_size : 1;
+    host_memory host;
+    if (plan->resting == 0 || plan_device_is_cpu(&run->planned))
+        return ST_OK;
+    TRY(host_memory_read("", &host));
+    const double wanted = (double)ranks * (double)plan->resting;
+    if (run->params->moments1.at || wanted <= (double)host.available)
+        return ST_OK; /* once taken they are no longer available */
+    return FAIL(ST_CONFIG,
+                "memory.host: the moments of the %d rank%s of this machine take %.1f GiB of its "
+                "memory, of which %.1f of %.1f GiB are available; optimizer.states int8 makes "
+                "moments smaller, more ranks share them, and memory.host none leaves them on the "
+                "device",
+                ranks, ranks == 1 ? "" : "s", wanted / gib, (double)host.available / gib,
+                (double)host.total / gib);
+}
+
 status session_memory_check(const session *run)
 {
     memory_plan plan;
     if (!device_has_storage(run->device)) /* a dry run takes no memory */
         return ST_OK;
     TRY(session_memory_plan(run, &plan));
-    const bool fits = (double)plan.total <= run->conf->memory_limit * run->planned.usable;
-    return fits ? ST_OK : refuse_memory(run, &plan);
+    if ((double)plan.total > run->conf->memory_limit * run->planned.usable)
+        return refuse_memory(run, &plan);
+    return check_host(run, &plan);
+}
+
+status session_memory_tell_host(const session *run)
+{
+    const double gib = 1073741824.0;
+    memory_plan plan;
+    TRY(session_memory_plan(run, &plan));
+    if (plan.resting)
+        log_info("memory.host: %.3f GiB of moments rest in %s, and come for each update to %.3f "
+                 "GiB of buffers on the device",
+                 (double)plan.resting / gib,
+                 plan_device_is_cpu(&run->planned) ? "the same memory, as the device is the CPU"
+                                                   : "pinned memory of the host",
+                 (double)plan.moments / gib);
+    return ST_OK;
 }
 
 status session_memory_taken(const session *run, size_t *out)

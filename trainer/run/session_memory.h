@@ -16,11 +16,15 @@ WARN_UNUSED status session_memory_device(session *session);
  * its own. */
 WARN_UNUSED status session_memory_choose(session *session);
 /* Returns ST_CONFIG if the plan is above memory.limit, after printing the plan to stdout; the
- * message names the smallest change that fits. If the CPU was taken because no GPU was found,
+ * message names the smallest change that fits. So it does if the host has no room for what
+ * memory.host leaves there. If the CPU was taken because no GPU was found,
  * the message begins with the reason and the plan for a GPU is printed as well. */
 WARN_UNUSED status session_memory_check(const session *session);
 /* The plan of this rank, from the shapes known so far. */
 WARN_UNUSED status session_memory_plan(const session *session, memory_plan *out);
+
+/* Logs how much rests on the host, if memory.host asks for it. */
+WARN_UNUSED status session_memory_tell_host(const session *session);
 
 /* Bytes that the device has given to this process: since before its context was made if that
  * size was measured (device.context_bytes), else since it was opened. */

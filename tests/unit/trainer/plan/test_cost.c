@@ -177,6 +177,27 @@ static void test_cost__every_dimension_has_its_traffic(void **state)
     close_setting(&setup);
 }
 
+/* Both moments of float32 cross the link once each way; in an update after the backward pass they
+ * can hide beside the update alone. */
+static void test_cost__moments_on_the_host_take_the_link(void **state)
+{
+    (void)state;
+    setting setup;
+    open_setting(&setup, "qwen3-30b-a3b");
+    setup.options.training_local_batch_size = setup.options.training_global_batch_size = 1;
+    const cost before = predict(&setup, AC_NONE);
+    setup.registry->moments_on_host = true;
+    const cost whole = predict(&setup, AC_NONE);
+    expect_share(whole.host, 8.0 * 30532122624.0 / setup.speeds.of[RATE_HOST], 1e-9);
+    expect_share(whole.host_exposed, whole.host - whole.update, 1e-9);
+    expect_share(whole.step, before.step + whole.host_exposed, 1e-9);
+    setup.registry->in_backward = true;
+    const double compute = whole.dense + whole.experts + whole.attention + whole.memory;
+    assert_true(whole.host > compute && before.host_bytes == 0);
+    expect_share(predict(&setup, AC_NONE).host_exposed, whole.host_exposed - compute * 2 / 3, 1e-9);
+    close_setting(&setup);
+}
+
 static void test_cost__work_is_divided_by_rates(void **state)
 {
     (void)state;
@@ -701,6 +722,7 @@ int main(void)
         cmocka_unit_test(test_cost__one_rank_has_no_traffic),
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
+        cmocka_unit_test(test_cost__moments_on_the_host_take_the_link),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
         cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
         cmocka_unit_test(test_cost__is_what_steps_on_a_card_took),

@@ -17,6 +17,7 @@
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
+#include "trainer/run/session_memory.h"
 
 enum { LORA_RANK = 4 };
 
@@ -64,6 +65,47 @@ static void test_memory__regions_are_counted(void **state)
     const memory_plan eval = plan_small(&setup);
     assert_int_equal(eval.gradients + eval.moments, 0);
     assert_true(eval.activations < planned.activations);
+}
+
+/* With memory.host the device has buffers of two units for the moments, and the host the moments
+ * themselves: on the CPU in the same total, beside a GPU apart from it. What the host has no room
+ * for is refused before anything is taken. */
+static void test_memory__moments_rest_on_the_host(void **state)
+{
+    (void)state;
+    model_dims dims;
+    conf options = {.memory_limit = 0.5,
+                    .training_local_batch_size = 1,
+                    .training_seq_len = 64,
+                    .feed_replay = ""};
+    assert_ok(dims_preset("debug", &dims));
+    small setup = small_layout(&dims);
+    const memory_plan before = plan_small(&setup);
+    setup.rank.size.moments_on_host = true;
+    setup.rank.size.turn[0] = 512;
+    setup.rank.size.turn[1] = 256;
+    const memory_plan cpu = plan_small(&setup);
+    assert_true(before.resting == 0 && cpu.resting == 8000 && cpu.moments == 2 * (512 + 256));
+    assert_int_equal(cpu.total, before.total + cpu.moments);
+    setup.cpu.sizes = &backend_shapes;
+    const memory_plan gpu = plan_small(&setup);
+    setup.rank.size.moments_on_host = false;
+    assert_int_equal(plan_small(&setup).total, gpu.total + 8000 - gpu.moments);
+
+    session run = {
+        .conf = &options,
+        .use = SESSION_TRAIN,
+        .planned = {.name = "GPU", .sizes = &backend_shapes, .usable = 1e15, .sharers = 1}};
+    assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &run.device));
+    assert_ok(dims_preset("qwen3-vl-235b-a22b", &run.dims));
+    assert_ok(params_new(&run.dims, &run.params));
+    mesh_alone(&run.mesh);
+    assert_ok(session_memory_check(&run));
+    run.params->moments_on_host = true;
+    assert_fails(ST_CONFIG, session_memory_check(&run),
+                 "memory.host: the moments of the 1 rank of this machine take 1755.9");
+    params_free(&run.params);
+    device_close(&run.device);
 }
 
 /* Ranks that share experts have windows; without windows the same rows lie in scratch. */
@@ -587,14 +629,14 @@ static void test_layout__state_is_sharded(void **state)
     params_free(&registry);
 }
 
-static conf pipeline_of(int64_t world, int64_t stages, const char *points)
+static conf pipeline_of(int64_t ranks, int64_t stages, const char *points)
 {
     return (conf){.model_path = "",
                   .comm_expert_exchange = EXPERT_EXCHANGE_HOST,
                   .parallelism_data_parallel_replicate_degree = 1,
                   .parallelism_pipeline_parallel_degree = stages,
                   .parallelism_pipeline_parallel_split_points = points,
-                  .parallelism_world_size = world,
+                  .parallelism_world_size = ranks,
                   .parallelism_data_parallel_shard_degree = -1,
                   .parallelism_tensor_parallel_degree = 1,
                   .parallelism_context_parallel_degree = 1,
@@ -781,6 +823,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory__regions_are_counted),
+        cmocka_unit_test(test_memory__moments_rest_on_the_host),
         cmocka_unit_test(test_memory__windows_are_in_the_plan),
         cmocka_unit_test(test_memory__offers_the_smallest_change),
         cmocka_unit_test(test_memory__auto_decides_for_the_device),

@@ -141,6 +141,7 @@ void bench_open_as(bench *setup, const char *recording, const bench_how *wanted)
     assert_ok(dims_preset("debug", &run->dims));
     assert_ok(params_new(&run->dims, &run->params));
     run->params->in_backward = wanted->in_backward;
+    run->params->moments_on_host = wanted->moments_on_host;
     assert_ok(params_alloc(run->params, run->stream, true));
     assert_ok(params_init(run->params, run->stream, 3));
     groups_share(run->params, &run->dims, &run->share);

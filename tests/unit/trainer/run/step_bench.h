@@ -41,6 +41,7 @@ typedef struct bench_how {
     const bucket_list *list;
     bool in_backward; /* optimizer.in_backward, in steps of one micro-batch */
     double max_norm;
+    bool moments_on_host; /* memory.host moments */
 } bench_how;
 
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that

@@ -1,5 +1,6 @@
 /* test_in_backward.c: optimizer.in_backward. Without clipping it leaves the values of an update
- * after the whole backward pass, to the bit, captured or not. A step that cannot count changes
+ * after the whole backward pass, to the bit, captured or not. So do moments that rest on the host,
+ * in an update of either kind. A step that cannot count changes
  * nothing, and one whose backward pass meets a gradient that is not finite keeps the updates that
  * came before it and says which they are. tests/flow/train_in_backward.py has several ranks. */
 #include "tests/harness.h"
@@ -42,16 +43,19 @@ static void expect_same(session *run, session *other)
 static void test_in_backward__gives_the_bits_of_whole_updates(void **state)
 {
     const bench_files *paths = *state;
+    /* The last member: moments rest on the host in updates of units; if not, in whole ones. */
     const bench_how ways[] = {
-        {-1, "none", &bench_no_buckets, true, 0},
-        {0, "none", &bench_no_buckets, true, 0},
-        {1, "step", &bench_buckets, true, 0},
-        {1, "attn experts vision", &bench_buckets, true, 0},
+        {-1, "none", &bench_no_buckets, true, 0, true},
+        {0, "none", &bench_no_buckets, true, 0, false},
+        {1, "step", &bench_buckets, true, 0, true},
+        {1, "attn experts vision", &bench_buckets, true, 0, true},
+        {1, "step", &bench_buckets, true, 0, false},
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         bench whole, units;
         bench_how other = ways[i];
         other.in_backward = false;
+        other.moments_on_host = !ways[i].moments_on_host;
         bench_open_as(&whole, paths->recording, &other);
         whole.run.accumulation = 1;
         bench_open_as(&units, paths->recording, &ways[i]);
@@ -78,7 +82,7 @@ static void test_in_backward__gradients_take_the_memory_of_two_units(void **stat
     bench units;
     params_sizes turns;
     bench_open_as(&units, ((bench_files *)*state)->recording,
-                  &(bench_how){-1, "none", &bench_no_buckets, true, 0});
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 0, false});
     params *registry = units.run.params;
     assert_null(registry->grads.at);
     assert_ok(params_size(registry, units.run.device->backend, true, &turns));
@@ -111,7 +115,7 @@ static void test_in_backward__a_partial_step_keeps_what_came_before(void **state
     bench units;
     step_report report;
     bench_open_as(&units, ((bench_files *)*state)->recording,
-                  &(bench_how){-1, "none", &bench_no_buckets, true, 1});
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 1, true});
     session *run = &units.run;
     spoil(run, LAYER "v_proj.weight", 0);
     spoil(run, LAYER "o_proj.weight", 3e38);
@@ -144,7 +148,7 @@ static void test_in_backward__a_loss_that_is_not_finite_changes_nothing(void **s
     bench units;
     step_report report;
     bench_open_as(&units, ((bench_files *)*state)->recording,
-                  &(bench_how){-1, "none", &bench_no_buckets, true, 1});
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 1, true});
     session *run = &units.run;
     spoil(run, LAYER "v_proj.weight", 3e38);
     double *before = read_array(run, VALUES);
