@@ -5,9 +5,14 @@
  *   nccl_alone cuda|emulated
  *
  * Exit code 77: there is no GPU, or no NCCL. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "common/conf/conf.h"
 #include "common/program/log.h"
@@ -169,6 +174,39 @@ static status run_checks(device *dev, const comm_engine *engine)
     return st;
 }
 
+/* Makes the memory of a communicator that a process of this number made long ago. */
+static void leave_memory(int pid, char name[64])
+{
+    snprintf(name, 64, "/tessera-nccl-%d-1", pid);
+    const int fd = shm_open(name, O_CREAT | O_RDWR, 0600);
+    futimens(fd, (const struct timespec[2]){{0}, {0}});
+    close(fd);
+}
+
+static bool take_memory(const char *name)
+{
+    return shm_unlink(name) == 0;
+}
+
+/* Memory whose maker was killed before all ranks had joined is gone after an engine was opened;
+ * that of a process that lives stays. */
+static status check_leftovers(device *dev, const comm_engine *engine)
+{
+    char dead[64], alive[64];
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    leave_memory(child, dead);
+    leave_memory(getpid(), alive);
+    status st = run_checks(dev, engine);
+    const bool stays = take_memory(alive), left = take_memory(dead);
+    TRY(st);
+    return stays && !left ? ST_OK
+                          : FAIL(ST_INTERNAL, "memory of a dead process is %s, of a live one %s",
+                                 left ? "left" : "gone", stays ? "left" : "gone");
+}
+
 int main(int argc, char **argv)
 {
     const comm_engine *engine;
@@ -184,7 +222,7 @@ int main(int argc, char **argv)
     if (st == ST_OK)
         st = open_engine(&engine);
     if (st == ST_OK)
-        st = run_checks(dev, engine);
+        st = emulated ? check_leftovers(dev, engine) : run_checks(dev, engine);
     device_close(&dev);
     if (st == ST_OK)
         printf("every collective of NCCL with one rank, called and captured\n");

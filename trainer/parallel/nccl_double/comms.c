@@ -146,9 +146,10 @@ ncclResult_t ncclGetVersion(int *version)
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
     struct timespec now;
+    shim_forget_dead();
     clock_gettime(CLOCK_MONOTONIC, &now);
     memset(uniqueId, 0, sizeof *uniqueId);
-    snprintf(uniqueId->internal, sizeof uniqueId->internal, "/tessera-nccl-%d-%lld", (int)getpid(),
+    snprintf(uniqueId->internal, sizeof uniqueId->internal, SHIM_COMM_NAME "%d-%lld", (int)getpid(),
              (long long)now.tv_sec * 1000000000 + now.tv_nsec);
     return ncclSuccess;
 }

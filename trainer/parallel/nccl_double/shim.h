@@ -25,6 +25,10 @@ enum {
     SHIM_NAME_MAX = 96
 };
 
+/* How the names of shared memory begin; the number of the process that made it follows. */
+#define SHIM_COMM_NAME   "/tessera-nccl-"
+#define SHIM_WINDOW_NAME "/tessera-window-"
+
 typedef enum shim_kind {
     SHIM_ALL_GATHER,
     SHIM_REDUCE_SCATTER,
@@ -114,6 +118,8 @@ ncclResult_t shim_finish(struct ncclComm *comm, ncclResult_t result);
 bool shim_in_group(void);
 /* Finishes the aborts of the group that ends. */
 void shim_end_aborts(void);
+/* Removes the names of shared memory whose makers died long ago. */
+void shim_forget_dead(void);
 
 shim_member *shim_member_of(const struct ncclComm *comm, int rank);
 shim_mail *shim_mail_of(const struct ncclComm *comm, int from, int to);

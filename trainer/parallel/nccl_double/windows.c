@@ -34,7 +34,8 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
     const int i = find_memory(NULL);
     if (i == MEMORIES_MAX)
         return ncclSystemError;
-    snprintf(memory[i].name, sizeof memory[i].name, "/tessera-window-%d-%d", (int)getpid(), made++);
+    snprintf(memory[i].name, sizeof memory[i].name, SHIM_WINDOW_NAME "%d-%d", (int)getpid(),
+             made++);
     int fd = shm_open(memory[i].name, O_CREAT | O_EXCL | O_RDWR, 0600);
     void *at = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, (off_t)size) == 0)
