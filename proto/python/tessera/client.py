@@ -366,6 +366,7 @@ class Session:
             print(f"tessera: {endpoint}: the digests of rows are not checked, because {NO_HASH}", file=sys.stderr, flush=True)
         self.keys = read_keys(keys) if keys and self.is_tcp else None
         self.folder = self.monitor = None
+        self.greeted = False  # HELLO has been sent
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         try:
@@ -379,6 +380,7 @@ class Session:
             self.send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "tessera for Python", "stream": stream,
                               "options": None, **place, "start_row": start_row, "rank": rank, "ranks": ranks,
                               "credit_bytes": credit_bytes, "rows_later": rows_later, "run": run, "consumer": consumer})
+            self.greeted = True
         except BaseException as e:
             self.close()
             if isinstance(e, ValueError):
@@ -505,7 +507,8 @@ class Session:
 
     def close(self):
         try:
-            self.send(BYE, {})
+            if self.greeted:  # else a BYE would be waited for, which says nothing to a daemon
+                self.send(BYE, {})
         except self.zmq.Again:
             pass  # the daemon has left
         if self.monitor:
