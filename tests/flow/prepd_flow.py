@@ -206,6 +206,15 @@ def gone(pid):
         return True
 
 
+def text_of(path):
+    """What a process has written there so far: nothing, while there is no such file."""
+    try:
+        with open(path) as f:
+            return f.read()
+    except FileNotFoundError:
+        return ""
+
+
 def wait_for(what, message, limit_s=LIMIT_S, every_s=0.02):
     """Asks until it is so. Where asking takes long, because it starts a process on a busy machine or under a sanitizer,
     it asks less often: otherwise it takes the processor from what it waits for."""

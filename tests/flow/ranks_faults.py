@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from prepd_flow import BIN, LIMIT_S, check, main
+from prepd_flow import BIN, LIMIT_S, check, main, text_of
 
 LOOP = os.path.join(os.path.dirname(BIN), "../tests/ranks_loop")
 RANKS, SILENCE_S, CALL_S = 4, 6.0, 6.0
@@ -22,14 +22,6 @@ ENV = dict(os.environ, LD_LIBRARY_PATH=SHIM, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_AL
            OMPI_MCA_odls_base_sigkill_timeout="5")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
-
-
-def read(path):
-    try:
-        with open(path) as f:
-            return f.read()
-    except FileNotFoundError:
-        return ""
 
 
 def wait_until(true, what):
@@ -47,9 +39,9 @@ def faulty_run(number, rank, *options):
             p = subprocess.Popen(["mpirun", "-np", str(RANKS), "--quiet", LOOP, folder, "100000000",
                                   "--comm.heartbeat_timeout_seconds", str(SILENCE_S), *options],
                                  env=ENV, stdout=said, stderr=said)
-            wait_until(lambda: read(os.path.join(folder, "step")).strip(), "first step")
+            wait_until(lambda: text_of(os.path.join(folder, "step")).strip(), "first step")
             time.sleep(rng.uniform(0.5, 1.0))
-            pids = [int(read(os.path.join(folder, f"pid.{r}"))) for r in range(RANKS)]
+            pids = [int(text_of(os.path.join(folder, f"pid.{r}"))) for r in range(RANKS)]
             os.kill(pids[rank], number)
             try:
                 code = p.wait(LIMIT_S)

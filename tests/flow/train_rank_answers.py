@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import LIMIT_S, Daemon, Folder, check, children, kill_below, main, run, seed, wait_for
+from prepd_flow import LIMIT_S, Daemon, Folder, check, children, kill_below, main, run, seed, text_of, wait_for
 from train_flow import SHORT, TRAINER, options, trainer
 
 LONG = len(sys.argv) > 1
@@ -126,11 +126,7 @@ def said(f, name):
 
 
 def log(f, name, rank=0):
-    try:
-        with open(f.file(f"{name}/log/rank-{rank}.log")) as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+    return text_of(f.file(f"{name}/log/rank-{rank}.log"))
 
 
 def evaluating(f, name, p, nth):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import LIMIT_S, Folder, children, check, main
+from prepd_flow import LIMIT_S, Folder, check, children, main, text_of
 from resume_flow import command, go, ledger, recorded
 from train_flow import SHORT, TRAINER, options
 
@@ -24,14 +24,6 @@ rng = random.Random(SEED)
 SHARED = {"parallelism__expert_parallel_degree": RANKS}  # experts are exchanged through windows of the ranks' memory
 BEAT_S = 1.0  # the longest time between two signs of life of a rank
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|all to all|broadcast|load and store): [a-z ]+( of layer \d+)? over [a-z_]+"
-
-
-def read(path):
-    try:
-        with open(path) as f:
-            return f.read()
-    except FileNotFoundError:
-        return ""
 
 
 def bytes_of(path):
@@ -61,10 +53,10 @@ def start(f, name, backend, **changed):
     with open(f.file(name + ".said"), "w") as said:
         p = subprocess.Popen(words, env=env, stdout=said, stderr=said)
     end = time.monotonic() + LIMIT_S
-    while read(f.file(name + "/metrics.jsonl")).count("\n") < 2:
+    while text_of(f.file(name + "/metrics.jsonl")).count("\n") < 2:
         if p.poll() is not None or time.monotonic() > end:
             p.kill()
-            check(False, read(f.file(name + ".said")))
+            check(False, text_of(f.file(name + ".said")))
         time.sleep(0.05)
     return p, f.file(name + ".said")
 
@@ -82,7 +74,7 @@ def lose(f, name, backend, number, cause, **changed):
         os.kill(pids[rank], number)
         code = p.wait(LIMIT_S)
         check(code != 0, f"exit code {code}")
-        last = [line for line in read(f.file(name + ".said")).splitlines() if "trainer" in line][-1]
+        last = [line for line in text_of(f.file(name + ".said")).splitlines() if "trainer" in line][-1]
         check(number != signal.SIGSTOP or f"rank {rank} (" in last and "stopped" in last, f"the last line: {last}")
     finally:
         for pid in [p.pid, *pids.values()]:
@@ -91,7 +83,7 @@ def lose(f, name, backend, number, cause, **changed):
             except ProcessLookupError:
                 pass
     for other in set(range(RANKS)) - {rank}:
-        log = read(f.file(f"{name}/log/rank-{other}.log"))
+        log = text_of(f.file(f"{name}/log/rank-{other}.log"))
         line = next((l for l in log.splitlines() if "the run ends:" in l), "")
         check(re.search(rf"the run ends: rank {rank} \(.*, pid {pids[rank]}\) {cause}", line), f"{line}\n{log}")
         check(re.search(rf"heard last .*{WHERE}.*samples( \d+)+.*; this rank: {WHERE}.*samples( \d+)+", line), line)
@@ -109,7 +101,7 @@ def killed_at(f, name, words, told, at):
     """Kills a rank at this step. Returns the rank and the exit code; 0 if the run was over before."""
     p = subprocess.Popen([*command(f, name, **told), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end, lost = time.monotonic() + LIMIT_S, None
-    while read(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
+    while text_of(f.file(name + "/ledger.jsonl")).count("\n") < at and p.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
     try:
         ranks = {rank_of(pid): pid for mpirun in children(p.pid) for pid in children(mpirun)}
@@ -164,7 +156,7 @@ def a_nan_ends_all_ranks_at_the_same_step():
         where = rf"step {step}: the gradient is not finite and training.nonfinite says stop: .* rank \d"
         check(ledger(f, "nan")[step]["skipped"] and re.search(where, said), said)
         for rank in range(2):
-            log = read(f.file(f"nan/log/rank-{rank}.log"))
+            log = text_of(f.file(f"nan/log/rank-{rank}.log"))
             check(re.search(rf"step {step}: update skipped: the gradient norm is not finite; \d+ documents, samples( \d+)+", log), log)
             check(re.search(rf"step {step}: (?!update).* rank \d", log), f"no rank and no layer: {log}")
         check(os.path.isdir(f.file(f"nan/checkpoint/step-{step}")), "no checkpoint")
@@ -221,8 +213,8 @@ def the_slurm_script_starts_prepd_and_ranks():
                     os.killpg(p.pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            check(code == wanted, f"exit code {code}, wanted {wanted}\n{read(f.file('said'))}")
-            check(wanted or len(ledger(f, "slurm")) == 2, read(f.file("said")))
+            check(code == wanted, f"exit code {code}, wanted {wanted}\n{text_of(f.file('said'))}")
+            check(wanted or len(ledger(f, "slurm")) == 2, text_of(f.file("said")))
 
 
 def the_launchers_signal_stops_all_after_the_same_step(backend="cpu"):
@@ -231,7 +223,7 @@ def the_launchers_signal_stops_all_after_the_same_step(backend="cpu"):
         p, said = start(f, "ended", backend)
         p.send_signal(signal.SIGTERM)
         code = p.wait(LIMIT_S)
-        said = read(said)
+        said = text_of(said)
         check(code == 0 and len(set(re.findall(r"stopping after step \d+ as asked", said))) == 1, f"{code}\n{said}")
 
 

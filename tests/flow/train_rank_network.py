@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import LIMIT_S, Folder, check, main
+from prepd_flow import LIMIT_S, Folder, check, main, text_of
 from resume_flow import ledger, recorded
 from train_flow import SHORT, TRAINER, options
 
@@ -43,14 +43,6 @@ def ip(*args):
     p = subprocess.run(["ip", *args], capture_output=True, text=True)
     check(p.returncode == 0, f"ip {' '.join(args)}: {p.stderr}")
     return p.stdout
-
-
-def read(path):
-    try:
-        with open(path) as f:
-            return f.read()
-    except FileNotFoundError:
-        return ""
 
 
 class Sites:
@@ -87,7 +79,7 @@ class Sites:
     def trainers(self):
         """Process ids of the ranks on both sides."""
         ids = [int(i) for name in self.names for i in ip("netns", "pids", name).split()]
-        return [i for i in ids if read(f"/proc/{i}/comm").strip() == "trainer"]
+        return [i for i in ids if text_of(f"/proc/{i}/comm").strip() == "trainer"]
 
     def start(self, folder, name, steps):
         values = dict(SHORT, **{"job.dump_folder": folder.file(name), "training.steps": steps, "training.backend": "cpu",
@@ -124,7 +116,7 @@ def a_cut_cable_ends_both_sides():
         p = sites.start(f, "cut", 100000)
         end = time.monotonic() + LIMIT_S
         while steps_done(f, "cut") < 3:
-            check(p.poll() is None and time.monotonic() < end, read(f.file("cut.said")))
+            check(p.poll() is None and time.monotonic() < end, text_of(f.file("cut.said")))
             time.sleep(0.05)
         check(len(sites.trainers()) == RANKS, f"{sites.trainers()} are not {RANKS} ranks")
         time.sleep(1 + rng.uniform(0, 1))  # after a sign of life of each rank, so that the others have heard of a step
@@ -133,10 +125,10 @@ def a_cut_cable_ends_both_sides():
         while sites.trainers() and time.monotonic() < cut + LIMIT_S:
             time.sleep(0.1)
         took = time.monotonic() - cut
-        check(not sites.trainers(), f"ranks run on {took:.0f} s after the cut\n" + read(f.file("cut.said")))
+        check(not sites.trainers(), f"ranks run on {took:.0f} s after the cut\n" + text_of(f.file("cut.said")))
         print(f"all ranks ended {took:.1f} s after the cut; silence is noticed after {SILENCE_S}, then {ENDING_S} at most")
         for rank in range(RANKS):
-            log = read(f.file(f"cut/log/rank-{rank}.log"))
+            log = text_of(f.file(f"cut/log/rank-{rank}.log"))
             line = next((l for l in log.splitlines() if "the run ends:" in l), "")
             lost = re.search(r"the run ends: rank (\d) ", line)
             check(lost and int(lost[1]) % 2 != rank % 2, f"rank {rank} does not name one of the other side: {line}\n{log}")
@@ -149,8 +141,8 @@ def a_cut_cable_ends_both_sides():
         sites.cable("up")
         done = steps_done(f, "cut")
         p = sites.start(f, "cut", done + 4)
-        check(p.wait(LIMIT_S) == 0, read(f.file("cut.said"))[-4000:])
-        check("going on from step" in read(f.file("cut.said")) and steps_done(f, "cut") == done + 4, read(f.file("cut.said"))[-4000:])
+        check(p.wait(LIMIT_S) == 0, text_of(f.file("cut.said"))[-4000:])
+        check("going on from step" in text_of(f.file("cut.said")) and steps_done(f, "cut") == done + 4, text_of(f.file("cut.said"))[-4000:])
 
 
 print(f"seed {SEED} (TESSERA_SEED repeats it)")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from prepd_flow import LIMIT_S, Daemon, Folder, check, main
+from prepd_flow import LIMIT_S, Daemon, Folder, check, main, text_of
 from resume_flow import STREAM, recorded
 from train_flow import SHORT, TRAINER, facts, options, train
 
@@ -70,20 +70,12 @@ def an_evaluation_judges_whole_rows():
             check(judged, said)
             found.append(judged[1])
             consumers = {"shards": 2, "replicas": 2}.get(name, 1)
-            parts = {r: re.search(r"held-out rows: (\d+) of (\d+) by this rank", read(f.file(f"{name}/log/rank-{r}.log")))
+            parts = {r: re.search(r"held-out rows: (\d+) of (\d+) by this rank", text_of(f.file(f"{name}/log/rank-{r}.log")))
                      for r in range(0, values.get("nproc", 1), values.get("nproc", 1) // consumers)} if consumers > 1 else {}
             check(all(parts.values()), f"{name}: {parts}")
             rows = {int(p[2]) for p in parts.values()}
             check(not parts or rows == {sum(int(p[1]) for p in parts.values())}, f"{name}: rows are not shared out: {parts}")
     check(len(set(found)) == 1 and not found[0].endswith("of 0"), f"{found}")
-
-
-def read(path):
-    try:
-        with open(path) as f:
-            return f.read()
-    except FileNotFoundError:
-        return ""
 
 
 def a_stream_that_ends_badly_ends_all_ranks():
@@ -96,16 +88,16 @@ def a_stream_that_ends_badly_ends_all_ranks():
             p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)], stdout=said, stderr=said)
         try:
             end = time.monotonic() + LIMIT_S
-            while read(f.file("lost/metrics.jsonl")).count("\n") < 2:
-                check(p.poll() is None and time.monotonic() < end, read(f.file("said")))
+            while text_of(f.file("lost/metrics.jsonl")).count("\n") < 2:
+                check(p.poll() is None and time.monotonic() < end, text_of(f.file("said")))
                 time.sleep(0.05)
             daemon.p.send_signal(signal.SIGKILL)
             code = p.wait(LIMIT_S)
         finally:
             p.kill()
-        check(code != 0, f"exit code {code}\n{read(f.file('said'))}")
-        own, peer = read(f.file("lost/log/rank-0.log")), read(f.file("lost/log/rank-1.log"))
-        check("d.sock" in own, own + read(f.file("said")))
+        check(code != 0, f"exit code {code}\n{text_of(f.file('said'))}")
+        own, peer = text_of(f.file("lost/log/rank-0.log")), text_of(f.file("lost/log/rank-1.log"))
+        check("d.sock" in own, own + text_of(f.file("said")))
         check(re.search("rank 0(, which receives this rank's rows: .*d.sock| failed: .*d.sock)", peer), peer)
 
 

@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../flow"))
 os.environ.setdefault("TESSERA_SOURCE", os.path.join(HERE, "../.."))
 os.environ.setdefault("TESSERA_BIN", os.path.join(HERE, "../../build/bin"))
-from prepd_flow import LIMIT_S, Folder, check, children  # noqa: E402
+from prepd_flow import LIMIT_S, Folder, check, children, text_of  # noqa: E402
 from resume_flow import recorded  # noqa: E402
 from train_flow import SHORT, TRAINER, options  # noqa: E402
 
@@ -55,14 +55,6 @@ FAULTS = {
 }
 
 
-def read(path):
-    try:
-        with open(path) as f:
-            return f.read()
-    except FileNotFoundError:
-        return ""
-
-
 def rank_of(pid):
     with open(f"/proc/{pid}/environ", "rb") as f:
         return int(re.search(rb"\0RANK=(\d+)", b"\0" + f.read())[1])
@@ -75,7 +67,7 @@ def has_windows():
 
 def graphs_of(f, name, rank):
     """The captured graph of each call of this rank that has ended; 0: it was in none."""
-    lines = read(f.file(f"{name}.calls.{rank}")).splitlines()
+    lines = text_of(f.file(f"{name}.calls.{rank}")).splitlines()
     return [int(words[7]) for words in map(str.split, lines) if len(words) == 8]
 
 
@@ -91,13 +83,13 @@ def start(f, name, degrees, captured):
         p = subprocess.Popen([EMULATED, "train", "-c", f.config, "--nproc", str(RANKS), *options(values)],
                              stdout=said, stderr=said, env=env)
     end = time.monotonic() + LIMIT_S
-    while (read(folder + "/metrics.jsonl").count("\n") < STEPS or (captured and not any(graphs_of(f, name, 0)[-1:]))) \
+    while (text_of(folder + "/metrics.jsonl").count("\n") < STEPS or (captured and not any(graphs_of(f, name, 0)[-1:]))) \
             and p.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     pids = {rank_of(pid): pid for pid in children(p.pid)}
     if p.poll() is not None or len(pids) != RANKS:
         p.kill()
-        raise AssertionError(f"{name}: {pids}, exit code {p.poll()}\n{read(folder + '.said')}")
+        raise AssertionError(f"{name}: {pids}, exit code {p.poll()}\n{text_of(folder + '.said')}")
     return p, pids
 
 
@@ -124,11 +116,11 @@ def lose(f, layout, fault, rank):
     left = outlive([pid for r, pid in pids.items() if r != rank], began + known_s + END_S + SLACK_S)
     took = time.monotonic() - began
     left += outlive([pids[rank]], began + known_s + 2 * END_S + SLACK_S)  # the launcher kills a stopped one
-    said = read(f.file(name + ".said"))
+    said = text_of(f.file(name + ".said"))
     check(not left, f"{layout}: a rank is {fault}, and {len(left)} processes are left after {took:.0f} s\n{said}")
     check(p.wait(LIMIT_S) != 0, f"{layout}: a rank is {fault}: exit code 0\n{said}")
     for other in set(range(RANKS)) - {rank}:
-        log = read(f.file(f"{name}/log/rank-{other}.log"))
+        log = text_of(f.file(f"{name}/log/rank-{other}.log"))
         check(re.search(rf"the run ends: rank {rank} \([^)]*, pid {pids[rank]}\) {cause}", log),
               f"{layout}: rank {rank} is {fault}, and the log of rank {other} is\n{log}\n{said}")
     graphs = max(max(graphs_of(f, name, other), default=0) for other in range(RANKS))
