@@ -1,7 +1,7 @@
 /* card_fit.c: see card_fit.h. */
 #include "trainer/plan/card_fit.h"
 
-#include "trainer/optim/groups.h"
+#include "trainer/plan/plan_trial.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/recompute_plan.h"
 
@@ -14,14 +14,6 @@ typedef struct search {
     const plan_device *card;
     int64_t cards, experts; /* how many there are, and how many of them share experts */
 } search;
-
-/* One combination of settings. Its input points into it. */
-typedef struct trial {
-    conf options;
-    params *registry;
-    layout degrees;
-    plan_input in;
-} trial;
 
 static status set_options(conf *options, const card_setting *list)
 {
@@ -36,57 +28,42 @@ static void set_layout(const search *of, conf *options)
     options->parallelism_expert_parallel_degree = of->experts;
 }
 
-/* The rows of a micro-batch and of a step. */
-static status set_rows(trial *one, int64_t rows)
+/* The rows of a micro-batch, and with them those of a step. */
+static int64_t step_rows(const conf *options, int64_t rows)
 {
-    conf *options = &one->options;
     const int64_t together = rows * options->parallelism_world_size;
-    options->training_local_batch_size = rows;
-    options->training_global_batch_size =
-        options->optimizer_in_backward || together > CARD_STEP_ROWS ? together : CARD_STEP_ROWS;
-    return layout_of(options, NULL, &one->degrees);
+    return options->optimizer_in_backward || together > CARD_STEP_ROWS ? together : CARD_STEP_ROWS;
 }
 
-static status prepare_trial(const search *of, const card_saving *saving, int64_t seq_len,
-                            trial *one)
+static status set_all(const search *of, const card_saving *saving, int64_t seq_len, conf *options)
 {
-    conf *options = &one->options;
     const bool moe = of->dims->text.experts > 0;
     TRY(set_options(options, moe ? of->method->experts : of->method->dense));
     TRY(set_options(options, saving->set));
     set_layout(of, options);
     options->checkpoint_enable = true;
     options->training_seq_len = seq_len;
-    TRY(params_new(of->dims, &one->registry));
-    TRY(groups_apply(options, one->registry));
-    return set_rows(one, 1);
-}
-
-static void end_trial(trial *one)
-{
-    params_free(&one->registry);
-    conf_done(&one->options);
-}
-
-static status begin_trial(const search *of, const card_saving *saving, int64_t seq_len, trial *out)
-{
-    *out = (trial){0};
-    TRY(conf_copy(of->base, &out->options));
-    const status st = prepare_trial(of, saving, seq_len, out);
-    if (st != ST_OK) {
-        end_trial(out);
-        return st;
-    }
-    out->in = (plan_input){.conf = &out->options,
-                           .layout = &out->degrees,
-                           .dims = of->dims,
-                           .params = out->registry,
-                           .device = of->card};
+    options->training_local_batch_size = 1;
+    options->training_global_batch_size = step_rows(options, 1);
     return ST_OK;
 }
 
+static status begin_trial(const search *of, const card_saving *saving, int64_t seq_len,
+                          plan_trial *out)
+{
+    status st = plan_trial_begin(of->base, out);
+    if (st == ST_OK)
+        st = set_all(of, saving, seq_len, &out->options);
+    if (st == ST_OK)
+        st = plan_trial_make(out, of->dims, of->card);
+    if (st != ST_OK)
+        plan_trial_end(out);
+    return st;
+}
+
 /* Keeps these rows and this mode if they fit and are faster than what has been found. */
-static status try_mode(trial *one, const rates *speeds, int mode, bool *out_fits, card_fit *best)
+static status try_mode(plan_trial *one, const rates *speeds, int mode, bool *out_fits,
+                       card_fit *best)
 {
     const int64_t rows = one->options.training_local_batch_size;
     recomputes recomputed;
@@ -113,7 +90,7 @@ static status try_mode(trial *one, const rates *speeds, int mode, bool *out_fits
 /* More rows at once are faster only where something is done once for all of them: on several cards,
  * which gather the weights for them, and with updates in backward. What is between recomputing all
  * and nothing takes longest to plan, and is of use only where nothing does not fit. */
-static status find_fastest(trial *one, card_fit *inout)
+static status find_fastest(plan_trial *one, card_fit *inout)
 {
     const rates speeds = rates_of(one->in.device->name);
     const int64_t most =
@@ -121,7 +98,7 @@ static status find_fastest(trial *one, card_fit *inout)
     bool fits = true;
     for (int64_t rows = 1; rows <= most && fits; rows *= 2) {
         bool whole = false;
-        TRY(set_rows(one, rows));
+        TRY(plan_trial_rows(one, rows, step_rows(&one->options, rows)));
         TRY(try_mode(one, &speeds, AC_FULL, &fits, inout));
         if (fits)
             TRY(try_mode(one, &speeds, AC_NONE, &whole, inout));
@@ -133,7 +110,7 @@ static status find_fastest(trial *one, card_fit *inout)
 
 /* *out_over: bytes that a micro-batch of one row is above the limit when all of it is recomputed; 0
  * if it fits. */
-static status least_bytes(const trial *one, int64_t *out_over)
+static status least_bytes(const plan_trial *one, int64_t *out_over)
 {
     recomputes all;
     memory_plan plan;
@@ -150,7 +127,7 @@ static status try_saving(const search *of, const card_saving *saving, int64_t se
                          int64_t *out_over, card_fit *inout)
 {
     const double before = inout ? inout->tokens_per_s : 0;
-    trial one;
+    plan_trial one;
     TRY(begin_trial(of, saving, seq_len, &one));
     status st = least_bytes(&one, out_over);
     if (st == ST_OK && *out_over == 0 && inout)
@@ -161,7 +138,7 @@ static status try_saving(const search *of, const card_saving *saving, int64_t se
         inout->saving = saving;
         inout->seq_len = seq_len;
     }
-    end_trial(&one);
+    plan_trial_end(&one);
     return st;
 }
 

@@ -1,9 +1,5 @@
-/* memory_search.c: bisects the rows of a micro-batch, and then halves the rows' length. */
+/* memory_search.c: bisects the rows of a micro-batch, and then shortens the rows. */
 #include "trainer/plan/memory_search.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "trainer/plan/recompute_plan.h"
 
@@ -15,12 +11,23 @@ status memory_search_recompute(const plan_input *in, int64_t rows, int mode, rec
                                         : recompute_plan_with(in, rows, mode, out);
 }
 
-static status rows_fit(const plan_input *in, int mode, int64_t rows, bool *out)
+/* Stages of a pipeline are cut by the mode too. */
+static status plan_rows_of(const plan_input *in, int mode, int64_t rows, memory_plan *out)
 {
     recomputes recomputed;
+    conf options = *in->conf;
+    plan_input changed = *in;
+    changed.conf = &options;
+    if (mode != SEARCH_AS_CONFIGURED)
+        recompute_plan_set(&options, mode);
+    TRY(recompute_plan_of(&changed, rows, &recomputed));
+    return layout_plan_make(&changed, rows, &recomputed, out);
+}
+
+static status rows_fit(const plan_input *in, int mode, int64_t rows, bool *out)
+{
     memory_plan plan;
-    TRY(memory_search_recompute(in, rows, mode, &recomputed));
-    TRY(layout_plan_make(in, rows, &recomputed, &plan));
+    TRY(plan_rows_of(in, mode, rows, &plan));
     *out = layout_fits(in, &plan);
     return ST_OK;
 }
@@ -41,22 +48,25 @@ status memory_most_rows(const plan_input *in, int mode, int64_t *out)
     return ST_OK;
 }
 
-/* A change that fits. */
-typedef struct smaller {
-    int mode;
-    int64_t rows; /* 0: none was found */
-    int64_t seq_len, patch_budget;
-} smaller;
+int64_t memory_seq_len(const plan_input *in)
+{
+    return in->seq_len ? in->seq_len : in->conf->training_seq_len;
+}
 
-/* Finds the mode with which most rows fit, up to as many as are wanted. The configured mode comes
- * before others that fit as many. */
-static status fewer_rows(const plan_input *in, smaller *out)
+int64_t memory_patch_budget(const plan_input *in)
+{
+    return in->seq_len                   ? in->patch_budget
+           : in->conf->data_patch_budget ? in->conf->data_patch_budget
+                                         : 4 * memory_seq_len(in);
+}
+
+status memory_find_rows(const plan_input *in, memory_fit *out)
 {
     static const int modes[] = {SEARCH_AS_CONFIGURED, AC_SELECTIVE, AC_FULL};
     const int64_t wanted = in->conf->training_local_batch_size;
     const size_t tries = in->evaluates ? 1 : sizeof modes / sizeof *modes;
-    out->rows = 0;
-    for (size_t i = 0; i < tries && out->rows < wanted; i++) {
+    memory_fit best = {.seq_len = memory_seq_len(in), .patch_budget = memory_patch_budget(in)};
+    for (size_t i = 0; i < tries && best.rows < wanted; i++) {
         int64_t most = wanted;
         bool fits;
         TRY(rows_fit(in, modes[i], wanted, &fits));
@@ -67,92 +77,77 @@ static status fewer_rows(const plan_input *in, smaller *out)
              * failed. */
             most = most < wanted ? most : wanted - 1;
         }
-        if (most > out->rows) {
-            out->rows = most;
-            out->mode = modes[i];
+        if (most > best.rows) {
+            best.rows = most;
+            best.mode = modes[i];
         }
     }
+    *out = best;
     return ST_OK;
 }
 
-/* Halves the length of rows until a micro-batch of one row fits. */
-static status shorter_rows(const plan_input *in, smaller *out)
+/* The input with other rows. */
+typedef struct cut_input {
+    conf options; /* shares its texts with those of the input */
+    plan_input in;
+} cut_input;
+
+static void cut_rows(const plan_input *in, int64_t seq_len, int64_t patch_budget, cut_input *out)
 {
-    plan_input cut = *in;
-    const int mode = in->evaluates ? SEARCH_AS_CONFIGURED : AC_FULL;
+    out->options = *in->conf;
+    out->options.training_seq_len = seq_len;
+    if (in->conf->data_patch_budget)
+        out->options.data_patch_budget = patch_budget;
+    out->in = *in;
+    out->in.conf = &out->options;
+    out->in.shapes = (memory_shapes){0};
+    out->in.seq_len = out->in.patch_budget = 0;
+}
+
+static int least_mode(const plan_input *in)
+{
+    return in->evaluates ? SEARCH_AS_CONFIGURED : AC_FULL;
+}
+
+status memory_find_length(const plan_input *in, memory_fit *out)
+{
+    const int64_t seq = memory_seq_len(in), patches = memory_patch_budget(in);
     bool fits = false;
-    cut.shapes = (memory_shapes){0};
-    cut.seq_len = out->seq_len;
-    cut.patch_budget = out->patch_budget;
-    while (!fits && cut.seq_len / 2 >= MIN_SEQ_LEN) {
-        cut.seq_len /= 2;
-        cut.patch_budget /= 2;
-        TRY(rows_fit(&cut, mode, 1, &fits));
-    }
-    if (fits)
-        *out = (smaller){mode, 1, cut.seq_len, cut.patch_budget};
+    cut_input cut;
+    *out = (memory_fit){.seq_len = seq, .patch_budget = patches};
+    for (int64_t of = 4; !fits; of *= 2)
+        for (int64_t part = 3; part >= 2 && !fits; part--) {
+            if (seq * part / of < MIN_SEQ_LEN)
+                return ST_OK;
+            cut_rows(in, seq * part / of, patches * part / of, &cut);
+            TRY(rows_fit(&cut.in, least_mode(in), 1, &fits));
+        }
+    *out = (memory_fit){.mode = least_mode(in),
+                        .rows = 1,
+                        .seq_len = memory_seq_len(&cut.in),
+                        .patch_budget = memory_patch_budget(&cut.in)};
     return ST_OK;
 }
 
-/* The most rows, up to `rows`, that divide a step. One row always does. */
-static int64_t that_divide(const plan_input *in, int64_t rows)
+status memory_find_least(const plan_input *in, memory_fit *out)
 {
-    const int64_t step =
-        in->conf->training_global_batch_size / (in->layout->replicate * in->layout->shard);
-    while (rows > 1 && step % rows != 0)
-        rows--;
-    return rows;
+    int64_t of = 1;
+    while (memory_seq_len(in) / (2 * of) >= MIN_SEQ_LEN)
+        of *= 2;
+    *out = (memory_fit){.mode = least_mode(in),
+                        .rows = 1,
+                        .seq_len = memory_seq_len(in) / of,
+                        .patch_budget = memory_patch_budget(in) / of};
+    return memory_fit_bytes(in, out);
 }
 
-static void append_words(char out[SEARCH_TEXT_MAX], const char *words)
+status memory_fit_bytes(const plan_input *in, memory_fit *inout)
 {
-    snprintf(out + strlen(out), SEARCH_TEXT_MAX - strlen(out), "%s", words);
-}
-
-/* Adds the options that set the mode, without those that are set already. */
-static void add_mode(const conf *options, int mode, char out[SEARCH_TEXT_MAX])
-{
-    if (mode == SEARCH_AS_CONFIGURED)
-        return;
-    const bool selective = mode == AC_SELECTIVE;
-    if (options->activation_checkpoint_mode != mode)
-        append_words(out, selective ? "activation_checkpoint.mode selective, "
-                                    : "activation_checkpoint.mode full, ");
-    if (selective && strcmp(options->activation_checkpoint_selective_ac_option, "op") != 0)
-        append_words(out, "activation_checkpoint.selective_ac_option op, ");
-    if (selective && strcmp(options->activation_checkpoint_save, "auto") != 0)
-        append_words(out, "activation_checkpoint.save auto, ");
-    if (options->activation_checkpoint_vision_mode != AC_VISION_SAME)
-        append_words(out, "activation_checkpoint.vision_mode same, ");
-    if (selective && strcmp(options->activation_checkpoint_vision_save, "auto") != 0)
-        append_words(out, "activation_checkpoint.vision_save auto, ");
-}
-
-status memory_smallest_change(const plan_input *in, char out[SEARCH_TEXT_MAX])
-{
-    const conf *options = in->conf;
-    const int64_t seq = in->seq_len ? in->seq_len : options->training_seq_len;
-    const int64_t patches = in->seq_len                  ? in->patch_budget
-                            : options->data_patch_budget ? options->data_patch_budget
-                                                         : 4 * seq;
-    smaller found = {.seq_len = seq, .patch_budget = patches};
-    char numbers[160];
-    TRY(fewer_rows(in, &found));
-    if (found.rows == 0)
-        TRY(shorter_rows(in, &found));
-    if (found.rows == 0) {
-        snprintf(out, SEARCH_TEXT_MAX, "no batch of this model fits on this device");
-        return ST_OK;
-    }
-    snprintf(out, SEARCH_TEXT_MAX, "what fits: ");
-    add_mode(options, found.mode, out);
-    snprintf(numbers, sizeof numbers,
-             "training.local_batch_size %" PRId64 ", training.seq_len %" PRId64,
-             that_divide(in, found.rows), found.seq_len);
-    append_words(out, numbers);
-    if (found.seq_len < seq && options->data_patch_budget) {
-        snprintf(numbers, sizeof numbers, ", data.patch_budget %" PRId64, found.patch_budget);
-        append_words(out, numbers);
-    }
+    cut_input cut;
+    memory_plan plan;
+    const bool as_asked = inout->seq_len == memory_seq_len(in);
+    cut_rows(in, inout->seq_len, inout->patch_budget, &cut);
+    TRY(plan_rows_of(as_asked ? in : &cut.in, inout->mode, inout->rows, &plan));
+    inout->total = plan.total;
     return ST_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "common/base/visible.h"
 #include "trainer/model/unit_order.h"
+#include "trainer/plan/memory_change.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
@@ -59,17 +60,6 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
             out[count++] = list[i];
     }
     return count;
-}
-
-const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT])
-{
-    const double real = (double)bytes;
-    if (real < MIB)
-        snprintf(out, MEMORY_BYTES_TEXT, "%.1f KiB", real / 1024.0);
-    else
-        snprintf(out, MEMORY_BYTES_TEXT, "%.1f %s", real < GIB ? real / MIB : real / GIB,
-                 real < GIB ? "MiB" : "GiB");
-    return out;
 }
 
 static void print_heading(const memory_plan *plan, const layout *degrees, const plan_device *on,
@@ -316,7 +306,7 @@ static void print_mesh(const plan_input *in, FILE *to)
 /* Prints the last lines: whether the plan fits and, if it does not, what would. */
 static status print_verdict(const plan_input *in, const memory_plan *plan, FILE *to)
 {
-    char change[SEARCH_TEXT_MAX], text[WHOSE];
+    char change[CHANGE_TEXT_MAX], text[WHOSE];
     int64_t most;
     const bool fits = layout_fits(in, plan);
     TRY(memory_most_rows(in, SEARCH_AS_CONFIGURED, &most));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "trainer/plan/layout_plan.h"
+#include "trainer/plan/memory_text.h"
 
 /* The parts that the short table adds regions up to. */
 typedef enum memory_part {
@@ -26,9 +27,6 @@ typedef struct memory_region {
 enum { MEMORY_REGIONS = 18 };
 int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS]);
-/* Writes bytes as "43.4 GiB", "118.0 MiB" or "0.5 KiB", and returns out. */
-enum { MEMORY_BYTES_TEXT = 32 };
-const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT]);
 
 /* Prints the table of a rank and the device that it is planned for. table: memory.table, TABLE_FULL
  * for every region to the byte, or TABLE_SHORT for at most six lines. */

@@ -254,15 +254,20 @@ status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out)
     return ST_OK;
 }
 
+void recompute_plan_set(conf *options, int mode)
+{
+    options->activation_checkpoint_mode = mode;
+    options->activation_checkpoint_vision_mode = AC_VISION_SAME;
+    options->activation_checkpoint_selective_ac_option = "op";
+    options->activation_checkpoint_save = options->activation_checkpoint_vision_save = "auto";
+}
+
 status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
     conf other = *in->conf;
     plan_input changed = *in;
     changed.conf = &other;
-    other.activation_checkpoint_mode = mode;
-    other.activation_checkpoint_vision_mode = AC_VISION_SAME;
-    other.activation_checkpoint_selective_ac_option = "op";
-    other.activation_checkpoint_save = other.activation_checkpoint_vision_save = "auto";
+    recompute_plan_set(&other, mode);
     return recompute_plan_of(&changed, rows, out);
 }
 

@@ -15,8 +15,9 @@
 
 /* Decides for micro-batches of `rows` rows. */
 WARN_UNUSED status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out);
-/* The same with another mode (AC_NONE ..) than the options have. Selective means `op` with
- * `save: auto`. */
+/* Sets the mode (AC_NONE ..). Selective means `op` with `save: auto`. */
+void recompute_plan_set(conf *options, int mode);
+/* The same as recompute_plan_of with another mode (AC_NONE ..) than the options have. */
 WARN_UNUSED status recompute_plan_with(const plan_input *in, int64_t rows, int mode,
                                        recomputes *out);
 /* True if the options leave anything open, so that the memory of the device decides. */

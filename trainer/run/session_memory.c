@@ -12,7 +12,7 @@
 #include "common/program/log.h"
 #include "trainer/device/host_memory.h"
 #include "trainer/optim/groups.h"
-#include "trainer/plan/memory_search.h"
+#include "trainer/plan/memory_change.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 
@@ -183,7 +183,7 @@ static status refuse_memory(const session *run, const memory_plan *plan)
 {
     const double mib = 1048576.0;
     const char *no_gpu = run->device->no_gpu;
-    char change[SEARCH_TEXT_MAX] = "";
+    char change[CHANGE_TEXT_MAX] = "";
     params *whole;
     plan_input in;
     if (no_gpu[0]) {

@@ -13,7 +13,7 @@
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
-#include "trainer/plan/memory_search.h"
+#include "trainer/plan/memory_change.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
@@ -153,7 +153,7 @@ static void test_memory__windows_are_in_the_plan(void **state)
 /* Checks what is suggested where the device has exactly this much memory. */
 static void change_for(plan_input *in, plan_device *on, int64_t bytes, const char *words)
 {
-    char change[SEARCH_TEXT_MAX];
+    char change[CHANGE_TEXT_MAX];
     on->memory = on->usable = (double)bytes;
     assert_ok(memory_smallest_change(in, change));
     if (!strstr(change, words))
@@ -175,24 +175,14 @@ static void test_memory__offers_the_smallest_change(void **state)
     params *registry;
     layout degrees;
     plan_device cpu = {.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
-    conf options = {.model_path = "",
-                    .parallelism_data_parallel_replicate_degree = 1,
-                    .parallelism_pipeline_parallel_degree = 1,
-                    .parallelism_pipeline_parallel_split_points = "",
-                    .parallelism_data_parallel_shard_degree = -1,
-                    .parallelism_tensor_parallel_degree = 1,
-                    .parallelism_context_parallel_degree = 1,
-                    .parallelism_expert_parallel_degree = 1,
-                    .parallelism_expert_tensor_parallel_degree = 1,
-                    .training_local_batch_size = 6,
-                    .training_global_batch_size = 6,
-                    .training_seq_len = 256,
-                    .training_backend = BACKEND_CPU,
-                    .memory_limit = 1,
-                    .activation_checkpoint_selective_ac_option = "op",
-                    .activation_checkpoint_save = "auto",
-                    .activation_checkpoint_vision_save = "auto",
-                    .feed_replay = ""};
+    char name[] = "trainer", *argv[] = {name, NULL};
+    int argc = 1;
+    conf options;
+    assert_ok(conf_load(&options, &argc, argv));
+    options.training_local_batch_size = options.training_global_batch_size = 6;
+    options.training_seq_len = 256;
+    options.training_backend = BACKEND_CPU;
+    options.memory_limit = 1;
     assert_ok(dims_preset("debug", &dims));
     assert_ok(params_new(&dims, &registry));
     assert_ok(layout_of(&options, NULL, &degrees));
@@ -223,6 +213,7 @@ static void test_memory__offers_the_smallest_change(void **state)
     change_for(&in, &cpu, total_of(&in, 6, RECOMPUTE_CHEAP),
                "what fits: training.local_batch_size 6, ");
     params_free(&registry);
+    conf_done(&options);
 }
 
 /* `save: auto` decides by the device: an H100 recomputes what an H200 has room for, and a B200

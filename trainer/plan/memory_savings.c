@@ -1,0 +1,145 @@
+/* memory_savings.c: see memory_savings.h. */
+#include "trainer/plan/memory_savings.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "trainer/checkpoint/snapshot.h"
+
+enum { LEAST_RANK = 4 };
+
+static void name_option(savings *all, const char *words)
+{
+    const size_t length = strlen(all->text);
+    snprintf(all->text + length, SAVINGS_TEXT - length, "%s%s", length ? ", " : "", words);
+}
+
+/* Names the rank, in place of the one that has been named. */
+static void name_rank(savings *all)
+{
+    char words[48], rest[SAVINGS_TEXT] = "";
+    char *before = strstr(all->text, "lora.rank ");
+    snprintf(words, sizeof words, "lora.rank %" PRId64, all->options.lora_rank);
+    if (!before) {
+        name_option(all, words);
+        return;
+    }
+    snprintf(rest, sizeof rest, "%s", before + strcspn(before, ","));
+    snprintf(before, SAVINGS_TEXT - (size_t)(before - all->text), "%s%s", words, rest);
+}
+
+/* Each of these functions adds one option. They return false if it is set already, cannot be set,
+ * or saves nothing here. */
+
+static bool drop_copies(savings *all)
+{
+    if (!plan_device_is_cpu(all->in->device) || !snapshot_wanted(&all->options))
+        return false;
+    all->options.checkpoint_memory_folder = "";
+    name_option(all, "checkpoint.memory_folder \"\"");
+    return true;
+}
+
+static bool shrink_moments(savings *all)
+{
+    if (all->options.optimizer_states == STATES_INT8)
+        return false;
+    all->options.optimizer_states = STATES_INT8;
+    name_option(all, "optimizer.states int8");
+    return true;
+}
+
+/* The CPU keeps float32 in any case. */
+static bool shrink_masters(savings *all)
+{
+    if (plan_device_is_cpu(all->in->device) || all->options.training_master == MASTER_BF16)
+        return false;
+    all->options.training_master = MASTER_BF16;
+    name_option(all, "training.master bf16");
+    return true;
+}
+
+static bool update_in_backward(savings *all)
+{
+    const layout *degrees = all->in->layout;
+    if (all->options.optimizer_in_backward || degrees->pipeline > 1)
+        return false;
+    all->options.optimizer_in_backward = true;
+    all->options.training_global_batch_size =
+        all->options.training_local_batch_size * degrees->replicate * degrees->shard;
+    name_option(all, "optimizer.in_backward true");
+    return true;
+}
+
+static bool halve_rank(savings *all)
+{
+    if (all->options.lora_rank < 2 * LEAST_RANK)
+        return false;
+    all->options.lora_rank /= 2;
+    name_rank(all);
+    return true;
+}
+
+static bool (*const steps[])(savings *) = {
+    drop_copies, shrink_moments, shrink_masters, update_in_backward, halve_rank,
+    halve_rank,  halve_rank,     halve_rank,     halve_rank,         halve_rank,
+    halve_rank,  halve_rank,     halve_rank,     halve_rank /* from 4,096 to the least */};
+enum { STEPS = sizeof steps / sizeof *steps };
+
+status savings_begin(const plan_input *in, savings *out)
+{
+    *out = (savings){.in = in};
+    return conf_copy(in->conf, &out->options);
+}
+
+bool savings_adapters(savings *all, int64_t rank)
+{
+    if (all->options.lora_rank > 0)
+        return false;
+    all->options.lora_rank = rank;
+    name_rank(all);
+    return true;
+}
+
+static status make_trial(const savings *all, plan_trial *out)
+{
+    TRY(plan_trial_begin(&all->options, out));
+    TRY(plan_trial_make(out, all->in->dims, all->in->device));
+    out->in.seq_len = all->in->seq_len;
+    out->in.patch_budget = all->in->patch_budget;
+    out->in.shapes = all->in->shapes;
+    return ST_OK;
+}
+
+status savings_add(savings *all, plan_trial *inout, bool *out_added)
+{
+    if (!inout->registry && all->text[0]) { /* adapters alone */
+        *out_added = true;
+        return make_trial(all, inout);
+    }
+    *out_added = false;
+    while (!*out_added && all->step < STEPS) {
+        const savings before = *all;
+        if (!steps[all->step++](all))
+            continue;
+        plan_trial_end(inout);
+        const status st = make_trial(all, inout);
+        *out_added = st == ST_OK;
+        if (st == ST_CONFIG) { /* it does not go with the other options */
+            status_clear();
+            plan_trial_end(inout);
+            const int step = all->step;
+            *all = before;
+            all->step = step;
+        } else if (st != ST_OK) {
+            return st;
+        }
+    }
+    return *out_added || inout->registry || !all->text[0] ? ST_OK : make_trial(all, inout);
+}
+
+void savings_end(savings *all)
+{
+    conf_done(&all->options);
+}
