@@ -158,6 +158,12 @@ static status try_groups(search *of, const card_saving *saving, int64_t seq_len,
     return ST_OK;
 }
 
+/* 8,192, 6,144, 4,096, 3,072, .. */
+static int64_t shorter_length(int64_t seq_len)
+{
+    return seq_len % 3 == 0 ? seq_len / 3 * 2 : seq_len / 4 * 3;
+}
+
 /* Takes the longest rows that fit with anything that saves, and of the savings the first with which
  * rows of that length fit. */
 static status try_lengths(search *of, card_fit *inout)
@@ -168,7 +174,7 @@ static status try_lengths(search *of, card_fit *inout)
     while (seq > CARD_SEQ_LEN_LEAST && over > 0) {
         TRY(try_groups(of, last, seq, &over, NULL));
         if (over > 0)
-            seq /= 2;
+            seq = shorter_length(seq);
     }
     for (int i = 0; i < method->n_savings && !inout->cards; i++)
         TRY(try_groups(of, &method->savings[i], seq, &over, inout));

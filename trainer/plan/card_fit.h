@@ -1,10 +1,11 @@
 /* card_fit.h: the search for the settings with which a model is trained on a card.
  *
  * Rows of 8,192 tokens come first. If they do not fit with anything that saves memory, rows are
- * halved, down to 1,024 tokens. If no length fits on one card, the same is tried on 2, 4, .. cards,
- * which share all parameters (FSDP) and, in any number of groups, the experts. Of one length on so
- * many cards, the first saving that lets a row in is taken, and with it what is predicted to be the
- * fastest: the micro-batch, the mode of activation checkpointing and the groups of experts. */
+ * shortened, to 6,144, 4,096, 3,072 .. and 1,024 tokens. If no length fits on one card, the same is
+ * tried on 2, 4, .. cards, which share all parameters (FSDP) and, in any number of groups, the
+ * experts. Of one length on so many cards, the first saving that lets a row in is taken, and with
+ * it what is predicted to be the fastest: the micro-batch, the mode of activation checkpointing and
+ * the groups of experts. */
 #ifndef TESSERA_TRAINER_PLAN_CARD_FIT_H
 #define TESSERA_TRAINER_PLAN_CARD_FIT_H
 

@@ -22,42 +22,34 @@ static const struct {
 static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwen3-vl-8b",
                                         "qwen3-vl-32b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"};
 
-#define SMALL_MOMENTS                                                                              \
-    {                                                                                              \
-        "optimizer.states", "int8"                                                                 \
-    }
-#define SMALL_MASTERS                                                                              \
-    {                                                                                              \
-        "training.master", "bf16"                                                                  \
-    }
-#define IN_BACKWARD                                                                                \
-    {                                                                                              \
-        "optimizer.in_backward", "true"                                                            \
-    }
-static const card_saving of_adapters[] = {{"", {{0}}}, {"int8", {SMALL_MOMENTS}}};
+/* clang-format off */
+#define SMALL_MOMENTS {"optimizer.states", "int8"}
+#define SMALL_MASTERS {"training.master", "bf16"}
+#define IN_BACKWARD {"optimizer.in_backward", "true"}
+#define ON_HOST {"memory.host", "moments"}
+#define RANK {"lora.rank", "16"}
+#define ATTENTION "q_proj,k_proj,v_proj,o_proj"
+#define ON_ATTENTION {"lora.targets", ATTENTION}
+#define ON_EXPERTS {"lora.targets", ATTENTION ",gate_up_proj,down_proj"}
+#define ON_MLP {"lora.targets", ATTENTION ",gate_proj,up_proj,down_proj"}
+#define SAVINGS(list) list, sizeof list / sizeof *list
+
+static const card_saving of_adapters[] = {
+    {"", {{0}}},
+    {"int8", {SMALL_MOMENTS}},
+    {"int8, host", {SMALL_MOMENTS, ON_HOST}}};
 static const card_saving of_all[] = {
     {"", {{0}}},
     {"int8", {SMALL_MOMENTS}},
     {"int8, bf16", {SMALL_MOMENTS, SMALL_MASTERS}},
-    {"int8, bf16, in backward", {SMALL_MOMENTS, SMALL_MASTERS, IN_BACKWARD}}};
+    {"int8, bf16, backward", {SMALL_MOMENTS, SMALL_MASTERS, IN_BACKWARD}},
+    {"int8, bf16, backward, host", {SMALL_MOMENTS, SMALL_MASTERS, IN_BACKWARD, ON_HOST}}};
 
-#define ATTENTION "q_proj,k_proj,v_proj,o_proj"
-#define RANK                                                                                       \
-    {                                                                                              \
-        "lora.rank", "16"                                                                          \
-    }
-#define ON(names)                                                                                  \
-    {                                                                                              \
-        "lora.targets", names                                                                      \
-    }
-#define SAVINGS(list) list, sizeof list / sizeof *list
 static const card_method methods[] = {
-    {"LoRA, attention", {RANK, ON(ATTENTION)}, {RANK, ON(ATTENTION)}, SAVINGS(of_adapters)},
-    {"LoRA, all matrices",
-     {RANK, ON(ATTENTION ",gate_up_proj,down_proj")},
-     {RANK, ON(ATTENTION ",gate_proj,up_proj,down_proj")},
-     SAVINGS(of_adapters)},
+    {"LoRA, attention", {RANK, ON_ATTENTION}, {RANK, ON_ATTENTION}, SAVINGS(of_adapters)},
+    {"LoRA, all matrices", {RANK, ON_EXPERTS}, {RANK, ON_MLP}, SAVINGS(of_adapters)},
     {"all parameters", {{0}}, {{0}}, SAVINGS(of_all)}};
+/* clang-format on */
 
 enum {
     CARDS = sizeof cards / sizeof *cards,
@@ -96,8 +88,9 @@ static void print_heading(const conf *options, FILE *to)
             "memory, if rows of that length need it:\n\n"
             "- *int8*: `optimizer.states: int8`;\n"
             "- *bf16*: `training.master: bf16`;\n"
-            "- *in backward*: `optimizer.in_backward: true`; then a step is one micro-batch on "
-            "each card. Otherwise it has %d rows.\n\n"
+            "- *backward*: `optimizer.in_backward: true`; then a step is one micro-batch on each "
+            "card. Otherwise it has %d rows;\n"
+            "- *host*: `memory.host: moments`, which then cross PCIe in every step.\n\n"
             "What does not fit on one card with rows of %d tokens or more is tried on 2, 4, .. %d "
             "cards (`parallelism.data_parallel_shard_degree`;\n*experts*: "
             "`parallelism.expert_parallel_degree`). What one card lacks is what rows of %d tokens "
@@ -197,7 +190,10 @@ static status print_tables(const model_fits *models, int count, FILE *to)
           "host's "
           "memory is that of a run with\ncheckpoints, whose two copies in memory are most of it "
           "(`checkpoint.memory_folder`). Time is predicted where the rates of a\ncard are shipped "
-          "(`trainer plan --measured FILE` takes others).\n",
+          "(`trainer plan --measured FILE` takes others). Runs to start from: "
+          "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\nall of it "
+          "[on one H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
+          "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
           to);
     for (int k = 0; k < count; k++)
         print_model(&models[k], to);

@@ -72,6 +72,16 @@ static bool update_in_backward(savings *all)
     return true;
 }
 
+/* The CPU's memory is the host's. */
+static bool rest_on_host(savings *all)
+{
+    if (plan_device_is_cpu(all->in->device) || all->options.memory_host == HOST_MOMENTS)
+        return false;
+    all->options.memory_host = HOST_MOMENTS;
+    name_option(all, "memory.host moments");
+    return true;
+}
+
 static bool halve_rank(savings *all)
 {
     if (all->options.lora_rank < 2 * LEAST_RANK)
@@ -82,9 +92,9 @@ static bool halve_rank(savings *all)
 }
 
 static bool (*const steps[])(savings *) = {
-    drop_copies, shrink_moments, shrink_masters, update_in_backward, halve_rank,
-    halve_rank,  halve_rank,     halve_rank,     halve_rank,         halve_rank,
-    halve_rank,  halve_rank,     halve_rank,     halve_rank /* from 4,096 to the least */};
+    drop_copies, shrink_moments, shrink_masters, update_in_backward, rest_on_host, halve_rank,
+    halve_rank,  halve_rank,     halve_rank,     halve_rank,         halve_rank,   halve_rank,
+    halve_rank,  halve_rank,     halve_rank /* from 4,096 to the least */};
 enum { STEPS = sizeof steps / sizeof *steps };
 
 status savings_begin(const plan_input *in, savings *out)

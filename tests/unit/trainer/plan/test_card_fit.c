@@ -83,7 +83,7 @@ static void test_card_fit__takes_what_changes_least(void **state)
     const int64_t plain = least_of(&of, &savings[0], 8192, 1),
                   small = least_of(&of, &savings[1], 8192, 1),
                   least = least_of(&of, &savings[2], 8192, 1),
-                  shorter = least_of(&of, &savings[2], 4096, 1),
+                  shorter = least_of(&of, &savings[2], 6144, 1),
                   shortest = least_of(&of, &savings[2], 1024, 1);
     card_fit found = find_on(&of, plain);
     assert_true(found.cards == 1 && found.saving == &savings[0] && found.seq_len == 8192);
@@ -94,10 +94,10 @@ static void test_card_fit__takes_what_changes_least(void **state)
     found = find_on(&of, small - 1);
     assert_true(found.saving == &savings[2] && found.seq_len == 8192);
     found = find_on(&of, least - 1);
-    assert_true(found.saving == &savings[2] || least_of(&of, found.saving, 4096, 1) < least);
-    assert_true(found.seq_len == 4096 && found.cards == 1 && found.total < least);
+    assert_true(found.saving == &savings[2] || least_of(&of, found.saving, 6144, 1) < least);
+    assert_true(found.seq_len == 6144 && found.cards == 1 && found.total < least);
     found = find_on(&of, shorter - 1);
-    assert_true(found.seq_len < 4096 && found.cards == 1);
+    assert_true(found.seq_len < 6144 && found.cards == 1);
     found = find_on(&of, shortest - 1000);
     assert_true(found.cards == 2 && found.lacking == 1000 && found.total <= shortest - 1000);
     found = find_on(&of, 1 << 20);
