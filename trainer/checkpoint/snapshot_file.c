@@ -230,12 +230,10 @@ status snapshot_file_open(const char *path, const snapshot_shape *shape, snapsho
     return st;
 }
 
-/* Refuses a file for which the file system, or on tmpfs the machine's memory, has no room. */
-status snapshot_file_room(const char *folder, const snapshot_shape *shape, int ranks)
+status snapshot_file_free(const char *folder, double *out)
 {
     struct statfs disk;
     host_memory memory;
-    const double wanted = (double)snapshot_file_bytes(shape) * ranks;
     if (statfs(folder, &disk) != 0)
         return FAIL_IN(ST_CANT_CREATE, folder, "%s", strerror(errno));
     double room = (double)disk.f_bavail * (double)disk.f_bsize;
@@ -243,6 +241,15 @@ status snapshot_file_room(const char *folder, const snapshot_shape *shape, int r
         TRY(host_memory_read("", &memory));
         room = (double)memory.available < room ? (double)memory.available : room;
     }
+    *out = room;
+    return ST_OK;
+}
+
+status snapshot_file_room(const char *folder, const snapshot_shape *shape, int ranks)
+{
+    const double wanted = (double)snapshot_file_bytes(shape) * ranks;
+    double room;
+    TRY(snapshot_file_free(folder, &room));
     if (wanted <= room)
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, folder,

@@ -127,19 +127,22 @@ done:
 
 /* Chooses the device that memory is planned for, which all ranks share if it is a CPU: the one of
  * --device, the one whose rates
- * --measured has, or the one of this machine. */
+ * --measured has, or the one of this machine (*out_here). */
 static status choose_device(const conf *options, const request *asked, const rates *speeds,
-                            int ranks, plan_device *out)
+                            int ranks, plan_device *out, bool *out_here)
 {
     char why[PLAN_DEVICE_WHY] = "";
+    *out_here = false;
     if (asked->device) {
         TRY(plan_device_named(asked->device, out));
         plan_device_share(out, plan_device_is_cpu(out) ? ranks : 1);
         return ST_OK;
     }
     TRY(plan_device_here(options, ranks, out, why));
+    *out_here = !why[0];
     if (speeds->memory > 0 && !plan_device_is_cpu(out)) {
         out->memory = out->usable = speeds->memory;
+        *out_here = false;
         snprintf(out->name, sizeof out->name, "GPU of %.100s", asked->measured);
         why[0] = 0;
     }
@@ -173,20 +176,30 @@ static status plan_cost(const plan_input *in, const request *asked, const rates 
     return ST_OK;
 }
 
+/* How many ranks share this machine's memory: on a CPU all of them are planned to. */
+static int ranks_here(const layout *ranks, const plan_device *on, const rates *speeds)
+{
+    const bool fewer = !plan_device_is_cpu(on) && ranks->world > speeds->per_node;
+    return fewer ? speeds->per_node : (int)ranks->world;
+}
+
 static status plan_layout(const conf *options, const request *asked, const model_dims *dims,
                           const params *registry, const rates *speeds)
 {
     const layout_limits limits = params_limits(dims);
     plan_device on;
     layout ranks;
+    bool here;
     TRY(layout_of(options, &limits, &ranks));
     printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n",
            escape_text(dims->name).text, registry->total, registry->count);
-    TRY(choose_device(options, asked, speeds, (int)ranks.world, &on));
+    TRY(choose_device(options, asked, speeds, (int)ranks.world, &on, &here));
     const plan_input in = {
         .conf = options, .layout = &ranks, .dims = dims, .params = registry, .device = &on};
     if (!asked->sweep)
         TRY(layout_print(&in, true, stdout, NULL));
+    if (here && !asked->sweep)
+        TRY(restart_print_room(&in, ranks_here(&ranks, &on, speeds), stdout));
     const rates shipped = rates_of(on.name);
     return plan_cost(&in, asked, asked->measured ? speeds : &shipped);
 }

@@ -4,7 +4,11 @@
 
 #include <inttypes.h>
 
+#include "common/base/visible.h"
 #include "trainer/checkpoint/snapshot.h"
+#include "trainer/checkpoint/snapshot_file.h"
+#include "trainer/plan/memory_text.h"
+#include "trainer/plan/recompute_plan.h"
 
 static const double GIB = 1073741824.0;
 
@@ -40,4 +44,29 @@ void restart_print(const conf *options, const restart_plan *plan, double step, F
         fprintf(to, "  a copy every %" PRId64 " steps takes %.2f s, %.2f %% of the time\n",
                 interval, plan->copying,
                 100.0 * plan->copying / (plan->copying + (double)interval * step));
+}
+
+status restart_print_room(const plan_input *in, int ranks, FILE *to)
+{
+    const char *folder = in->conf->checkpoint_memory_folder;
+    char takes[MEMORY_BYTES_TEXT], has[MEMORY_BYTES_TEXT];
+    recomputes recomputed;
+    memory_plan plan;
+    double room;
+    if (!snapshot_wanted(in->conf))
+        return ST_OK;
+    TRY(recompute_plan_of(in, in->conf->training_local_batch_size, &recomputed));
+    TRY(layout_plan_make(in, in->conf->training_local_batch_size, &recomputed, &plan));
+    const int64_t wanted = ranks * plan.snapshot;
+    if (snapshot_file_free(folder, &room) != ST_OK) { /* a run makes the folder */
+        status_clear();
+        return ST_OK;
+    }
+    if ((double)wanted > room)
+        fprintf(to,
+                "checkpoint.memory_folder: two copies of values and moments of %d rank%s take %s, "
+                "and %s has room for %s: after a crash only the disk would be left\n",
+                ranks, ranks == 1 ? "" : "s", memory_bytes_text(wanted, takes),
+                escape_text(folder).text, memory_bytes_text((int64_t)room, has));
+    return ST_OK;
 }

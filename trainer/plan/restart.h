@@ -19,5 +19,8 @@ WARN_UNUSED status restart_plan_make(const plan_input *in, const recomputes *rec
                                      const rates *speeds, restart_plan *out);
 /* Prints two lines; nothing if no checkpoints are kept. step: seconds of a step. */
 void restart_print(const conf *options, const restart_plan *plan, double step, FILE *to);
+/* Says if this machine has no room for the copies of so many ranks, so that after a crash only the
+ * disk would be left; nothing if it has, or if no copies are kept. */
+WARN_UNUSED status restart_print_room(const plan_input *in, int ranks, FILE *to);
 
 #endif

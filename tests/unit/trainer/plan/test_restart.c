@@ -107,12 +107,41 @@ static void test_restart__without_copies_only_the_disk_is_left(void **unused)
     free(text);
 }
 
+/* This machine has room for the copies of one small rank, but not for those of millions. */
+static void test_restart__says_that_there_is_no_room(void **unused)
+{
+    layout degrees;
+    char *text = NULL;
+    size_t size;
+    (void)unused;
+    options.checkpoint_enable = true;
+    options.checkpoint_memory_folder = "/tmp";
+    assert_ok(layout_of(&options, NULL, &degrees));
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &card};
+    FILE *to = open_memstream(&text, &size);
+    assert_non_null(to);
+    assert_ok(restart_print_room(&in, 1000000, to));
+    assert_int_equal(fflush(to), 0);
+    assert_non_null(strstr(text, "of 1000000 ranks take "));
+    assert_non_null(strstr(text, "and /tmp has room for "));
+    assert_non_null(strstr(text, "after a crash only the disk would be left"));
+    const size_t before = size;
+    assert_ok(restart_print_room(&in, 0, to));
+    options.checkpoint_memory_folder = "";
+    assert_ok(restart_print_room(&in, 1000000, to));
+    assert_int_equal(fclose(to), 0);
+    assert_int_equal(size, before);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_restart__bytes_over_rates, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart__without_copies_only_the_disk_is_left, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_restart__says_that_there_is_no_room, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
