@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "trainer/checkpoint/snapshot.h"
+#include "trainer/plan/memory_search.h"
 
 enum { LEAST_RANK = 4 };
+static const double LEAST_SAVING = 0.99; /* of the bytes, what must be left */
 
 static void name_option(savings *all, const char *words)
 {
@@ -122,28 +124,56 @@ static status make_trial(const savings *all, plan_trial *out)
     return ST_OK;
 }
 
+static status row_bytes(const plan_input *in, int64_t *out)
+{
+    memory_fit row = {.mode = AC_FULL,
+                      .rows = 1,
+                      .seq_len = memory_seq_len(in),
+                      .patch_budget = memory_patch_budget(in)};
+    TRY(memory_fit_bytes(in, &row));
+    *out = row.total;
+    return ST_OK;
+}
+
+/* Whether what was added last goes with the other options and saves enough to be named. */
+static status judge_trial(savings *all, plan_trial *inout, bool *out_kept)
+{
+    int64_t bytes;
+    *out_kept = false;
+    const status st = make_trial(all, inout);
+    if (st == ST_CONFIG) {
+        status_clear();
+        return ST_OK;
+    }
+    TRY(st);
+    if (all->bytes == 0)
+        TRY(row_bytes(all->in, &all->bytes));
+    TRY(row_bytes(&inout->in, &bytes));
+    *out_kept = (double)bytes < LEAST_SAVING * (double)all->bytes;
+    if (*out_kept)
+        all->bytes = bytes;
+    return ST_OK;
+}
+
 status savings_add(savings *all, plan_trial *inout, bool *out_added)
 {
     if (!inout->registry && all->text[0]) { /* adapters alone */
         *out_added = true;
-        return make_trial(all, inout);
+        TRY(make_trial(all, inout));
+        return row_bytes(&inout->in, &all->bytes);
     }
     *out_added = false;
     while (!*out_added && all->step < STEPS) {
-        const savings before = *all;
+        savings before = *all;
         if (!steps[all->step++](all))
             continue;
         plan_trial_end(inout);
-        const status st = make_trial(all, inout);
-        *out_added = st == ST_OK;
-        if (st == ST_CONFIG) { /* it does not go with the other options */
-            status_clear();
-            plan_trial_end(inout);
-            const int step = all->step;
+        TRY(judge_trial(all, inout, out_added));
+        if (!*out_added) {
+            before.step = all->step;
+            before.bytes = all->bytes;
             *all = before;
-            all->step = step;
-        } else if (st != ST_OK) {
-            return st;
+            plan_trial_end(inout);
         }
     }
     return *out_added || inout->registry || !all->text[0] ? ST_OK : make_trial(all, inout);

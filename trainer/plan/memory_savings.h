@@ -20,6 +20,7 @@ typedef struct savings {
     char
         text[SAVINGS_TEXT]; /* what has been added: "optimizer.states int8, training.master bf16" */
     int step;
+    int64_t bytes; /* what a row then takes, all of it recomputed; 0: not known yet */
 } savings;
 
 WARN_UNUSED status savings_begin(const plan_input *in, savings *out);

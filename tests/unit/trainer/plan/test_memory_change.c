@@ -154,6 +154,32 @@ static void test_change__saves_as_little_as_is_enough(void **state)
     end_setup(&of);
 }
 
+/* What saves next to nothing is left out: adapters of a high rank are made smaller, those of a low
+ * rank are not. */
+static void test_change__leaves_out_what_saves_little(void **state)
+{
+    (void)state;
+    setup of;
+    static const char *const wide[] = {"training.seq_len",
+                                       "4096",
+                                       "activation_checkpoint.mode",
+                                       "full",
+                                       "lora.rank",
+                                       "1024",
+                                       "lora.targets",
+                                       "gate_proj,up_proj,down_proj",
+                                       NULL};
+    static const char *const narrow[] = {
+        "training.seq_len", "4096", "activation_checkpoint.mode", "full", "lora.rank", "8", NULL};
+    begin_setup("qwen3-vl-2b", "h200", wide, &of);
+    expect_words(&of, total_of(&of.asked, SEARCH_AS_CONFIGURED) * 2 / 5, "lora.rank ",
+                 "seq_len 2048");
+    end_setup(&of);
+    begin_setup("qwen3-vl-2b", "h200", narrow, &of);
+    expect_words(&of, total_of(&of.asked, SEARCH_AS_CONFIGURED), "what fits: ", "optimizer.");
+    end_setup(&of);
+}
+
 /* Stages of a pipeline pass several micro-batches, which updates in backward cannot. */
 static void test_change__names_what_can_be_set(void **state)
 {
@@ -193,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_change__is_enough_whatever_is_asked),
         cmocka_unit_test(test_change__saves_as_little_as_is_enough),
+        cmocka_unit_test(test_change__leaves_out_what_saves_little),
         cmocka_unit_test(test_change__names_what_can_be_set),
         cmocka_unit_test(test_change__counts_copies_on_a_cpu),
     };
