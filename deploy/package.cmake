@@ -1,19 +1,21 @@
 # package.cmake: Debian packages of what was built: cd build && cpack
 #
-#   tessera-common   configurations, the Python client, the dashboard and the pages, for both of the others
+#   tessera-common   configurations, the dashboards and the pages, for prepd and the trainer
 #   tessera-prepd    the daemon, its modules, its units, /etc/tessera/prepd.yaml and worker.env, the user prepd
 #   tessera-trainer  the trainer, the backends that were built, its unit
+#   python3-tessera  the Python client for Debian's own Python, with its C extension where that was built
 #
 #   /usr/bin                  links to the programs, and prepd-run
 #   /usr/lib/tessera/bin      the programs
 #   /usr/lib/tessera/lib      their modules, where the programs look for them (../lib)
 #   /usr/lib/systemd/system   the units
+#   /usr/lib/python3/dist-packages/tessera   the Python client
 #   /usr/share/tessera, /usr/share/doc/tessera   as `cmake --install` has them
 #
 # None of these rules is part of `cmake --install`, which installs by those of install.cmake.
 set(package_doc "usr/share/doc")
 set(package_made ${CMAKE_CURRENT_BINARY_DIR}/package) # files that are made for the packages
-set(package_parts common)
+set(package_parts common python)
 
 function(package_file to part)
     install(FILES ${ARGN} DESTINATION ${to} COMPONENT ${part} EXCLUDE_FROM_ALL)
@@ -59,8 +61,11 @@ if(TARGET trainer)
     package_units(trainer trainer@.service)
 endif()
 package_file(usr/share/tessera common ${tessera_share})
-install(DIRECTORY proto/python/tessera DESTINATION usr/share/tessera/python COMPONENT common EXCLUDE_FROM_ALL
+install(DIRECTORY proto/python/tessera DESTINATION usr/lib/python3/dist-packages COMPONENT python EXCLUDE_FROM_ALL
     FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed")
+if(TARGET tessera_reader)
+    install(TARGETS tessera_reader LIBRARY DESTINATION usr/lib/python3/dist-packages/tessera COMPONENT python EXCLUDE_FROM_ALL)
+endif()
 install(PROGRAMS ${tessera_scripts} DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL)
 install(DIRECTORY configs DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL
     FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
@@ -69,7 +74,9 @@ foreach(page IN LISTS pages)
     package_file(${package_doc}/tessera/${folder} common ${page})
 endforeach()
 foreach(part IN LISTS package_parts)
-    package_file(${package_doc}/tessera-${part} ${part} deploy/debian/copyright)
+    set(name tessera-${part})
+    string(REPLACE tessera-python python3-tessera name ${name})
+    package_file(${package_doc}/${name} ${part} deploy/debian/copyright)
 endforeach()
 
 set(CPACK_GENERATOR DEB)
@@ -91,15 +98,28 @@ set(same_version "tessera-common (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_COMMON_PACKAGE_NAME tessera-common)
 set(CPACK_DEBIAN_COMMON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_COMMON_PACKAGE_SHLIBDEPS OFF)
-set(CPACK_DEBIAN_COMMON_PACKAGE_SUGGESTS "python3-numpy, python3-zmq, python3-zstandard")
 set(CPACK_COMPONENT_COMMON_DESCRIPTION "configurations and pages of Tessera
 What the data daemon prepd and the trainer share: configurations to start from,
-the pages of both, the Python client, a dashboard.")
+the pages of both, dashboards.")
+
+# The extension serves every Python from 3.11 on. tessera.client, which is numpy alone, needs the other packages with it too.
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-tessera)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "python3 (>= 3.11), python3-numpy, python3-zmq, python3-zstandard, python3-xxhash")
+if(NOT TARGET tessera_reader)
+    set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
+    set(CPACK_DEBIAN_PYTHON_PACKAGE_SHLIBDEPS OFF)
+endif()
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA "${CMAKE_SOURCE_DIR}/deploy/debian/python/prerm")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "rows of the data daemon prepd, for PyTorch and numpy
+The client of a running prepd, and the reader of its recordings, for Python:
+packed rows as arrays, exact resume, masks, collators for transformers.")
 
 set(CPACK_DEBIAN_PREPD_PACKAGE_NAME tessera-prepd)
 set(CPACK_DEBIAN_PREPD_PACKAGE_DEPENDS "${same_version}, passwd")
 set(CPACK_DEBIAN_PREPD_PACKAGE_CONTROL_EXTRA
     "${CMAKE_SOURCE_DIR}/deploy/debian/prepd/postinst;${CMAKE_SOURCE_DIR}/deploy/debian/prepd/prerm;${CMAKE_SOURCE_DIR}/deploy/debian/prepd/postrm;${CMAKE_SOURCE_DIR}/deploy/debian/prepd/conffiles")
+set(CPACK_DEBIAN_PREPD_PACKAGE_SUGGESTS python3-tessera)
 set(CPACK_COMPONENT_PREPD_DESCRIPTION "data daemon that streams packed rows of pictures and text
 Turns pictures, videos and texts into packed rows for the training of
 vision-language models and streams them to trainers, exactly once an epoch.")
