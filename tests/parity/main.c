@@ -11,8 +11,9 @@
 #include "tests/parity/parity.h"
 
 static const parity_case *const families[] = {
-    parity_gemm, parity_norm,  parity_norm_rope, parity_rope,  parity_attention, parity_pointwise,
-    parity_rows, parity_route, parity_loss,      parity_adamw, parity_paced,     parity_peers,
+    parity_gemm,      parity_norm,  parity_norm_rope,  parity_rope, parity_attention,
+    parity_pointwise, parity_rows,  parity_route,      parity_loss, parity_adamw,
+    parity_paced,     parity_peers, parity_dequantise,
 };
 bool parity_portable;
 

@@ -38,6 +38,29 @@ static void scale(bench_case *bench)
     bench->bytes = count_act_bytes(bench, 2.0 * (double)n);
 }
 
+/* A layer's experts' first matrices, which a frozen base in 4 or 8 bits is expanded to. */
+static void expand_experts(bench_case *bench, weight_form form)
+{
+    const int64_t rows = TEXT.experts * TEXT.hidden, n = 2 * TEXT.expert_width;
+    const int64_t bytes = rows * weight_row_blocks(n) * weight_block_bytes(form);
+    bench->args.dequantise = (dequantise_args){.form = form,
+                                               .rows = rows,
+                                               .n = n,
+                                               .blocks = bench_raw(bench, bytes),
+                                               .y = bench_act(bench, rows * n)};
+    bench->bytes = (double)bytes + count_act_bytes(bench, (double)(rows * n));
+}
+
+static void dequantise_nf4(bench_case *bench)
+{
+    expand_experts(bench, WEIGHT_NF4);
+}
+
+static void dequantise_int8(bench_case *bench)
+{
+    expand_experts(bench, WEIGHT_INT8);
+}
+
 static void bias_grad(bench_case *bench)
 {
     int64_t rows = S, intermediate = EYE.intermediate;
@@ -514,6 +537,8 @@ static void paced_sum(bench_case *bench)
 const bench_row bench_memory[] = {
     ROW(add, "residual", add_residual),
     ROW(scale, "hidden", scale),
+    ROW(dequantise, "gate up, nf4", dequantise_nf4),
+    ROW(dequantise, "gate up, int8", dequantise_int8),
     ROW(bias_grad, "vision fc1", bias_grad),
     ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
     ROW(rmsnorm_bwd, "hidden, residual", rmsnorm_hidden_bwd),

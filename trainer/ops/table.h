@@ -24,6 +24,7 @@
 #include "trainer/ops/rope.h"
 #include "trainer/ops/route.h"
 #include "trainer/ops/rows.h"
+#include "trainer/ops/weight_blocks.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -63,6 +63,7 @@ typedef enum op_number {
 enum {
     KIND_gemm = PROFILE_DENSE,
     KIND_grouped_gemm = PROFILE_EXPERTS,
+    KIND_dequantise = PROFILE_POINTWISE,
     KIND_add = PROFILE_POINTWISE,
     KIND_scale = PROFILE_POINTWISE,
     KIND_bias_grad = PROFILE_POINTWISE,
