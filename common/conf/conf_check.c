@@ -162,13 +162,29 @@ static status check_ranks(const conf *options)
                                 conf_place(options));
 }
 
+static status check_lora_base(const conf *options)
+{
+    if (options->lora_base == LORA_BASE_BF16)
+        return ST_OK;
+    if (options->lora_rank == 0)
+        return bad(options,
+                   "lora.base: only a frozen base can be kept in 8 or 4 bits, and lora.rank is 0, "
+                   "so the model itself is trained; set lora.rank, or lora.base to bf16");
+    if (options->lora_merge != LORA_MERGE_NEVER)
+        return bad(options,
+                   "lora.merge: adapters are merged into the weights of model.path as they are, "
+                   "and this run has these only in the fewer bits of lora.base; leave lora.merge "
+                   "at never, and merge with trainer export --merge");
+    return ST_OK;
+}
+
 status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
         check_scope,       check_recompute,     check_replay,
         check_length,      check_pixels,        check_splits,
         check_shards,      check_expert_tensor, check_checkpoint_folder,
-        check_dump_folder, check_ranks,
+        check_dump_folder, check_ranks,         check_lora_base,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

@@ -66,6 +66,10 @@ def layouts_agree():
                                 "optimizer.states": "int8", "training.master": "bf16", "memory.host": "moments"}))
     # Blocks of 256 go on over the rows of a matrix whose columns are cut.
     dry("debug", dict(small, **{"training.global_batch_size": 2, "parallelism.tensor_parallel_degree": 2, "optimizer.states": "int8"}))
+    # A frozen base in codes is stored, gathered and expanded as planned.
+    coded = dict(GLOBAL, **ADAPTERS, **{"training.global_batch_size": 4, "lora.base": "nf4"})
+    dry("debug", dict(coded, **{"parallelism.data_parallel_shard_degree": 4, "parallelism.expert_parallel_degree": 2}))
+    dry("debug", dict(coded, **{"parallelism.data_parallel_shard_degree": 2, "parallelism.tensor_parallel_degree": 2, "lora.base": "int8"}))
     # With three stages, the mean over them is not a whole number of bytes.
     dry("qwen3-vl-30b-a3b", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2,
                                             "parallelism.pipeline_parallel_degree": 3}))

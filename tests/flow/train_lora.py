@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
 import numpy
 
 from prepd_flow import Folder, check, main, run
 from resume_flow import STREAM, go, recorded, same
-from train_flow import options, trainer
+from train_flow import LIMIT_S, TRAINER, options, trainer
 
 TARGETS = "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"
 RANK, ALPHA = 4, 12
@@ -109,6 +110,7 @@ def adapter_and_model_are_the_merged_model():
         check(losses[-1] < losses[0] - 0.02, losses)
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
+        a_base_in_fewer_bits(f, rows, lora, losses)
         square_experts_cannot_be_misread(f, rows, lora)
         experts_of_text_only_models_are_linear_maps(f, lora)
 
@@ -167,6 +169,38 @@ def a_checkpoint_is_an_adapter(f, rows, lora):
     trainer("export", "--merge", "--model", f.file("run/checkpoint"), "--base", base + "-moved", "--out", f.file("moved"))
     check(read(f.file("moved/model.safetensors")) == want, "merged with a base that was moved")
     shutil.move(base + "-moved", base)
+
+
+def a_base_in_fewer_bits(f, rows, lora, before):
+    """The losses are close to those beside the base itself, and a run goes on bit for bit beside the same base, and
+    beside another only if told to. An export adds the adapters to the base as it is in its files."""
+    coded = dict(lora, lora__base="nf4")
+    said = go(f, "nf4", **rows, **coded)
+    check("in codes in place of" in said, said)
+    losses = [json.loads(line)["loss"] for line in open(f.file("nf4/ledger.jsonl"), encoding="utf-8")]
+    check(losses[-1] < losses[0] - 0.02 and losses != before, losses)
+    check(all(abs(a - b) < 0.02 * b for a, b in zip(losses, before)), f"{losses} are not close to {before}")
+    go(f, "nf4-parts", **dict(rows, training__steps=3), **coded)
+    go(f, "nf4-parts", **rows, **coded)
+    same(f, "nf4", "nf4-parts", 6)
+    shutil.rmtree(f.file("nf4-parts/checkpoint/step-6"))
+    said = go(f, "nf4-parts", code=78, **rows, **lora)
+    check("base in nf4" in said and "lora.base is bf16" in said and "convert_states" in said, said)
+    said = go(f, "nf4-parts", **rows, **dict(lora, lora__base="int8"), checkpoint__convert_states="true")
+    check("going on from step" in said, said)
+    said = go(f, "nf4-no", code=78, **rows, **dict(coded, lora__merge="end"))
+    check("trainer export --merge" in said, said)
+
+    base, step = lora["model__path"], f.file("nf4/checkpoint/step-6")
+    p = subprocess.run([TRAINER, "export", "--merge", "--model", step, "--out", f.file("nf4-merged")],
+                       capture_output=True, text=True, timeout=LIMIT_S)
+    check(p.returncode == 0 and "beside a base in nf4" in p.stdout + p.stderr, p.stdout + p.stderr)
+    merged, stored = tensors(f.file("nf4-merged/model.safetensors")), tensors(base + "/model.safetensors")
+    adapter = tensors(step + "/adapter/adapter_model.safetensors")
+    for name, value in merged.items():
+        more = delta(adapter, name, value.shape, "transformers4")
+        wanted = stored[name] if more is None else stored[name] + more
+        check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() * ROUNDED_TWICE, name)
 
 
 def square_experts_cannot_be_misread(f, rows, lora):

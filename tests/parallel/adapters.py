@@ -88,6 +88,17 @@ def any_layout_trains_them(r):
         check(off(adapter(r, name, STEPS), want) <= OFF, f"{name}: other adapters")
 
 
+def ranks_share_a_base_in_codes(r):
+    """Two ranks, and experts on two, have the codes of one."""
+    coded = (*LORA[:LORA.index("--lora.merge")], *LORA[LORA.index("--lora.merge") + 2:], "--lora.base", "nf4",
+             "--training.steps", 2)
+    alone = r.train("codes", 1, *coded)
+    for name in ("shard 2", "shard 2, expert 2"):
+        ranks, layout = LAYOUTS[name]
+        said = r.train("codes of " + name, ranks, *coded, *layout)
+        check(near(said, alone), f"codes of {name}: {said} is not {alone}")
+
+
 def any_ranks_know_the_base(r):
     """Its hashes are the same, whoever makes them: of files that ranks share, each hashes some. One rank goes on from
     what two wrote, and ranks refuse another base together."""
@@ -112,6 +123,7 @@ def main():
     r = Runs()
     try:
         any_layout_trains_them(r)
+        ranks_share_a_base_in_codes(r)
         any_ranks_know_the_base(r)
     finally:
         shutil.rmtree(r.path)

@@ -71,7 +71,9 @@ static status check_memory(dry *played, const session *run)
                               rest ? 0 : size.moments,
                               size.unwanted,
                               size.gathered_bytes,
-                              own.activations};
+                              own.activations,
+                              size.codes,
+                              size.expanded};
     int64_t taken = 0, planned = 0;
     for (size_t i = 0; i < sizeof region / sizeof *region; i++) {
         int same = 0;

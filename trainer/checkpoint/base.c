@@ -173,3 +173,20 @@ status base_check(const run_base *now, const run_base *then, const char *path)
     }
     return ST_OK;
 }
+
+const char *base_form_name(weight_form form)
+{
+    static const char *const names[] = {
+        [WEIGHT_PLAIN] = "bf16", [WEIGHT_INT8] = "int8", [WEIGHT_NF4] = "nf4"};
+    return names[form];
+}
+
+status base_check_form(const run_base *now, const run_base *then, const char *path)
+{
+    if (now->form == then->form)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, path,
+                   "its adapters were trained beside a base in %s, and lora.base is %s now: set it "
+                   "as it was, or checkpoint.convert_states to true to go on beside the other",
+                   base_form_name(then->form), base_form_name(now->form));
+}

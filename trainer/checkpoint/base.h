@@ -3,7 +3,11 @@
  * hashes alone, in training/base.json, and a run that goes on checks that it still has the same:
  *
  * {"version":1,"model":PATH,"drawn_from_seed":SEED or null,
- *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"targets":TEXT} or null,"frozen":{NAME:DIGEST, ..}}
+ *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"targets":TEXT,"base":FORM} or
+ * null,"frozen":{NAME:DIGEST, ..}}
+ *
+ * FORM, "bf16", "int8" or "nf4", is how frozen matrices are kept while the adapters are trained
+ * (lora.base); a file without it means bf16.
  *
  * The digest of a row is that of its tensors' bytes in the files (of several tensors, chained in
  * the order of params_pieces), so it does not depend on how ranks share the row or on the type that
@@ -26,6 +30,7 @@ typedef struct run_base {
     int64_t seed;                /* what they are drawn from */
     lora_kind lora;              /* rank 0: there are no adapters */
     char *lora_targets;          /* heap; NULL if there are none */
+    weight_form form;            /* how its matrices are kept while a run uses it */
     base_row *rows;              /* heap: [count] in the order of the registry */
     int64_t count;
 } run_base;
@@ -52,5 +57,10 @@ WARN_UNUSED status base_read(const char *folder, run_base *out, bool *out_there)
 /* Checks that what was frozen `then` and still is has the same digest `now`. ST_CONFIG names the
  * first tensor that differs. */
 WARN_UNUSED status base_check(const run_base *now, const run_base *then, const char *path);
+
+/* Checks that the base's matrices are kept in the same form `now` as `then`. ST_CONFIG. */
+WARN_UNUSED status base_check_form(const run_base *now, const run_base *then, const char *path);
+/* What lora.base calls a form. */
+const char *base_form_name(weight_form form);
 
 #endif

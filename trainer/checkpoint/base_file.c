@@ -23,6 +23,7 @@ static void put_lora(json_writer *writer, const run_base *base)
     json_put_key_real(writer, "alpha", base->lora.alpha);
     json_put_key_bool(writer, "rslora", base->lora.rslora);
     json_put_key_cstr(writer, "targets", base->lora_targets);
+    json_put_key_cstr(writer, "base", base_form_name(base->form));
     json_end_object(writer);
 }
 
@@ -72,6 +73,18 @@ static status read_rows(const json_value *frozen, const char *path, run_base *ba
     return ST_OK;
 }
 
+static status read_form(const json_value *lora, const char *path, weight_form *out)
+{
+    const char *text = json_text(json_find(lora, "base"), base_form_name(WEIGHT_PLAIN));
+    for (int i = WEIGHT_PLAIN; i <= WEIGHT_NF4; i++) {
+        *out = (weight_form)i;
+        if (strcmp(text, base_form_name(*out)) == 0)
+            return ST_OK;
+    }
+    return FAIL_IN(ST_BAD_INPUT, path, "lora.base is \"%s\", which this trainer does not know",
+                   text);
+}
+
 static status read_members(const json_value *value, const char *path, run_base *base)
 {
     const json_value *seed = json_given(value, "drawn_from_seed"),
@@ -92,6 +105,7 @@ static status read_members(const json_value *value, const char *path, run_base *
         TRY(json_want_real(lora, "alpha", path, &kind.alpha));
         TRY(json_want_text(lora, "targets", path, &targets));
         TRY(base_note_lora(base, kind, targets));
+        TRY(read_form(lora, path, &base->form));
     }
     return read_rows(json_find(value, "frozen"), path, base);
 }

@@ -9,6 +9,7 @@
 
 #include "trainer/checkpoint/hf_check.h"
 #include "trainer/model/convert.h"
+#include "trainer/model/quantised.h"
 
 enum { CHUNK = 1 << 18 /* values moved at once */ };
 
@@ -39,9 +40,9 @@ static void forget_rows(const st_tensor *tensor, int64_t first, int64_t end)
 static status load_as_held(const param *weight, stream *queue, const st_tensor *tensor,
                            load_buffers buffers)
 {
-    const int64_t end = weight->own_first + weight->own_n;
-    for (int64_t at = weight->own_first; at < end; at += CHUNK) {
-        int64_t count = end - at < CHUNK ? end - at : CHUNK;
+    const int64_t end = weight->own_first + weight->own_n, most = quantised_run(weight, CHUNK);
+    for (int64_t at = weight->own_first; at < end; at += most) {
+        int64_t count = end - at < most ? end - at : most;
         int64_t begin = -1, stored = 0, run = 0;
         for (int64_t i = 0; i < count; i += run) {
             run = slice_run(&weight->held, at + i, count - i, &stored);

@@ -82,6 +82,10 @@ status merge_load(const merge_source *source, bool as_is, params *registry, stre
     const run_base *was = &source->was;
     const bool have = file_is_folder(source->base) && hf_has_weights(source->base);
     run_base now = {0};
+    if (was->form != WEIGHT_PLAIN)
+        log_info("the adapters were trained beside a base in %s; they are merged into the base as "
+                 "it is in %s, which is not quantised",
+                 base_form_name(was->form), source->base);
     TRY(lora_add(registry, was->lora, was->lora_targets));
     TRY(base_find(registry, have ? source->base : NULL, was->seed, &alone, &now));
     snprintf(now.model, sizeof now.model, "%s", source->base);

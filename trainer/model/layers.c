@@ -1,6 +1,7 @@
 /* layers.c: linear maps and norms over the registry's parameters, by the ops of ops/table.h. */
 #include "trainer/model/layers.h"
 
+#include "trainer/model/quantised.h"
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
 
@@ -43,6 +44,7 @@ static gemm_args forward_args(const linear *map, int64_t rows, const void *x, vo
 /* The product, plus the adapter's if there is one. */
 static status forward_linear(const pass_context *ctx, const linear *map, const gemm_args *args)
 {
+    TRY(quantised_expand(ctx->stream, map->w));
     TRY(op_gemm(ctx->stream, args));
     return map->adapter.a
                ? lora_linear_fwd(ctx, &map->adapter, args->m, args->a, args->c, args->ldc)
@@ -105,6 +107,8 @@ status linear_bwd(const pass_context *ctx, const linear *map, int64_t rows, cons
         TRY(op_bias_grad(
             ctx->stream,
             &(bias_grad_args){.rows = rows, .n = map->out, .dy = dy, .db = map->b->grad}));
+    if (dx)
+        TRY(quantised_expand(ctx->stream, map->w));
     if (dx)
         TRY(op_gemm(ctx->stream, &(gemm_args){.m = rows,
                                               .n = map->in,

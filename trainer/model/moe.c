@@ -10,6 +10,7 @@
 #include "trainer/model/moe.h"
 
 #include "trainer/model/grouped_product.h"
+#include "trainer/model/quantised.h"
 #include "trainer/ops/table.h"
 
 void moe_bind(moe *block, params *registry, int layer)
@@ -181,6 +182,7 @@ static status gate_up(const pass_context *ctx, const moe *block, const moe_saved
                              scratch->xp, saved->gu));
         return activate(ctx, saved, scratch->a);
     }
+    TRY(quantised_expand(ctx->stream, block->gate_up));
     return op_grouped_gemm(ctx->stream, &(grouped_gemm_args){.mode = GROUPED_FWD,
                                                              .experts = block->gate_up->shape[0],
                                                              .k = block->gate_up->shape[1],

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "trainer/model/convert.h"
+#include "trainer/model/quantised.h"
 #include "trainer/parallel/comm_simulated.h"
 
 enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
@@ -119,6 +120,8 @@ status params_write(const param *weight, stream *queue, int64_t first, int64_t c
             end = first + count < own_end ? first + count : own_end;
     if (end <= begin || !device_has_storage(queue->dev))
         return ST_OK;
+    if (weight->form != WEIGHT_PLAIN)
+        return quantised_write(weight, queue, begin, end - begin, from + (begin - first));
     return write_own(weight, queue, begin - weight->own_first, end - begin, from + (begin - first));
 }
 
@@ -149,6 +152,8 @@ status params_read_value(const param *weight, stream *queue, int64_t first, int6
                          double *to)
 {
     st_dtype dtype;
+    if (weight->form != WEIGHT_PLAIN)
+        return quantised_read(weight, queue, first, count, to);
     const void *best = param_best(weight, &dtype);
     return params_read_array(best, dtype, queue, first, count, to);
 }

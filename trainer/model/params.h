@@ -20,6 +20,7 @@
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/dims.h"
+#include "trainer/ops/weight_blocks.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/slice.h"
 #include "trainer/parallel/fsdp.h"
@@ -70,8 +71,13 @@ typedef struct param {
     /* Set by groups_apply for matrices that are trained, but for routers. */
     bool coded;      /* its moments are codes of 8 bits (ops/state_codes.h) */
     bool act_master; /* it has no master value in acc: own_act is updated, rounded to BF16 */
-    bool adapter;    /* a LoRA adapter (lora.h), which is in no file of the model */
-    int64_t lora;    /* the rows at this + lora and the next are its adapter; 0: it has none */
+    /* Not WEIGHT_PLAIN: this frozen matrix is stored as codes (quantised.h), own_act is NULL, and
+     * act is where it is expanded to. own_blocks: of the elements that this rank stores, which are
+     * whole blocks; blocks: of n_local. */
+    weight_form form;
+    void *own_blocks, *blocks;
+    bool adapter; /* a LoRA adapter (lora.h), which is in no file of the model */
+    int64_t lora; /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
     double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
     /* Device memory, NULL until params_alloc. First what this rank stores, [own_n], in the types of
@@ -146,6 +152,12 @@ typedef struct params {
     param_block acts, values, grads, moments1, moments2;
     void *unwanted;
     int64_t block_elements, trained_elements;
+    /* Matrices of another form than plain values are in none of these blocks but in codes, and are
+     * expanded in `expanded`, one at a time. */
+    weight_form base_form;
+    param_block codes;    /* bytes: of coded_blocks blocks (ops/weight_blocks.h) */
+    param_block expanded; /* act */
+    int64_t coded_blocks;
     double *adapters;   /* heap memory that param.whole points into; NULL until lora_gather */
     int64_t bytes_read; /* how much this rank has read from files so far */
 } params;
@@ -174,13 +186,15 @@ WARN_UNUSED status params_may_be_kept(const params *registry);
 /* Lets the ranks of `ranks` store every local tensor together, each of its owners an equal piece
  * (parallel/fsdp.h). Before params_alloc. `ranks` is borrowed. */
 void params_share(params *registry, const mesh *ranks, bool reshard);
-/* What a rank needs on its device: elements that it stores, how many of them are trained, and the
- * bytes of each block and of the buffers that units are gathered into. It also works for a mesh
- * that is only sketched. */
+/* What a rank needs on its device: elements that it stores as plain values, how many of them are
+ * trained, and the bytes of each block and of the buffers that units are gathered into. It also
+ * works for a mesh that is only sketched. */
 typedef struct params_sizes {
     int64_t stored, trained;
     int64_t acts, values, grads, moments; /* bytes; moments: of each of the two blocks */
     int64_t unwanted;                     /* bytes */
+    int64_t codes, expanded;              /* bytes */
+    int64_t uncoded; /* bytes that what is in codes would take as plain values */
     int64_t gathered_bytes;
     bool act_masters;           /* master values are the beginning of acts, whatever acc is */
     bool moments_on_host;       /* the blocks of moments are host memory .. */
@@ -224,7 +238,7 @@ WARN_UNUSED status params_read_value(const param *weight, stream *queue, int64_t
 /* The same for an array of any of the types that convert.h knows. */
 WARN_UNUSED status params_read_array(const void *array, st_dtype dtype, stream *queue,
                                      int64_t first, int64_t count, double *to);
-/* The array that params_read_value reads, and its type. */
+/* The array that params_read_value reads, and its type; NULL for a matrix in codes. */
 static inline const void *param_best(const param *weight, st_dtype *out_dtype)
 {
     *out_dtype = weight->value ? weight->value_dtype : weight->act_dtype;

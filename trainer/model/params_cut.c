@@ -1,5 +1,6 @@
 /* params_cut.c: which part of every parameter a rank computes with (parallel/layouts.md). */
 #include "trainer/model/params.h"
+#include "trainer/model/quantised.h"
 #include "trainer/model/unit_order.h"
 
 layout_limits params_limits(const model_dims *dims)
@@ -55,6 +56,7 @@ status params_cut(params *registry, const model_dims *dims, const layout *degree
     for (int64_t i = 0; i < registry->count; i++) {
         param *row = &registry->list[i];
         cut_row(row, degrees, at);
+        TRY(quantised_check_cut(row, degrees));
         row->elsewhere =
             row->unit < stage_first_unit(dims, &part) || row->unit >= stage_end_unit(dims, &part);
     }

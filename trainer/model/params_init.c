@@ -3,6 +3,8 @@
  * nanoseconds and a layer of 30B-A3B has some 600 million, so one processor alone would take
  * minutes for a few layers. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/base/proc.h"
 #include "common/base/rng.h"
@@ -10,6 +12,7 @@
 #include "trainer/model/convert.h"
 #include "trainer/model/normals.h"
 #include "trainer/model/params.h"
+#include "trainer/model/quantised.h"
 
 enum {
     PIECE = 1 << 12,  /* values that a task draws */
@@ -40,6 +43,7 @@ typedef struct drawing {
     rng_key key;
     int64_t at, count;
     char *as_act, *as_value; /* [count]; as_value is NULL if the row has no such copy */
+    double *exact;           /* [count] where they are to be encoded, else NULL: as_act has them */
 } drawing;
 
 static void first_values(const drawing *draw, int64_t first, int64_t count, double *out)
@@ -66,6 +70,10 @@ static void draw_piece(const void *context, int64_t task, int thread)
     for (int64_t done = 0; done < count; done += run) {
         run = slice_run(&draw->row->held, draw->at + from + done, count - done, &stored);
         first_values(draw, stored, run, value + done);
+    }
+    if (draw->exact) {
+        memcpy(draw->exact + from, value, (size_t)count * sizeof *value);
+        return;
     }
     const st_dtype act = draw->row->act_dtype, dtype = draw->row->value_dtype;
     convert_from_double(draw->as_act + from * (int64_t)st_dtype_size(act), act, value, count);
@@ -103,6 +111,26 @@ static status repeat_values(const drawing *draw, int64_t drawn, stream *queue)
                               (size_t)count * size));
     }
     return ST_OK;
+}
+
+/* Draws a matrix that is stored in codes. */
+static status init_codes(initialiser *all, drawing *draw)
+{
+    const param *row = draw->row;
+    const int64_t most = quantised_run(row, BLOCK), end = row->own_first + row->own_n;
+    const int64_t room = row->own_n < most ? row->own_n : most;
+    status st = ST_OK;
+    draw->exact = malloc((size_t)room * sizeof *draw->exact + 1);
+    if (!draw->exact)
+        return FAIL(ST_NO_MEMORY, "no memory to draw %lld values", (long long)room);
+    for (draw->at = row->own_first; draw->at < end && st == ST_OK; draw->at += draw->count) {
+        draw->count = end - draw->at < most ? end - draw->at : most;
+        pool_run(all->threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
+        st = params_write(row, all->queue, draw->at, draw->count, draw->exact);
+    }
+    free(draw->exact);
+    draw->exact = NULL;
+    return st;
 }
 
 static status init_row(initialiser *all, drawing *draw)
@@ -171,7 +199,7 @@ static status init_rows(params *registry, stream *queue, uint64_t seed, bool ada
             continue;
         snprintf(purpose, sizeof purpose, "weights/%s", draw.row->name);
         draw.key = rng_key_make(seed, purpose);
-        st = init_row(&all, &draw);
+        st = draw.row->form == WEIGHT_PLAIN ? init_row(&all, &draw) : init_codes(&all, &draw);
     }
     const status waited =
         queue->dev->backend->wait(queue); /* also after a failure, before memory is freed */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainer/model/params_states.h"
+#include "trainer/model/quantised.h"
 #include "trainer/ops/state_codes.h"
 
 static const mesh_group owners[] = {MESH_WHOLE, MESH_DENSE, MESH_EXPERT_SHARD, MESH_EXPERT_WHOLE};
@@ -20,6 +21,23 @@ void params_share(params *registry, const mesh *ranks, bool reshard)
 static int64_t align_of(const params *registry)
 {
     return registry->coded ? (int64_t)STATE_BLOCK : (int64_t)UNIT_ALIGN;
+}
+
+/* Pieces of codes begin at multiples of this many blocks, and so at multiples of 16 bytes. */
+enum { CODES_ALIGN = 16 };
+
+/* What a span consists of. */
+typedef enum content { TRAINED, FROZEN_PLAIN, FROZEN_CODES, CONTENTS } content;
+
+static content content_of(const param *row)
+{
+    return !row->frozen ? TRAINED : row->form == WEIGHT_PLAIN ? FROZEN_PLAIN : FROZEN_CODES;
+}
+
+/* How many elements of a span a row takes: its own, or its blocks. */
+static int64_t elements_of(const param *row)
+{
+    return row->form == WEIGHT_PLAIN ? row->n_local : quantised_blocks(row);
 }
 
 /* The rows of each unit: those of unit u are row[first[u]] to row[first[u + 1] - 1]. */
@@ -52,20 +70,23 @@ static bool is_vision(const param *row)
     return row->group == GROUP_VISION || row->group == GROUP_MERGER;
 }
 
-/* Appends a span: the rows of a unit that these owners share, end to end, either the trained ones
- * or the others. If there are no such rows, there is no span. */
+/* Appends a span: the rows of a unit that these owners share and that have this content, end to
+ * end. If there are no such rows, there is no span. */
 static void add_span(params *registry, const unit_rows *rows, int unit, mesh_group group,
-                     bool trained)
+                     content wanted)
 {
+    const bool codes = wanted == FROZEN_CODES;
+    const int64_t align = codes ? CODES_ALIGN : align_of(registry);
     unit_span *to = &registry->spans[registry->n_spans];
-    *to = (unit_span){.unit = unit, .group = group, .trained = trained, .ranks = 1};
+    *to = (unit_span){.unit = unit, .group = group, .trained = wanted == TRAINED, .ranks = 1};
+    to->element_bytes = codes ? weight_block_bytes(registry->base_form) : 0;
     for (int64_t i = rows->first[unit]; i < rows->first[unit + 1]; i++) {
         param *row = &registry->list[rows->row[i]];
-        if (row->elsewhere || params_owners(row) != group || row->frozen == trained)
+        if (row->elsewhere || params_owners(row) != group || content_of(row) != wanted)
             continue;
         row->span = registry->n_spans;
         row->at = to->count;
-        to->count += round_up(row->n_local, align_of(registry));
+        to->count += round_up(elements_of(row), align);
         to->stays |= row->stays;
         to->forward_only = row->forward_only || !row->reached;
         to->layer = row->layer;
@@ -77,19 +98,20 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
         to->ranks = mesh_comm(registry->mesh, group)->size;
         to->rank = mesh_comm(registry->mesh, group)->rank;
     }
-    to->piece = unit_piece(to->count, to->ranks, align_of(registry));
-    registry->block_elements += to->piece;
-    registry->trained_elements += trained ? to->piece : 0;
+    to->piece = unit_piece(to->count, to->ranks, align);
+    registry->block_elements += codes ? 0 : to->piece;
+    registry->coded_blocks += codes ? to->piece : 0;
+    registry->trained_elements += to->trained ? to->piece : 0;
     registry->n_spans++;
 }
 
-/* Says where the spans begin in the blocks: what is trained comes first. */
+/* Says where the spans begin in the blocks: what is trained comes first. Codes have their own. */
 static void set_firsts(params *registry)
 {
-    int64_t trained = 0, frozen = registry->trained_elements;
+    int64_t trained = 0, frozen = registry->trained_elements, codes = 0;
     for (int64_t i = 0; i < registry->n_spans; i++) {
         unit_span *to = &registry->spans[i];
-        int64_t *next = to->trained ? &trained : &frozen;
+        int64_t *next = to->trained ? &trained : to->element_bytes ? &codes : &frozen;
         to->first = *next;
         *next += to->piece;
     }
@@ -125,6 +147,29 @@ static void mark_reached(params *registry)
     }
 }
 
+/* How many blocks of a matrix in codes this rank stores, from *out_first on. */
+static int64_t own_blocks_of(const unit_span *in, const param *row, int64_t *out_first)
+{
+    int64_t begin = in->piece * in->rank, end = begin + in->piece;
+    const int64_t row_end = row->at + quantised_blocks(row);
+    begin = begin > row->at ? begin : row->at;
+    end = end < row_end ? end : row_end;
+    *out_first = end > begin ? begin - row->at : 0;
+    return end > begin ? end - begin : 0;
+}
+
+static void own_elements(const unit_span *in, param *row)
+{
+    int64_t first;
+    if (row->form == WEIGHT_PLAIN) {
+        row->own_n = states_own_of(in, row, in->rank, &row->own_first);
+        return;
+    }
+    const int64_t count = own_blocks_of(in, row, &first);
+    row->own_first = count ? quantised_first(row, first) : 0;
+    row->own_n = count ? quantised_first(row, first + count) - row->own_first : 0;
+}
+
 /* Sets which elements of each row this rank stores. */
 static void set_own(params *registry)
 {
@@ -133,7 +178,7 @@ static void set_own(params *registry)
         const unit_span *in = &registry->spans[row->span];
         row->own_first = row->own_n = 0;
         if (!row->elsewhere)
-            row->own_n = states_own_of(in, row, in->rank, &row->own_first);
+            own_elements(in, row);
     }
 }
 
@@ -142,8 +187,9 @@ static status make_spans(params *registry)
     unit_rows rows;
     TRY(rows_by_unit(registry, &rows));
     free(registry->spans);
-    registry->spans = calloc((size_t)rows.count * 2 * OWNERS + 1, sizeof *registry->spans);
+    registry->spans = calloc((size_t)rows.count * CONTENTS * OWNERS + 1, sizeof *registry->spans);
     registry->n_spans = registry->block_elements = registry->trained_elements = 0;
+    registry->coded_blocks = 0;
     registry->coded = registry->act_masters = false;
     for (int64_t i = 0; i < registry->count; i++) {
         registry->coded |= registry->list[i].coded;
@@ -152,8 +198,8 @@ static status make_spans(params *registry)
     mark_reached(registry);
     for (int unit = 0; unit < rows.count && registry->spans; unit++)
         for (int i = 0; i < OWNERS; i++)
-            for (int frozen = 0; frozen < 2; frozen++)
-                add_span(registry, &rows, unit, owners[i], !frozen);
+            for (int k = 0; k < CONTENTS; k++)
+                add_span(registry, &rows, unit, owners[i], (content)k);
     free(rows.first);
     if (!registry->spans)
         return FAIL(ST_NO_MEMORY, "no memory for %d units", rows.count);
@@ -181,6 +227,21 @@ static int64_t longest_frozen(const params *registry)
     return longest;
 }
 
+/* Elements of the largest matrix that is expanded, and of all that are stored in codes. */
+static int64_t largest_coded(const params *registry, int64_t *out_stored)
+{
+    int64_t largest = 0;
+    *out_stored = 0;
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
+        if (row->form == WEIGHT_PLAIN || row->elsewhere)
+            continue;
+        largest = row->n_local > largest ? row->n_local : largest;
+        *out_stored += row->own_n;
+    }
+    return largest;
+}
+
 status params_size(params *registry, const backend_vtable *backend, bool with_training,
                    params_sizes *out)
 {
@@ -189,6 +250,8 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     if (!registry->acts.at)
         TRY(make_spans(registry));
     const int64_t trained = with_training ? registry->trained_elements : 0;
+    int64_t coded;
+    const int64_t largest = largest_coded(registry, &coded);
     states_sizes states;
     TRY(states_sizes_of(registry, backend->act, backend->acc, &states));
     *out = (params_sizes){
@@ -202,6 +265,9 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
         .moments = with_training ? states.block : 0,
         .moments_on_host = with_training && registry->moments_on_host,
         .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
+        .codes = registry->coded_blocks * weight_block_bytes(registry->base_form),
+        .expanded = largest * (int64_t)act,
+        .uncoded = coded * (int64_t)act,
         .gathered_bytes =
             registry->mesh || options.in_backward
                 ? fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)
@@ -215,7 +281,9 @@ static void place_spans(params *registry)
 {
     for (int64_t i = 0; i < registry->n_spans; i++) {
         unit_span *to = &registry->spans[i];
-        to->act = locate_in(&registry->acts, to->first);
+        to->act = to->element_bytes
+                      ? locate_part(registry->codes.at, to->first, (size_t)to->element_bytes)
+                      : locate_in(&registry->acts, to->first);
         to->grad = to->trained ? locate_in(&registry->grads, to->first) : NULL;
         to->whole_act = to->act;
         to->whole_grad = to->grad;
@@ -241,6 +309,17 @@ static void place_row(const params *registry, const unit_span *in, int64_t at, p
     row->unwanted = row->frozen && row->n_dims == 1 ? registry->unwanted : NULL;
 }
 
+/* `at`: the number of the row's first stored block among the codes. */
+static void place_codes(const params *registry, const unit_span *in, int64_t at, param *row)
+{
+    const size_t size = (size_t)in->element_bytes;
+    row->act_dtype = registry->expanded.dtype;
+    row->own_act = row->value = row->own_grad = row->grad = row->moment1 = row->moment2 = NULL;
+    row->own_blocks = locate_part(registry->codes.at, at, size);
+    row->blocks = locate_part(in->whole_act, row->at, size);
+    row->act = registry->expanded.at;
+}
+
 static void place_rows(params *registry)
 {
     for (int64_t i = 0; i < registry->count; i++) {
@@ -248,7 +327,13 @@ static void place_rows(params *registry)
         const unit_span *in = &registry->spans[row->span];
         if (row->elsewhere)
             continue;
-        const int64_t skipped = row->own_n ? row->at + row->own_first - in->piece * in->rank : 0;
+        const bool codes = row->form != WEIGHT_PLAIN;
+        const int64_t own = codes ? quantised_block_of(row, row->own_first) : row->own_first;
+        const int64_t skipped = row->own_n ? row->at + own - in->piece * in->rank : 0;
+        if (codes) {
+            place_codes(registry, in, in->first + skipped, row);
+            continue;
+        }
         place_row(registry, in, in->first + skipped, row);
     }
     states_place(registry);
@@ -270,6 +355,19 @@ static void give_block(param_block *block, device *dev)
     block->at = NULL;
 }
 
+static status take_codes(params *registry, device *dev)
+{
+    int64_t stored;
+    registry->codes = (param_block){
+        .dtype = DT_U8, .count = registry->coded_blocks * weight_block_bytes(registry->base_form)};
+    registry->expanded =
+        (param_block){.dtype = dev->backend->act, .count = largest_coded(registry, &stored)};
+    if (!registry->codes.count)
+        return ST_OK;
+    TRY(take_block(&registry->codes, dev));
+    return take_block(&registry->expanded, dev);
+}
+
 static status take_blocks(params *registry, stream *queue, bool with_training)
 {
     const backend_vtable *backend = queue->dev->backend;
@@ -289,6 +387,7 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
         registry->values.dtype = backend->act;
     registry->moments2 = registry->moments1;
     TRY(take_block(&registry->acts, queue->dev));
+    TRY(take_codes(registry, queue->dev));
     if (registry->values.dtype == backend->act)
         registry->values.at = registry->acts.at;
     else if (with_training)
@@ -324,8 +423,9 @@ void params_release(params *registry, stream *queue)
 {
     if (registry->values.at == registry->acts.at)
         registry->values.at = NULL;
-    param_block *blocks[] = {&registry->values, &registry->acts, &registry->grads,
-                             &registry->moments1, &registry->moments2};
+    param_block *blocks[] = {&registry->values,   &registry->acts,     &registry->grads,
+                             &registry->moments1, &registry->moments2, &registry->codes,
+                             &registry->expanded};
     fsdp_units_free(&registry->fsdp_units, queue);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
         give_block(blocks[i], queue->dev);

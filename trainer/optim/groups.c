@@ -9,6 +9,7 @@
 
 #include "common/base/digits.h"
 #include "trainer/model/lora_params.h"
+#include "trainer/model/quantised.h"
 
 static const char *const names[GROUP_COUNT] = {"vision", "merger", "text", "router", "experts"};
 static const char table_name[] = "model.visual.pos_embed.weight";
@@ -146,6 +147,9 @@ static void choose_states(const conf *options, params *registry)
 
 status groups_apply(const conf *options, params *registry)
 {
+    static const weight_form form[] = {[LORA_BASE_BF16] = WEIGHT_PLAIN,
+                                       [LORA_BASE_INT8] = WEIGHT_INT8,
+                                       [LORA_BASE_NF4] = WEIGHT_NF4};
     if (options->lora_rank)
         TRY(lora_add(registry, groups_lora(options), options->lora_targets));
     TRY(apply_rules(options, registry));
@@ -153,6 +157,8 @@ status groups_apply(const conf *options, params *registry)
     registry->in_backward = options->optimizer_in_backward;
     registry->moments_on_host = options->memory_host == HOST_MOMENTS;
     choose_states(options, registry);
+    if (options->lora_base != LORA_BASE_BF16)
+        TRY(quantised_choose(registry, form[options->lora_base]));
     if (params_trained(registry) == 0)
         return FAIL(
             ST_CONFIG,

@@ -55,12 +55,17 @@ static bool is_of(const unit_span *of, const unit_options *options, const kind *
     return wanted->stay == (of->stays || (!wanted->gradients && !options->reshard));
 }
 
+static size_t element_of(const unit_span *part, const kind *wanted)
+{
+    return !wanted->gradients && part->element_bytes ? (size_t)part->element_bytes : wanted->size;
+}
+
 static void take_spans(unit_span *list, int64_t of_unit, const unit_options *options,
                        const kind *wanted, space *sp)
 {
     for (int64_t i = 0; i < of_unit; i++)
         if (is_of(&list[i], options, wanted)) {
-            void *at = space_take(sp, list[i].piece * list[i].ranks, wanted->size);
+            void *at = space_take(sp, list[i].piece * list[i].ranks, element_of(&list[i], wanted));
             if (sp->base)
                 *(wanted->gradients ? &list[i].whole_grad : &list[i].whole_act) = at;
         }
@@ -249,7 +254,9 @@ static status gather_unit(const fsdp_units *units, stream *side, int unit, bool 
         comm_at at = {part->vision ? UNITS_GATHER_VISION : UNITS_GATHER, part->layer};
         if (is_of(part, &units->options, &wanted))
             TRY(comm_all_gather(mesh_comm(units->mesh, part->group), side, at, part->act,
-                                part->whole_act, part->piece, backend->act));
+                                part->whole_act,
+                                part->piece * (part->element_bytes ? part->element_bytes : 1),
+                                part->element_bytes ? DT_U8 : backend->act));
     }
     return ST_OK;
 }

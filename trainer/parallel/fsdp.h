@@ -35,9 +35,12 @@ typedef struct unit_span {
     bool stays; /* stays whole from its first use to its last, because it is used in two places */
     bool forward_only;    /* no backward pass reads it: UNIT_GRADIENT, or no gradient reaches it */
     int64_t count, piece; /* elements of the span, of one rank; piece * ranks >= count */
-    int64_t first;        /* of the piece within what the rank stores; the caller's own */
-    int64_t layer;        /* decoder layer, for the ledger; -1: none */
-    bool vision;          /* belongs to the vision tower, which the ledger counts apart */
+    /* 0: elements are of the compute type; else how many bytes each has. They are then gathered as
+     * bytes, and are not trained. */
+    int64_t element_bytes;
+    int64_t first; /* of the piece within what the rank stores; the caller's own */
+    int64_t layer; /* decoder layer, for the ledger; -1: none */
+    bool vision;   /* belongs to the vision tower, which the ledger counts apart */
     /* This rank's piece in device memory; grad is NULL if the span is not trained. With
      * unit_options.in_backward fsdp_units_new fills in grad, a part of whole_grad. */
     void *act, *grad;

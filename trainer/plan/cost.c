@@ -33,6 +33,21 @@ static double update_bytes(const conf *options)
     return 2.0 * ACC + value + 4.0 * moment_bytes(options);
 }
 
+/* Bytes that a rank moves to expand each of its matrices that are in codes once. */
+static double expand_bytes(const params *registry, const layout *degrees)
+{
+    const double each = ACT + (double)weight_block_bytes(registry->base_form) / WEIGHT_BLOCK;
+    double elements = 0;
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *row = &registry->list[i];
+        const int64_t ranks = row->cut == CUT_EXPERT   ? degrees->expert * degrees->expert_tensor
+                              : row->cut == CUT_TENSOR ? degrees->tensor
+                                                       : 1;
+        elements += row->form == WEIGHT_PLAIN ? 0 : (double)row->count / (double)ranks;
+    }
+    return elements * each / (double)degrees->pipeline;
+}
+
 /* How rank 0's group is spread over the nodes. */
 typedef struct reach {
     int ranks, near; /* near: how many are on rank 0's node, itself included */
@@ -278,13 +293,21 @@ static void step_compute(const conf *options, const layout *degrees, const model
          eye_bytes * recompute_plan_share(&recomputed->vision, dims->vision.depth,
                                           share.vision_dgrad, RECOMPUTE_CHEAP)) /
         3.0;
-    price->memory = (text_bytes + eye_bytes + bytes_recomputed) / ranks / speeds->of[RATE_COPY];
+    /* Matrices in codes are expanded for each product: forward, the input's gradient, recomputing.
+     */
+    const double once = expand_bytes(registry, degrees) * (double)degrees->accumulation;
+    const double again = once * recompute_plan_share(&recomputed->text, dims->text.layers,
+                                                     share.text_dgrad, RECOMPUTE_FC1);
+    const double expanding = once * (1.0 + share.text_dgrad) + again;
+    price->memory =
+        ((text_bytes + eye_bytes + bytes_recomputed) / ranks + expanding) / speeds->of[RATE_COPY];
     price->recompute = ((double)more.dense / speeds->of[RATE_DENSE] +
                         (double)more.experts / speeds->of[RATE_EXPERTS] +
                         (double)more.attention / speeds->of[text_by.forward] +
                         (double)more.vision_attention / speeds->of[eye_by.forward] +
                         bytes_recomputed / speeds->of[RATE_COPY]) /
-                       ranks;
+                           ranks +
+                       again / speeds->of[RATE_COPY];
     const double updated =
         (double)params_trained(registry) /
         (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline);

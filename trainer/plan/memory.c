@@ -161,6 +161,9 @@ static void plan_values(const memory_rank *rank, const backend_vtable *backend, 
     const bool one = backend->act == backend->acc;
     plan->parameters = one ? size->acts : size->values;
     plan->weights = one ? 0 : size->acts;
+    plan->codes = size->codes;
+    plan->expanded = size->expanded;
+    plan->uncoded = size->uncoded;
     plan->gradients = size->grads + size->unwanted;
     plan->moments = 2 * (size->moments_on_host ? size->turn[0] + size->turn[1] : size->moments);
     plan->resting = size->moments_on_host ? 2 * size->moments : 0;
@@ -169,8 +172,8 @@ static void plan_values(const memory_rank *rank, const backend_vtable *backend, 
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)
 {
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
-                        plan->gathered + plan->activations + plan->window + plan->staging +
-                        plan->answers + memory_gpu_total(&plan->gpu);
+                        plan->codes + plan->expanded + plan->gathered + plan->activations +
+                        plan->window + plan->staging + plan->answers + memory_gpu_total(&plan->gpu);
     const int64_t host = plan->resting + plan->built + plan->received + plan->snapshot;
     return plan_device_is_cpu(on) ? own + host : own;
 }

@@ -19,6 +19,9 @@ typedef struct memory_plan {
     int64_t gradients;
     int64_t moments;     /* with memory.host moments: buffers of two units */
     int64_t weights;     /* compute weights; 0 where the master values serve as such */
+    int64_t codes;       /* frozen matrices in 8 or 4 bits (model/quantised.h) */
+    int64_t expanded;    /* where they are expanded, one at a time */
+    int64_t uncoded;     /* what they would take as plain values; not part of the total */
     int64_t gathered;    /* FSDP units while they are gathered, and their gradients */
     int64_t activations; /* with scratch, without windows */
     int64_t window;      /* buffers through which ranks exchange expert slots (exchange.h) */

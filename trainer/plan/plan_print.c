@@ -33,6 +33,8 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
         {"parameters", cpu ? "parameters" : "parameters (master values)", MEMORY_VALUES,
          plan->parameters},
         {"weights", "compute weights", MEMORY_VALUES, plan->weights},
+        {"codes", "frozen matrices in codes", MEMORY_VALUES, plan->codes},
+        {"expanded", "one of them expanded", MEMORY_VALUES, plan->expanded},
         {"gradients", "gradients", MEMORY_VALUES, plan->gradients},
         {"moments", plan->resting ? "moments: buffers of two units" : "moments", MEMORY_VALUES,
          plan->moments},
@@ -53,9 +55,11 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
     };
     int count = 0;
     for (int i = 0; i < MEMORY_REGIONS; i++) {
-        const bool optional = list[i].bytes == 0 && (strcmp(list[i].key, "weights") == 0 ||
-                                                     strcmp(list[i].key, "window") == 0 ||
-                                                     strcmp(list[i].key, "host_moments") == 0);
+        static const char *const maybe[] = {"weights", "window", "codes", "expanded",
+                                            "host_moments"};
+        bool optional = false;
+        for (size_t j = 0; j < sizeof maybe / sizeof *maybe; j++)
+            optional |= list[i].bytes == 0 && strcmp(list[i].key, maybe[j]) == 0;
         if (!optional && (list[i].part != MEMORY_DRIVER || !cpu))
             out[count++] = list[i];
     }
@@ -135,6 +139,17 @@ static void print_resting(const memory_plan *plan, bool cpu, FILE *to)
                 memory_bytes_text(plan->moments, turns));
 }
 
+/* Says what codes buy: bytes of the matrices that are in them, and what these would take. */
+static void print_codes(const memory_plan *plan, FILE *to)
+{
+    char codes[MEMORY_BYTES_TEXT], plain[MEMORY_BYTES_TEXT], room[MEMORY_BYTES_TEXT];
+    fprintf(to,
+            "lora.base: the frozen matrices take %s in codes in place of %s, and %s to expand one "
+            "of them\n",
+            memory_bytes_text(plan->codes, codes), memory_bytes_text(plan->uncoded, plain),
+            memory_bytes_text(plan->expanded, room));
+}
+
 void memory_plan_print(const memory_plan *plan, const layout *degrees, const plan_device *on,
                        int table, FILE *to)
 {
@@ -146,6 +161,8 @@ void memory_plan_print(const memory_plan *plan, const layout *degrees, const pla
     else
         print_short(plan, region, count, on, to);
     print_resting(plan, plan_device_is_cpu(on), to);
+    if (plan->codes)
+        print_codes(plan, to);
 }
 
 /* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */
@@ -153,7 +170,8 @@ static void print_phases(FILE *to, const memory_plan *plan)
 {
     const model_regions *regions = &plan->parts;
     const unit scale = unit_of(plan);
-    const int64_t resident = plan->parameters + plan->gradients + plan->moments + plan->weights;
+    const int64_t resident = plan->parameters + plan->gradients + plan->moments + plan->weights +
+                             plan->codes + plan->expanded;
     const struct {
         const char *name;
         int64_t kept, scratch, gathered;
@@ -278,7 +296,9 @@ static status print_stages(const plan_input *in, const recomputes *recomputed,
                 " %9.1f GiB %7.1f GiB %5.1f GiB%s\n",
                 stage, part.first, part.end - 1,
                 stage_flights(stage, (int)cut.pipeline, cut.accumulation),
-                (double)(plan.parameters + plan.gradients + plan.moments + plan.weights) / GIB,
+                (double)(plan.parameters + plan.gradients + plan.moments + plan.weights +
+                         plan.codes + plan.expanded) /
+                    GIB,
                 (double)plan.parts.total / GIB, (double)plan.total / GIB,
                 stage == most->stage ? "  the most" : "");
     }

@@ -40,7 +40,9 @@ received_weights received_weights_of(const params *registry, const model_dims *d
     for (int64_t i = 0; i < registry->n_spans; i++) {
         const unit_span *one = &registry->spans[i];
         const int64_t others = one->vision == vision ? (one->ranks - 1) * one->piece : 0;
-        out.gather[one->group] += gathers(registry, dims, &part, one) * others * act;
+        out.gather[one->group] +=
+            gathers(registry, dims, &part, one) * others *
+            (one->element_bytes ? work->micro_steps * one->element_bytes : act);
         out.reduce[one->group] += one->trained * others * acc;
     }
     return out;

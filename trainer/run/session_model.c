@@ -93,6 +93,7 @@ status session_base(session *run)
     snprintf(base->model, sizeof base->model, "%s", options->model_path);
     if (options->lora_rank == 0)
         return ST_OK;
+    base->form = run->params->base_form;
     return base_note_lora(base, groups_lora(options), options->lora_targets);
 }
 
@@ -120,6 +121,8 @@ static status load_base(session *run, bool have, bool early, const char *trainin
     status st = there ? session_base(run) : ST_OK;
     if (st == ST_OK && there)
         st = base_check(&run->base, &then, run->from->path);
+    if (st == ST_OK && there && !run->params->convert_states)
+        st = base_check_form(&run->base, &then, run->from->path);
     base_done(&then);
     return st;
 }
@@ -135,10 +138,26 @@ static void tell_kept(const params *registry)
                  kept);
 }
 
+/* A checkpoint of an early trainer has frozen values itself. They may differ from those of
+ * model.path, which a base in fewer bits is made of. */
+static status refuse_own_base(const session *run, const char *training)
+{
+    bool has_frozen;
+    if (run->params->base_form == WEIGHT_PLAIN)
+        return ST_OK;
+    TRY(train_state_has_frozen(run->params, training, &has_frozen));
+    return has_frozen ? FAIL_IN(ST_CONFIG, training,
+                                "this checkpoint has frozen values itself, and a base of "
+                                "lora.base int8 or nf4 is made of model.path alone; go on with "
+                                "lora.base bf16")
+                      : ST_OK;
+}
+
 static status load_checkpoint(session *run, bool have, const char *path)
 {
     char training[STATUS_PATH_MAX + sizeof "/" FOLDER_TRAINING];
     snprintf(training, sizeof training, "%s/%s", path, FOLDER_TRAINING);
+    TRY(refuse_own_base(run, training));
     TRY(load_base(run, have, true, training));
     return train_state_load(run->params, run->stream, training);
 }
