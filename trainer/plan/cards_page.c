@@ -10,14 +10,15 @@
 
 static const double GIB = 1073741824.0;
 
-/* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken. */
+/* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken. They differ in
+ * speed too: gpu is the one whose rates are taken. */
 static const struct {
-    const char *name, *device;
-} cards[] = {{"24 GB", "24000000000"},
-             {"48 GB", "48000000000"},
-             {"80 GB", "h100"},
-             {"141 GB", "h200"},
-             {"180 GB", "b200"}};
+    const char *name, *device, *gpu;
+} cards[] = {{"24 GB", "24000000000", "RTX 4090"},
+             {"48 GB", "48000000000", "L40S"},
+             {"80 GB", "h100", "H100"},
+             {"141 GB", "h200", "H200"},
+             {"180 GB", "b200", "B200"}};
 
 static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwen3-vl-8b",
                                         "qwen3-vl-32b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"};
@@ -69,6 +70,7 @@ static status find_all(const conf *options, model_fits *inout)
         for (int j = 0; j < CARDS; j++) {
             plan_device card;
             TRY(plan_device_named(cards[j].device, &card));
+            snprintf(card.name, sizeof card.name, "%s", cards[j].gpu);
             TRY(card_fit_find(options, &inout->dims, &methods[i], &card, &inout->of[i][j]));
         }
     return ST_OK;
@@ -157,15 +159,12 @@ static void print_choice(const card_fit *fit, FILE *to)
             (double)fit->host / GIB);
 }
 
-static void print_rates(const card_fit *fit, const char *word, FILE *to)
+static void print_rates(const card_fit *fit, const char *gpu, FILE *to)
 {
-    plan_device card;
-    if (fit->cards == 0)
-        return;
-    if (plan_device_named(word, &card) != ST_OK || !rates_shipped(card.name))
-        fputs(" | |\n", to);
-    else
-        fprintf(to, " %.0f | %.1f %% |\n", fit->tokens_per_s, fit->mfu * 100.0);
+    const rates speeds = rates_of(gpu);
+    const char *about = speeds.kind[RATE_DENSE] == RATE_ASSUMED ? "~" : "";
+    if (fit->cards)
+        fprintf(to, " %s%.0f | %s%.0f %% |\n", about, fit->tokens_per_s, about, fit->mfu * 100.0);
 }
 
 static void print_model(const model_fits *fits, FILE *to)
@@ -179,7 +178,7 @@ static void print_model(const model_fits *fits, FILE *to)
         for (int j = 0; j < CARDS; j++) {
             fprintf(to, "| %s | %s | ", j ? "" : methods[i].name, cards[j].name);
             print_choice(&fits->of[i][j], to);
-            print_rates(&fits->of[i][j], cards[j].device, to);
+            print_rates(&fits->of[i][j], cards[j].gpu, to);
         }
 }
 
@@ -189,8 +188,11 @@ static status print_tables(const model_fits *models, int count, FILE *to)
     fputs("\nBelow, *recomputed* is `activation_checkpoint.mode`, with `op` as much as fits; the "
           "host's "
           "memory is that of a run with\ncheckpoints, whose two copies in memory are most of it "
-          "(`checkpoint.memory_folder`). Time is predicted where the rates of a\ncard are shipped "
-          "(`trainer plan --measured FILE` takes others). Runs to start from: "
+          "(`checkpoint.memory_folder`). Time is predicted from the rates of an\nH100 and an H200; "
+          "with *~* "
+          "from rates that nobody has measured, those of an H200 in proportion to the makers' "
+          "figures "
+          "of an\nRTX 4090, an L40S and a B200. Runs to start from: "
           "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\nall of it "
           "[on one H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
           "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",

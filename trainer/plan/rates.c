@@ -78,22 +78,63 @@ rates rates_h200(void)
     return speeds;
 }
 
-bool rates_shipped(const char *gpu)
+/* Makers' figures of GPUs that have not been measured: dense BF16 products with float32 sums, and
+ * memory; and what is assumed of links. A B200's NVLink is twice as fast as an H200's. The others
+ * have PCIe 4.0 x16 for everything, of whose 32 GB/s 25 are assumed. cuDNN's attention needs
+ * compute capability 9.0. */
+static const struct {
+    const char *name;
+    double peak, memory, link, host;
+    bool cudnn;
+} others[] = {{"B200", 2250e12, 8000e9, 674e9, 50e9, true},
+              {"L40S", 362e12, 864e9, 25e9, 25e9, false},
+              {"RTX 4090", 165.2e12, 1008e9, 25e9, 25e9, false}};
+static const double H200_MEMORY = 4800e9; /* NVIDIA's figure, bytes/s */
+
+static void assume_rate(rates *inout, rate_key key, double value)
 {
-    return strstr(gpu, "H100") || strstr(gpu, "H200");
+    inout->of[key] = value;
+    inout->kind[key] = RATE_ASSUMED;
+    inout->from[key] = "in proportion to the makers' figures";
+}
+
+/* The H200's rates in proportion to the makers' figures. */
+static void assume_rates(rates *inout, int other)
+{
+    const double faster = others[other].peak / inout->of[RATE_PEAK];
+    for (int k = RATE_DENSE; k <= RATE_OWN_VISION_ATTENTION; k++)
+        assume_rate(inout, (rate_key)k, inout->of[k] * faster);
+    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER && !others[other].cudnn; k++)
+        inout->of[k] =
+            inout->of[k < RATE_VISION_ATTENTION ? RATE_OWN_ATTENTION : RATE_OWN_VISION_ATTENTION];
+    assume_rate(inout, RATE_COPY, inout->of[RATE_COPY] * others[other].memory / H200_MEMORY);
+    assume_rate(inout, RATE_LINK, others[other].link);
+    assume_rate(inout, RATE_HOST, others[other].host);
+    inout->of[RATE_PEAK] = others[other].peak;
+    inout->from[RATE_PEAK] = "dense bf16, the maker's figure";
 }
 
 rates rates_of(const char *gpu)
 {
+    enum { OTHERS = sizeof others / sizeof *others };
     rates speeds = rates_h200();
     if (strstr(gpu, "H100")) {
         speeds.of[RATE_COPY] = H100_COPY;
         speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
         snprintf(speeds.source, sizeof speeds.source,
                  "shipped for the H200, whose chip the H100 has; copy is the H100's own");
-    } else if (!rates_shipped(gpu)) {
-        snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
+        return speeds;
     }
+    if (strstr(gpu, "H200"))
+        return speeds;
+    for (int i = 0; i < OTHERS; i++)
+        if (strstr(gpu, others[i].name)) {
+            assume_rates(&speeds, i);
+            snprintf(speeds.source, sizeof speeds.source,
+                     "none measured for the %s: those of the H200 in proportion", others[i].name);
+            return speeds;
+        }
+    snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
     return speeds;
 }
 

@@ -4,7 +4,6 @@
 #ifndef TESSERA_TRAINER_PLAN_RATES_H
 #define TESSERA_TRAINER_PLAN_RATES_H
 
-#include <stdbool.h>
 #include <stdio.h>
 
 #include "common/base/status.h"
@@ -57,11 +56,9 @@ double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 
  */
 rates rates_h200(void);
 /* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the
- * same chip as the H200 with slower memory; any other GPU gets the H200's rates, and `source` says
- * so. */
+ * same chip as the H200 with slower memory. A B200, an L40S and an RTX 4090 get assumed ones, in
+ * proportion to the makers' figures, and any other GPU the H200's; `source` says so. */
 rates rates_of(const char *gpu);
-/* Whether rates are shipped for the GPU with this name. */
-bool rates_shipped(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
  * source. Files from before the passes of attention had rates of their own say attention_tflops and
  * vision_attention_tflops, which stand for all passes. Keys that it lacks stay as in rates_h200.

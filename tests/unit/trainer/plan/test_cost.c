@@ -647,12 +647,20 @@ static void test_rates__are_those_of_the_card(void **state)
 {
     (void)state;
     const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
-                b200 = rates_of("NVIDIA B200");
+                b200 = rates_of("NVIDIA B200"), l40s = rates_of("NVIDIA L40S"),
+                t4 = rates_of("Tesla T4");
     expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
     expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
     expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
     assert_string_equal(h200.source, rates_h200().source);
-    assert_non_null(strstr(b200.source, "none for NVIDIA B200"));
+    assert_non_null(strstr(t4.source, "none for Tesla T4"));
+    assert_non_null(strstr(b200.source, "none measured for the B200"));
+    expect_share(b200.of[RATE_DENSE] / b200.of[RATE_PEAK], h200.of[RATE_DENSE] / 989e12, 1e-9);
+    expect_share(b200.of[RATE_COPY] / 8000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
+    assert_true(b200.kind[RATE_DENSE] == RATE_ASSUMED && h200.kind[RATE_DENSE] == RATE_MEASURED);
+    /* cuDNN does not go there: our own kernels do both passes. */
+    expect_share(l40s.of[RATE_ATTENTION], l40s.of[RATE_OWN_ATTENTION], 0);
+    expect_share(l40s.of[RATE_VISION_ATTENTION_BACKWARD], l40s.of[RATE_OWN_VISION_ATTENTION], 0);
 }
 
 static void test_cost__a_short_part_is_not_called_nothing(void **state)
