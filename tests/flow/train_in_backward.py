@@ -61,6 +61,8 @@ def a_clipped_run_goes_on_as_if_it_had_not_ended():
             check("of moments rest in the same memory, as the device is the CPU" in said, said)
             go(f, name + "-parts", *words, **dict(parts, training__steps=4))
             check(ledger(f, name) == ledger(f, name + "-parts"), f"{name}: the ledgers differ")
+            kept = " ".join(f"{key.split('__')[1]}={value}" for key, value in dict(more, optimizer__in_backward="true").items())
+            check([line["states"] for line in ledger(f, name).values()] == 4 * [kept], f"{name}: {ledger(f, name)}")
             check(states(f, name, 4) == states(f, name + "-parts", 4), f"{name}: values or moments differ")
             with open(f.file(name + "-parts/checkpoint/step-4/training/state.json")) as file:
                 norm = json.load(file)["clip_norm"]

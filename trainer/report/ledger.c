@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/conf/conf.h"
 #include "common/json/json.h"
 
 static const char file_name[] = "ledger.jsonl";
@@ -16,7 +17,8 @@ static const char file_name[] = "ledger.jsonl";
 struct ledger {
     FILE *file;
     bool with_ids;
-    bool cut; /* the last line was cut short: the next one must begin on a line of its own */
+    bool cut;        /* the last line was cut short: the next one must begin on a line of its own */
+    char states[64]; /* how the run keeps its states; "": as by default */
     char path[STATUS_PATH_MAX];
 };
 
@@ -27,13 +29,26 @@ static status path_of(const char *folder, char out[STATUS_PATH_MAX])
     return ST_OK;
 }
 
-status ledger_open(const char *folder, bool with_ids, ledger **out)
+static void print_states(const conf *options, char *out, size_t size)
+{
+    const bool coded = options->optimizer_states == STATES_INT8;
+    const bool rounded = options->training_master == MASTER_BF16;
+    const bool nearest = options->training_rounding == ROUNDING_NEAREST;
+    snprintf(out, size, "%s%s%s%s", coded ? " states=int8" : "", rounded ? " master=bf16" : "",
+             rounded && nearest ? " rounding=nearest" : "",
+             options->optimizer_in_backward ? " in_backward=true" : "");
+    if (out[0])
+        memmove(out, out + 1, strlen(out)); /* the first blank */
+}
+
+status ledger_open(const conf *options, ledger **out)
 {
     ledger *entries = calloc(1, sizeof *entries);
     if (!entries)
         return FAIL(ST_NO_MEMORY, "no memory for the ledger");
-    status st = path_of(folder, entries->path);
-    entries->with_ids = with_ids;
+    status st = path_of(options->job_dump_folder, entries->path);
+    entries->with_ids = options->metrics_ledger_ids;
+    print_states(options, entries->states, sizeof entries->states);
     if (st == ST_OK && !(entries->file = fopen(entries->path, "a+e")))
         st = FAIL_IN(ST_CANT_CREATE, entries->path, "%s", strerror(errno));
     /* If the last line was cut short, end it, so that the next one begins on a line of its own. */
@@ -91,6 +106,8 @@ status ledger_add(ledger *entries, const step_report *report, bool leaps, const 
     json_put_key_bool(&writer, "skipped", report->skipped);
     if (report->updated[0])
         json_put_key_cstr(&writer, "partial", report->updated);
+    if (entries->states[0])
+        json_put_key_cstr(&writer, "states", entries->states);
     if (leaps)
         json_put_key_bool(&writer, "leaps", true);
     if (choices[0])

@@ -8,8 +8,11 @@
  * them if the step was skipped, if its loss leaps (spike.h), in which case the line also has
  * "leaps":true, or if metrics.ledger_ids asks for it. Real numbers read back exactly; one that is
  * not finite is written as null. A skipped step that is partial (step_report.updated) also has
- * "partial", the units that it updated. The first line that a process writes also has "choices",
- * the ways that its device does a step in (device/choices.h), if it has several.
+ * "partial", the units that it updated. Where optimizer.states, training.master, its rounding or
+ * optimizer.in_backward are not as by default, each line has "states", which names them, so that a
+ * ledger shows from which step on a resumed run kept its states in another way. The first line
+ * that a process writes also has "choices", the ways that its device does a step in
+ * (device/choices.h), if it has several.
  *
  * A step has one line. When a run goes on from a checkpoint and will do steps again, it first moves
  * their lines to set-aside-ledger.jsonl (rewind.h). The reader also accepts a file in which this
@@ -23,7 +26,8 @@
 
 typedef struct ledger ledger;
 
-WARN_UNUSED status ledger_open(const char *folder, bool with_ids, ledger **out);
+/* Opens the ledger of job.dump_folder, or begins it. `options` is read during the call alone. */
+WARN_UNUSED status ledger_open(const conf *options, ledger **out);
 void ledger_close(ledger **ledger);
 /* Appends the line of a step. leaps: its loss leaps. choices: session.choices if it is the first
  * line of this process, else "". ST_IO means that this line is lost; the next

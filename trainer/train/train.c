@@ -318,7 +318,7 @@ static status open_run(training *run)
     if (training_is_first(run) &&
         !world_simulated(run->world)) { /* a simulated run is not verified */
         TRY(rewind_files(run));
-        TRY(ledger_open(options->job_dump_folder, options->metrics_ledger_ids, &run->ledger));
+        TRY(ledger_open(options, &run->ledger));
     }
     const char *folder = training_is_first(run) ? options->job_dump_folder : "";
     TRY(reporter_new(options, &run->session, &peak, folder, &run->reporter));
