@@ -170,6 +170,7 @@ def told_to_stop_while_it_waits():
         p = at_work(f, "stopped", training__steps=6, prepd__ahead_bytes=1048576, checkpoint__interval=0)
         daemon.p.send_signal(signal.SIGSTOP)  # no row will come
         time.sleep(0.5)
+        check(os.listdir(f.file("memory")), "there is no copy in memory")
         start = time.monotonic()
         p.send_signal(signal.SIGTERM)
         out, err = p.communicate(timeout=LIMIT_S)
@@ -178,6 +179,8 @@ def told_to_stop_while_it_waits():
         check(p.returncode == 0 and took < 50, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
+        check(not os.listdir(f.file("memory")), "the copy in memory stays, although its step is on disk")
+        check("states" not in ledger(f, "stopped")[1], "the ledger names states that are as by default")
         if at < 6:
             check("going on from step" in go(f, "stopped", training__steps=6), "the run began again from the start")
         same(f, "quiet", "stopped", 6)
