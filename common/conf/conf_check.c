@@ -135,6 +135,16 @@ static status check_shards(const conf *options)
     return ST_OK;
 }
 
+static status check_host(const conf *options)
+{
+    if ((options->memory_host == HOST_FROZEN || options->memory_host == HOST_BOTH) &&
+        options->parallelism_fsdp_reshard_after_forward == RESHARD_NEVER)
+        return bad(options,
+                   "parallelism.fsdp_reshard_after_forward never keeps every weight on the device, "
+                   "and memory.host frozen lets them rest on the host: set one of them otherwise");
+    return ST_OK;
+}
+
 static status check_expert_tensor(const conf *options)
 {
     if (options->parallelism_expert_tensor_parallel_degree != 1 &&
@@ -185,6 +195,7 @@ status conf_check_all(const conf *options, mistakes *wrong)
         check_length,      check_pixels,        check_splits,
         check_shards,      check_expert_tensor, check_checkpoint_folder,
         check_dump_folder, check_ranks,         check_lora_base,
+        check_host,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

@@ -69,7 +69,8 @@ def layouts_agree():
     # A frozen base in codes is stored, gathered and expanded as planned.
     coded = dict(GLOBAL, **ADAPTERS, **{"training.global_batch_size": 4, "lora.base": "nf4"})
     dry("debug", dict(coded, **{"parallelism.data_parallel_shard_degree": 4, "parallelism.expert_parallel_degree": 2}))
-    dry("debug", dict(coded, **{"parallelism.data_parallel_shard_degree": 2, "parallelism.tensor_parallel_degree": 2, "lora.base": "int8"}))
+    dry("debug", dict(coded, **{"parallelism.data_parallel_shard_degree": 2, "parallelism.tensor_parallel_degree": 2, "lora.base": "int8",
+                                "memory.host": "frozen"}))
     # With three stages, the mean over them is not a whole number of bytes.
     dry("qwen3-vl-30b-a3b", dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2,
                                             "parallelism.pipeline_parallel_degree": 3}))
@@ -77,7 +78,7 @@ def layouts_agree():
 
 def early_ends_agree():
     """The bytes of a step are the formula's, and the plan's, wherever the backward pass ends, for one micro-batch
-    and for several."""
+    and for several. That is so too where frozen weights and moments rest on the host."""
     for degrees in (1, 2, 1, 1, 1, 1), (1, 4, 1, 1, 1, 1), (1, 2, 1, 1, 2, 1), (1, 2, 1, 2, 1, 1), (1, 2, 1, 1, 1, 1, 2):
         options = dict(GLOBAL, **{f"parallelism.{k}_degree": v for k, v in zip(DEGREES, degrees)})
         whole = dry("debug", options)["bytes received in the step"][1]
@@ -86,7 +87,7 @@ def early_ends_agree():
             got, planned = said["bytes received in the step"][1], said["of weights, by trainer plan"]
             expect(0 < got < whole and planned[0] > 0, f"{degrees} {part}: {got} of {whole} bytes: {said}")
             consumers = degrees[0] * degrees[1]
-            once = dry("debug", dict(options, **part, **{"training.local_batch_size": 16 // consumers}))
+            once = dry("debug", dict(options, **part, **{"training.local_batch_size": 16 // consumers, "memory.host": "both"}))
             expect(0 < once["bytes received in the step"][1] < got, f"{degrees} {part}: one micro-step: {once}")
 
 

@@ -91,8 +91,11 @@ def adapter_and_model_are_the_merged_model():
         always = {"lora__merge": "always"}
         said = go(f, "run", **rows, **lora, **always)
         check("frozen" in said and "parameters are trained" in said, said)
-        go(f, "parts", **dict(rows, training__steps=3), **lora)
-        five = {"lora__adapter_for": "transformers5"}
+        # The run in parts has its base and its moments on the host, from where it is saved and exported.
+        host = {"memory__host": "both"}
+        said = go(f, "parts", **dict(rows, training__steps=3), **lora, **host)
+        check("of frozen weights rest in" in said and "of moments rest in" in said, said)
+        five = dict(host, lora__adapter_for="transformers5")
         check("going on from step 3" in go(f, "parts", **rows, **lora, **five, **always), "the run began again from the start")
         same(f, "run", "parts", 6)
 
@@ -181,7 +184,7 @@ def a_base_in_fewer_bits(f, rows, lora, before):
     check(losses[-1] < losses[0] - 0.02 and losses != before, losses)
     check(all(abs(a - b) < 0.02 * b for a, b in zip(losses, before)), f"{losses} are not close to {before}")
     go(f, "nf4-parts", **dict(rows, training__steps=3), **coded)
-    go(f, "nf4-parts", **rows, **coded)
+    go(f, "nf4-parts", **rows, **coded, memory__host="frozen")
     same(f, "nf4", "nf4-parts", 6)
     shutil.rmtree(f.file("nf4-parts/checkpoint/step-6"))
     said = go(f, "nf4-parts", code=78, **rows, **lora)

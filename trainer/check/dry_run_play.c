@@ -88,8 +88,8 @@ static status check_memory(dry *played, const session *run)
         played->checks.stage[stage] = planned;
     played->checks.beside = (int64_t)shapes_bytes(run->device) - taken;
     TRY(dry_check(&played->checks, DRY_MEMORY, planned, taken));
-    if (rest)
-        TRY(dry_check(&played->checks, DRY_HOST, own.resting,
+    if (memory_resting(&own))
+        TRY(dry_check(&played->checks, DRY_HOST, memory_resting(&own),
                       (int64_t)shapes_host_bytes(run->device)));
     plan_input in = dry_plan_input(played);
     in.layout = &run->mesh.layout;

@@ -78,7 +78,9 @@ static status take_blocks(checkpoint_writer *writer)
     device *dev = writer->live_stream->dev;
     const params *live = writer->live;
     const param_block frozen = {.dtype = live->acts.dtype,
-                                .count = live->block_elements - live->trained_elements};
+                                .count = live->frozen_on_host
+                                             ? 0 /* they are read where they rest */
+                                             : live->block_elements - live->trained_elements};
     const param_block blocks[WRITER_BLOCKS] = {
         [WRITER_VALUES] = {.dtype = live->values.dtype, .count = live->trained_elements},
         [WRITER_MOMENTS1] = {.dtype = live->moments1.dtype, .count = live->moments1.count},

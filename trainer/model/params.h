@@ -133,6 +133,7 @@ typedef struct params {
     bool coded, act_masters; /* some row is; set with the spans */
     bool convert_states;     /* train_state_load may convert states of another kind */
     bool moments_on_host;    /* what is in the blocks of moments rests on the host */
+    bool frozen_on_host;     /* weights that are not trained rest there, and come unit by unit */
     bool reshard;            /* as in unit_options (parallel/fsdp.h); true by default */
     bool in_backward; /* the same; gradients then exist unit by unit, and own_grad is one of two
                        * buffers that units take turns in */
@@ -150,6 +151,7 @@ typedef struct params {
      * act is not acc, that is so too, and values is the beginning of acts; rows that keep their
      * master values in acc have them in moments1, after their moments. */
     param_block acts, values, grads, moments1, moments2;
+    param_block resting; /* with frozen_on_host, what is not trained; acts ends with the trained */
     void *unwanted;
     int64_t block_elements, trained_elements;
     /* Matrices of another form than plain values are in none of these blocks but in codes, and are
@@ -195,6 +197,7 @@ typedef struct params_sizes {
     int64_t unwanted;                     /* bytes */
     int64_t codes, expanded;              /* bytes */
     int64_t uncoded; /* bytes that what is in codes would take as plain values */
+    int64_t resting; /* bytes of host memory: frozen weights */
     int64_t gathered_bytes;
     bool act_masters;           /* master values are the beginning of acts, whatever acc is */
     bool moments_on_host;       /* the blocks of moments are host memory .. */

@@ -80,6 +80,7 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
     unit_span *to = &registry->spans[registry->n_spans];
     *to = (unit_span){.unit = unit, .group = group, .trained = wanted == TRAINED, .ranks = 1};
     to->element_bytes = codes ? weight_block_bytes(registry->base_form) : 0;
+    to->on_host = wanted != TRAINED && registry->frozen_on_host;
     for (int64_t i = rows->first[unit]; i < rows->first[unit + 1]; i++) {
         param *row = &registry->list[rows->row[i]];
         if (row->elsewhere || params_owners(row) != group || content_of(row) != wanted)
@@ -105,10 +106,12 @@ static void add_span(params *registry, const unit_rows *rows, int unit, mesh_gro
     registry->n_spans++;
 }
 
-/* Says where the spans begin in the blocks: what is trained comes first. Codes have their own. */
+/* Says where the spans begin in the blocks: what is trained comes first. Codes have their own, and
+ * so has what rests on the host. */
 static void set_firsts(params *registry)
 {
-    int64_t trained = 0, frozen = registry->trained_elements, codes = 0;
+    int64_t trained = 0, codes = 0,
+            frozen = registry->frozen_on_host ? 0 : registry->trained_elements;
     for (int64_t i = 0; i < registry->n_spans; i++) {
         unit_span *to = &registry->spans[i];
         int64_t *next = to->trained ? &trained : to->element_bytes ? &codes : &frozen;
@@ -242,6 +245,12 @@ static int64_t largest_coded(const params *registry, int64_t *out_stored)
     return largest;
 }
 
+/* Elements of the block of acts; the others rest on the host. */
+static int64_t count_acts(const params *registry)
+{
+    return registry->frozen_on_host ? registry->trained_elements : registry->block_elements;
+}
+
 status params_size(params *registry, const backend_vtable *backend, bool with_training,
                    params_sizes *out)
 {
@@ -252,12 +261,15 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     const int64_t trained = with_training ? registry->trained_elements : 0;
     int64_t coded;
     const int64_t largest = largest_coded(registry, &coded);
+    const int64_t codes = registry->coded_blocks * weight_block_bytes(registry->base_form);
     states_sizes states;
     TRY(states_sizes_of(registry, backend->act, backend->acc, &states));
     *out = (params_sizes){
         .stored = registry->block_elements,
         .trained = trained,
-        .acts = registry->block_elements * (int64_t)act,
+        .acts = count_acts(registry) * (int64_t)act,
+        .resting = (registry->block_elements - count_acts(registry)) * (int64_t)act +
+                   (registry->frozen_on_host ? codes : 0),
         .values =
             backend->act == backend->acc || registry->act_masters ? 0 : trained * (int64_t)acc,
         .grads = options.in_backward ? 0 : trained * (int64_t)acc,
@@ -265,11 +277,11 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
         .moments = with_training ? states.block : 0,
         .moments_on_host = with_training && registry->moments_on_host,
         .unwanted = with_training ? longest_frozen(registry) * (int64_t)acc : 0,
-        .codes = registry->coded_blocks * weight_block_bytes(registry->base_form),
+        .codes = registry->frozen_on_host ? 0 : codes,
         .expanded = largest * (int64_t)act,
         .uncoded = coded * (int64_t)act,
         .gathered_bytes =
-            registry->mesh || options.in_backward
+            registry->mesh || options.in_backward || registry->frozen_on_host
                 ? fsdp_units_bytes(registry->spans, registry->n_spans, &options, act, acc)
                 : 0};
     for (int j = 0; j < STATES_TURNS && out->moments_on_host; j++)
@@ -277,13 +289,21 @@ status params_size(params *registry, const backend_vtable *backend, bool with_tr
     return ST_OK;
 }
 
+/* The block that has a span's weights. */
+static const param_block *home_of(const params *registry, const unit_span *of)
+{
+    if (of->element_bytes)
+        return &registry->codes;
+    return of->on_host ? &registry->resting : &registry->acts;
+}
+
 static void place_spans(params *registry)
 {
     for (int64_t i = 0; i < registry->n_spans; i++) {
         unit_span *to = &registry->spans[i];
-        to->act = to->element_bytes
-                      ? locate_part(registry->codes.at, to->first, (size_t)to->element_bytes)
-                      : locate_in(&registry->acts, to->first);
+        const size_t size =
+            to->element_bytes ? (size_t)to->element_bytes : st_dtype_size(registry->acts.dtype);
+        to->act = locate_part(home_of(registry, to)->at, to->first, size);
         to->grad = to->trained ? locate_in(&registry->grads, to->first) : NULL;
         to->whole_act = to->act;
         to->whole_grad = to->grad;
@@ -297,7 +317,7 @@ static void place_row(const params *registry, const unit_span *in, int64_t at, p
     row->act_dtype = registry->acts.dtype;
     row->value_dtype = registry->values.dtype;
     row->moment_dtype = registry->moments1.dtype;
-    row->own_act = locate_in(&registry->acts, at);
+    row->own_act = locate_in(home_of(registry, in), at);
     row->value = one ? row->own_act : in->trained ? locate_in(&registry->values, at) : NULL;
     row->own_grad = locate_part(in->grad, at - in->first, st_dtype_size(registry->grads.dtype));
     row->moment1 = in->trained ? locate_in(&registry->moments1, at) : NULL;
@@ -358,8 +378,10 @@ static void give_block(param_block *block, device *dev)
 static status take_codes(params *registry, device *dev)
 {
     int64_t stored;
-    registry->codes = (param_block){
-        .dtype = DT_U8, .count = registry->coded_blocks * weight_block_bytes(registry->base_form)};
+    registry->codes =
+        (param_block){.dtype = DT_U8,
+                      .count = registry->coded_blocks * weight_block_bytes(registry->base_form),
+                      .on_host = registry->frozen_on_host};
     registry->expanded =
         (param_block){.dtype = dev->backend->act, .count = largest_coded(registry, &stored)};
     if (!registry->codes.count)
@@ -374,7 +396,10 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
     const size_t longest = (size_t)longest_frozen(registry);
     const param_block trained = {.dtype = backend->acc,
                                  .count = with_training ? registry->trained_elements : 0};
-    registry->acts = (param_block){.dtype = backend->act, .count = registry->block_elements};
+    registry->acts = (param_block){.dtype = backend->act, .count = count_acts(registry)};
+    registry->resting = (param_block){.dtype = backend->act,
+                                      .count = registry->block_elements - count_acts(registry),
+                                      .on_host = true};
     registry->values = registry->grads = registry->moments1 = trained;
     registry->moments1.on_host = with_training && registry->moments_on_host;
     if (with_training && states_are_placed(registry, backend->act, backend->acc)) {
@@ -388,6 +413,8 @@ static status take_blocks(params *registry, stream *queue, bool with_training)
     registry->moments2 = registry->moments1;
     TRY(take_block(&registry->acts, queue->dev));
     TRY(take_codes(registry, queue->dev));
+    if (registry->resting.count)
+        TRY(take_block(&registry->resting, queue->dev));
     if (registry->values.dtype == backend->act)
         registry->values.at = registry->acts.at;
     else if (with_training)
@@ -423,9 +450,9 @@ void params_release(params *registry, stream *queue)
 {
     if (registry->values.at == registry->acts.at)
         registry->values.at = NULL;
-    param_block *blocks[] = {&registry->values,   &registry->acts,     &registry->grads,
-                             &registry->moments1, &registry->moments2, &registry->codes,
-                             &registry->expanded};
+    param_block *blocks[] = {&registry->resting, &registry->values,   &registry->acts,
+                             &registry->grads,   &registry->moments1, &registry->moments2,
+                             &registry->codes,   &registry->expanded};
     fsdp_units_free(&registry->fsdp_units, queue);
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
         give_block(blocks[i], queue->dev);

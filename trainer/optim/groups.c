@@ -155,7 +155,10 @@ status groups_apply(const conf *options, params *registry)
     TRY(apply_rules(options, registry));
     TRY(freeze(options, registry));
     registry->in_backward = options->optimizer_in_backward;
-    registry->moments_on_host = options->memory_host == HOST_MOMENTS;
+    registry->moments_on_host =
+        options->memory_host == HOST_MOMENTS || options->memory_host == HOST_BOTH;
+    registry->frozen_on_host =
+        options->memory_host == HOST_FROZEN || options->memory_host == HOST_BOTH;
     choose_states(options, registry);
     if (options->lora_base != LORA_BASE_BF16)
         TRY(quantised_choose(registry, form[options->lora_base]));

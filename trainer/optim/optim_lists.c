@@ -33,14 +33,15 @@ status optimizer_list_units(optimizer *optim, const conf *options, optim_tensor 
 {
     const params *registry = optim->params;
     unit_updates *units = &optim->units;
-    units->lowest = -1;
+    units->lowest = 0;
+    units->highest = -1; /* a pipeline stage may have nothing that is trained */
     for (int64_t i = 0; i < registry->n_spans; i++) { /* in rising order of unit */
         if (!registry->spans[i].trained)
             continue;
-        units->lowest = units->lowest < 0 ? registry->spans[i].unit : units->lowest;
+        units->lowest = units->highest < 0 ? registry->spans[i].unit : units->lowest;
         units->highest = registry->spans[i].unit;
     }
-    units->unit = calloc((size_t)units->highest + 1, sizeof *units->unit);
+    units->unit = calloc((size_t)(units->highest + 2), sizeof *units->unit);
     if (!units->unit)
         return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
     for (int j = units->highest; j >= units->lowest; j--) {

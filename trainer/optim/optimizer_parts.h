@@ -13,7 +13,7 @@ typedef struct unit_lists {
 /* What updates unit by unit need: in the middle of a backward pass (optim_units.c), or since the
  * states rest on the host, where the first two members are enough. */
 typedef struct unit_updates {
-    unit_lists *unit;            /* heap, [highest + 1] by unit number */
+    unit_lists *unit;            /* heap, [highest + 1] by unit number; none if highest is -1 */
     int lowest, highest;         /* the units with something that is trained */
     const double *loss, *weight; /* this rank's sums of the step, on the device; borrowed */
     /* On the device. */

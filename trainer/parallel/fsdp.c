@@ -50,7 +50,7 @@ static bool is_of(const unit_span *of, const unit_options *options, const kind *
 {
     if (wanted->gradients && !(of->trained && options->training))
         return false;
-    if (of->ranks == 1 && !(wanted->gradients && options->in_backward))
+    if (of->ranks == 1 && !(wanted->gradients ? options->in_backward : of->on_host))
         return false;
     return wanted->stay == (of->stays || (!wanted->gradients && !options->reshard));
 }
@@ -160,7 +160,7 @@ status fsdp_units_new(stream *queue, const mesh *ranks, unit_span *list, int64_t
 {
     bool wanted = false;
     for (int64_t i = 0; i < count; i++)
-        wanted |= list[i].ranks > 1 || (options->in_backward && list[i].trained);
+        wanted |= list[i].ranks > 1 || list[i].on_host || (options->in_backward && list[i].trained);
     *out = NULL;
     if (!wanted)
         return ST_OK;
@@ -245,19 +245,33 @@ status fsdp_units_end(fsdp_units *units, stream *queue)
     return wait_for(queue, units->edge, vision ? UNITS_REDUCE_VISION : UNITS_REDUCE);
 }
 
-static status gather_unit(const fsdp_units *units, stream *side, int unit, bool staying)
+/* Brings a span to where it is read: this rank's piece from the host, if it rests there, and then
+ * the pieces of all ranks. */
+static status gather_span(const fsdp_units *units, stream *side, const unit_span *part)
 {
     const backend_vtable *backend = side->dev->backend;
-    const kind wanted = {.stay = staying};
-    for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++) {
-        const unit_span *part = &units->span[i];
-        comm_at at = {part->vision ? UNITS_GATHER_VISION : UNITS_GATHER, part->layer};
-        if (is_of(part, &units->options, &wanted))
-            TRY(comm_all_gather(mesh_comm(units->mesh, part->group), side, at, part->act,
-                                part->whole_act,
-                                part->piece * (part->element_bytes ? part->element_bytes : 1),
-                                part->element_bytes ? DT_U8 : backend->act));
+    const comm_at at = {part->vision ? UNITS_GATHER_VISION : UNITS_GATHER, part->layer};
+    const int64_t count = part->piece * (part->element_bytes ? part->element_bytes : 1);
+    const st_dtype dtype = part->element_bytes ? DT_U8 : backend->act;
+    const size_t bytes = (size_t)count * st_dtype_size(dtype);
+    const void *piece = part->act;
+    if (part->on_host) {
+        char *own = (char *)part->whole_act + (size_t)part->rank * bytes;
+        TRY(backend->copy(side, own, part->act, bytes));
+        piece = own;
     }
+    if (part->ranks == 1)
+        return ST_OK;
+    return comm_all_gather(mesh_comm(units->mesh, part->group), side, at, piece, part->whole_act,
+                           count, dtype);
+}
+
+static status gather_unit(const fsdp_units *units, stream *side, int unit, bool staying)
+{
+    const kind wanted = {.stay = staying};
+    for (int64_t i = units->first[unit]; i < units->first[unit + 1]; i++)
+        if (is_of(&units->span[i], &units->options, &wanted))
+            TRY(gather_span(units, side, &units->span[i]));
     return ST_OK;
 }
 

@@ -17,8 +17,9 @@
  * rising order in a forward and in falling order in a backward. Every rank enters the same units in
  * the same order, whatever rows it has.
  *
- * A job of one rank has no units (the pointer is NULL), unless it updates them in backward: the
- * calls do nothing, and tensors are used where they are stored. */
+ * A job of one rank has no units (the pointer is NULL), unless it updates them in backward or some
+ * of its weights rest on the host: the calls do nothing, and tensors are used where they are
+ * stored. */
 #ifndef TESSERA_TRAINER_PARALLEL_FSDP_H
 #define TESSERA_TRAINER_PARALLEL_FSDP_H
 
@@ -32,7 +33,9 @@ typedef struct unit_span {
     mesh_group group; /* the ranks that share it */
     int ranks, rank;  /* of that group; ranks 1: stored whole, nothing is gathered */
     bool trained;     /* has gradients */
-    bool stays; /* stays whole from its first use to its last, because it is used in two places */
+    bool on_host; /* its piece rests on the host (device_host_array), from where it is copied for
+                   * every gather, also if ranks is 1 */
+    bool stays;   /* stays whole from its first use to its last, because it is used in two places */
     bool forward_only;    /* no backward pass reads it: UNIT_GRADIENT, or no gradient reaches it */
     int64_t count, piece; /* elements of the span, of one rank; piece * ranks >= count */
     /* 0: elements are of the compute type; else how many bytes each has. They are then gathered as
@@ -44,7 +47,8 @@ typedef struct unit_span {
     /* This rank's piece in device memory; grad is NULL if the span is not trained. With
      * unit_options.in_backward fsdp_units_new fills in grad, a part of whole_grad. */
     void *act, *grad;
-    /* [ranks * piece], filled in by fsdp_units_new; act and grad themselves if ranks is 1. */
+    /* [ranks * piece], filled in by fsdp_units_new; act and grad themselves if ranks is 1 and it
+     * does not rest on the host. */
     void *whole_act, *whole_grad;
 } unit_span;
 

@@ -81,20 +81,23 @@ static status try_mode(plan_trial *one, const rates *speeds, int mode, bool *out
     best->rows = rows;
     best->mode = mode;
     best->total = plan.total;
-    best->host = plan.resting + plan.built + plan.received + plan.snapshot;
+    best->host = memory_resting(&plan) + plan.built + plan.received + plan.snapshot;
     best->tokens_per_s = price.tokens_per_s;
     best->mfu = price.mfu;
     return ST_OK;
 }
 
 /* More rows at once are faster only where something is done once for all of them: on several cards,
- * which gather the weights for them, and with updates in backward. What is between recomputing all
- * and nothing takes longest to plan, and is of use only where nothing does not fit. */
+ * which gather the weights for them, with updates in backward, and where the weights come from the
+ * host. What is between recomputing all and nothing takes longest to plan, and is of use only where
+ * nothing does not fit. */
 static status find_fastest(plan_trial *one, card_fit *inout)
 {
     const rates speeds = rates_of(one->in.device->name);
-    const int64_t most =
-        one->degrees.world > 1 || one->options.optimizer_in_backward ? MOST_ROWS : 1;
+    const int64_t most = one->degrees.world > 1 || one->options.optimizer_in_backward ||
+                                 one->registry->frozen_on_host
+                             ? MOST_ROWS
+                             : 1;
     bool fits = true;
     for (int64_t rows = 1; rows <= most && fits; rows *= 2) {
         bool whole = false;

@@ -28,6 +28,7 @@ static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwe
 #define SMALL_MASTERS {"training.master", "bf16"}
 #define IN_BACKWARD {"optimizer.in_backward", "true"}
 #define ON_HOST {"memory.host", "moments"}
+#define ALL_ON_HOST {"memory.host", "both"}
 #define RANK {"lora.rank", "16"}
 #define ATTENTION "q_proj,k_proj,v_proj,o_proj"
 #define ON_ATTENTION {"lora.targets", ATTENTION}
@@ -38,7 +39,7 @@ static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwe
 static const card_saving of_adapters[] = {
     {"", {{0}}},
     {"int8", {SMALL_MOMENTS}},
-    {"int8, host", {SMALL_MOMENTS, ON_HOST}}};
+    {"int8, host", {SMALL_MOMENTS, ALL_ON_HOST}}};
 static const card_saving of_all[] = {
     {"", {{0}}},
     {"int8", {SMALL_MOMENTS}},
@@ -78,27 +79,29 @@ static status find_all(const conf *options, model_fits *inout)
 
 static void print_heading(const conf *options, FILE *to)
 {
-    fprintf(to,
-            "# What fits on which card\n\n"
-            "<!-- Made by `trainer plan --cards --memory.limit %g`. Do not edit. -->\n\n"
-            "Planned and predicted, not measured, by the code by which a run refuses what does "
-            "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
-            "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
-            "each, and all patches that they may; adapters have rank 16; a run may use %.0f %% of "
-            "a card (`memory.limit`).\n\n"
-            "A cell says how many rows of how many tokens a micro-batch has, and what saves "
-            "memory, if rows of that length need it:\n\n"
-            "- *int8*: `optimizer.states: int8`;\n"
-            "- *bf16*: `training.master: bf16`;\n"
-            "- *backward*: `optimizer.in_backward: true`; then a step is one micro-batch on each "
-            "card. Otherwise it has %d rows;\n"
-            "- *host*: `memory.host: moments`, which then cross PCIe in every step.\n\n"
-            "What does not fit on one card with rows of %d tokens or more is tried on 2, 4, .. %d "
-            "cards (`parallelism.data_parallel_shard_degree`;\n*experts*: "
-            "`parallelism.expert_parallel_degree`). What one card lacks is what rows of %d tokens "
-            "lack with everything that saves.\n\n",
-            options->memory_limit, options->memory_limit * 100.0, CARD_STEP_ROWS,
-            CARD_SEQ_LEN_LEAST, CARDS_MOST, CARD_SEQ_LEN_LEAST);
+    fprintf(
+        to,
+        "# What fits on which card\n\n"
+        "<!-- Made by `trainer plan --cards --memory.limit %g`. Do not edit. -->\n\n"
+        "Planned and predicted, not measured, by the code by which a run refuses what does "
+        "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
+        "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
+        "each, and all patches that they may; adapters have rank 16; a run may use %.0f %% of "
+        "a card (`memory.limit`).\n\n"
+        "A cell says how many rows of how many tokens a micro-batch has, and what saves "
+        "memory, if rows of that length need it:\n\n"
+        "- *int8*: `optimizer.states: int8`;\n"
+        "- *bf16*: `training.master: bf16`;\n"
+        "- *backward*: `optimizer.in_backward: true`; then a step is one micro-batch on each "
+        "card. Otherwise it has %d rows;\n"
+        "- *host*: `memory.host: moments`, or with adapters `both`, so that the base rests there "
+        "too; it crosses PCIe in every step.\n\n"
+        "What does not fit on one card with rows of %d tokens or more is tried on 2, 4, .. %d "
+        "cards (`parallelism.data_parallel_shard_degree`;\n*experts*: "
+        "`parallelism.expert_parallel_degree`). What one card lacks is what rows of %d tokens "
+        "lack with everything that saves.\n\n",
+        options->memory_limit, options->memory_limit * 100.0, CARD_STEP_ROWS, CARD_SEQ_LEN_LEAST,
+        CARDS_MOST, CARD_SEQ_LEN_LEAST);
 }
 
 static void print_settings(const card_fit *fit, FILE *to)

@@ -238,6 +238,29 @@ static status step_traffic(const conf *options, const layout *degrees, const mod
     return st;
 }
 
+/* Bytes of frozen weights that come from the host in the passes of a step, of the first rank of a
+ * stage on average. */
+static status host_weights(const conf *options, const layout *degrees, const model_dims *dims,
+                           const params *registry, cost *price)
+{
+    for (int stage = 0; stage < degrees->pipeline && registry->frozen_on_host; stage++) {
+        params *own;
+        TRY(params_sketch_new(
+            registry, dims, degrees, stage * (int)(degrees->world / degrees->pipeline),
+            options->parallelism_fsdp_reshard_after_forward != RESHARD_NEVER, &own));
+        const double passes = (double)degrees->accumulation / (double)degrees->pipeline;
+        for (int64_t i = 0; i < own->n_spans; i++) {
+            const unit_span *of = &own->spans[i];
+            const int64_t element = of->element_bytes ? of->element_bytes : ACT;
+            const double bytes = of->on_host ? passes * (double)(of->piece * element) : 0.0;
+            price->host_forward += bytes;
+            price->host_backward += of->forward_only || of->stays ? 0.0 : bytes;
+        }
+        params_sketch_free(&own);
+    }
+    return ST_OK;
+}
+
 /* Seconds of a pass of attention, and of what is recomputed of it. */
 static double attention_seconds(int64_t forward, double backward, int64_t again,
                                 const attention_kernels *by, const rates *speeds)
@@ -312,8 +335,7 @@ static void step_compute(const conf *options, const layout *degrees, const model
         (double)params_trained(registry) /
         (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline);
     price->update = updated * update_bytes(options) / speeds->of[RATE_COPY];
-    price->host_bytes = registry->moments_on_host ? updated * 2.0 * moment_bytes(options) : 0.0;
-    price->host = price->host_bytes / speeds->of[RATE_HOST];
+    price->host_moments = registry->moments_on_host ? updated * 2.0 * moment_bytes(options) : 0.0;
 }
 
 /* All stages go at the pace of the slowest one: returns its time over the mean. */
@@ -325,8 +347,23 @@ static status slowest_stage(const conf *options, const layout *degrees, const mo
                                   : stage_plan_uneven(options, dims, registry, degrees, out);
 }
 
-/* Puts the parts of a step together. uneven: the slowest stage's time over the mean. */
-static void compose_step(const layout *degrees, double uneven, cost *price)
+/* Adds what comes over the link to the host, `link` in bytes per second. Frozen weights move beside
+ * the pass that reads them. Moments move beside the update, and beside the backward pass too where
+ * that has the updates; what they take back goes the other way at the same time. */
+static void add_host(double forward, double backward, double link, cost *price)
+{
+    const double beside = backward + (price->in_backward ? price->update : 0.0);
+    const double in_backward = price->in_backward ? price->host_moments : 0.0;
+    const double after = price->host_moments - in_backward;
+    price->host = (price->host_forward + price->host_backward + price->host_moments) / link;
+    price->host_exposed = more(0.0, price->host_forward / link - forward) +
+                          more(0.0, (price->host_backward + in_backward) / link - beside) +
+                          (after > 0 ? more(0.0, after / link - price->update) : 0.0);
+}
+
+/* Puts the parts of a step together. link: bytes per second between the host and the device.
+ * uneven: the slowest stage's time over the mean. */
+static void compose_step(const layout *degrees, double uneven, double link, cost *price)
 {
     double compute =
         price->dense + price->experts + price->attention + price->vision_attention + price->memory;
@@ -338,9 +375,7 @@ static void compose_step(const layout *degrees, double uneven, cost *price)
         price->exposed += price->traffic[i].seconds;
     double stages = (double)degrees->pipeline, micros = (double)degrees->accumulation;
     price->bubble = (compute + price->exposed) * (uneven * (1.0 + (stages - 1.0) / micros) - 1.0);
-    /* Moments move beside the update, and beside the backward pass where it is part of that. */
-    const double beside = price->update + (price->in_backward ? compute - forward : 0.0);
-    price->host_exposed = more(0.0, price->host - beside);
+    add_host(forward, compute - forward, link, price);
     price->step = compute + price->exposed + price->bubble + price->update + price->host_exposed;
 }
 
@@ -358,16 +393,17 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     TRY(stage_plan(options, dims, registry, &cut));
     TRY(step_traffic(options, &cut, dims, registry, speeds, rows * (double)price.row.seq_len,
                      rows * patches, recomputed, &price));
+    TRY(host_weights(options, &cut, dims, registry, &price));
     patches *= (double)options->training_global_batch_size;
     double uneven;
     TRY(slowest_stage(options, &cut, dims, registry, &uneven));
     cost other = price;
     step_compute(options, degrees, dims, registry, speeds, recomputed, patches,
                  !price.deterministic, &other);
-    compose_step(degrees, uneven, &other);
+    compose_step(degrees, uneven, speeds->of[RATE_HOST], &other);
     step_compute(options, degrees, dims, registry, speeds, recomputed, patches, price.deterministic,
                  &price);
-    compose_step(degrees, uneven, &price);
+    compose_step(degrees, uneven, speeds->of[RATE_HOST], &price);
     price.other_step = other.step;
     double tokens = (double)(options->training_global_batch_size * price.row.seq_len);
     price.tokens_per_s = tokens / (double)degrees->world / price.step;

@@ -45,10 +45,12 @@ typedef struct cost {
     double dense, experts, attention, vision_attention, memory, update;
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
     bool deterministic, in_backward;
-    double other_step;   /* seconds of the step at the other setting of training.deterministic */
-    int64_t recomputed;  /* FLOPs that the backward pass recomputes; they are not useful */
-    double recompute;    /* the seconds of these, which are part of those above */
-    double host_bytes;   /* that rest on the host (memory.host) and move each way in a step */
+    double other_step;  /* seconds of the step at the other setting of training.deterministic */
+    int64_t recomputed; /* FLOPs that the backward pass recomputes; they are not useful */
+    double recompute;   /* the seconds of these, which are part of those above */
+    /* What rests on the host (memory.host): bytes of moments that move each way in a step, and of
+     * frozen weights that come in its forward and its backward passes. */
+    double host_moments, host_forward, host_backward;
     double host;         /* seconds that these take, both ways at once .. */
     double host_exposed; /* .. and of these, what no compute hides */
     double exposed;      /* seconds between ranks that no compute hides */

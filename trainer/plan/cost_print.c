@@ -95,17 +95,22 @@ static void print_determinism(FILE *to, const cost *price)
     fputs("\n", to);
 }
 
-/* Says what moves between the host's memory and the device, and beside what. */
+/* Says what moves between the host's memory and the device, and how much of that is hidden. */
 static void print_host(FILE *to, const cost *price)
 {
     static const double GIB = 1073741824.0;
-    if (price->host_bytes > 0)
-        fprintf(to,
-                "  memory.host: %.2f GiB of moments come from the host and go back in %.1f ms, of "
-                "which %.1f ms pass beside the %s\n",
-                price->host_bytes / GIB, price->host * 1e3,
-                (price->host - price->host_exposed) * 1e3,
-                price->in_backward ? "backward pass and the update" : "update");
+    const double weights = price->host_forward + price->host_backward;
+    if (price->host <= 0)
+        return;
+    fprintf(to, "  memory.host: ");
+    if (price->host_moments > 0)
+        fprintf(to, "%.2f GiB of moments come from the host for the update and go back%s",
+                price->host_moments / GIB, weights > 0 ? ", " : "");
+    if (weights > 0)
+        fprintf(to, "%.2f GiB of frozen weights come for the forward and the backward passes",
+                weights / GIB);
+    fprintf(to, "; that takes %.1f ms, of which the computing hides %.1f ms\n", price->host * 1e3,
+            (price->host - price->host_exposed) * 1e3);
 }
 
 void cost_print(const cost *price, const layout *degrees, FILE *to)
@@ -126,7 +131,7 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     print_part(to, "optimiser", price->update, price->step);
     print_part(to, "between ranks, not hidden", price->exposed, price->step);
     print_part(to, "pipeline bubble", price->bubble, price->step);
-    if (price->host_bytes > 0)
+    if (price->host > 0)
         print_part(to, "host's memory, not hidden", price->host_exposed, price->step);
     fprintf(to, "  %-26s %10.1f ms, %.0f tokens/s per rank, mfu %.1f %%\n", "step",
             price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);

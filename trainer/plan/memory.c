@@ -166,7 +166,8 @@ static void plan_values(const memory_rank *rank, const backend_vtable *backend, 
     plan->uncoded = size->uncoded;
     plan->gradients = size->grads + size->unwanted;
     plan->moments = 2 * (size->moments_on_host ? size->turn[0] + size->turn[1] : size->moments);
-    plan->resting = size->moments_on_host ? 2 * size->moments : 0;
+    plan->resting_moments = size->moments_on_host ? 2 * size->moments : 0;
+    plan->resting_frozen = size->resting;
 }
 
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)
@@ -174,7 +175,7 @@ static int64_t sum_of(const memory_plan *plan, const plan_device *on)
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
                         plan->codes + plan->expanded + plan->gathered + plan->activations +
                         plan->window + plan->staging + plan->answers + memory_gpu_total(&plan->gpu);
-    const int64_t host = plan->resting + plan->built + plan->received + plan->snapshot;
+    const int64_t host = memory_resting(plan) + plan->built + plan->received + plan->snapshot;
     return plan_device_is_cpu(on) ? own + host : own;
 }
 

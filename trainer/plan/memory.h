@@ -28,7 +28,8 @@ typedef struct memory_plan {
     int64_t staging;     /* micro-batches on the device (batch/upload_ring.h) */
     int64_t answers;     /* for generated answers: kept keys and values, logits */
     memory_gpu gpu;      /* what the driver and the libraries take; 0 on the CPU */
-    int64_t resting;     /* host: moments that rest there, pinned for a GPU (memory.host) */
+    /* host: moments and frozen weights that rest there, pinned for a GPU (memory.host) */
+    int64_t resting_moments, resting_frozen;
     int64_t built;       /* host: micro-batches being built; pinned for a GPU */
     int64_t received;    /* host: rows received ahead of their step */
     int64_t snapshot;    /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */
@@ -76,6 +77,12 @@ int64_t memory_rows_ahead(const conf *options, int64_t rows);
 /* The way in which a run with these options tries to exchange expert slots. If the run finds that
  * it cannot, the other way takes no more memory. */
 exchange_way memory_exchange_way(const conf *options, const layout *layout);
+
+/* What of a plan rests on the host. */
+static inline int64_t memory_resting(const memory_plan *plan)
+{
+    return plan->resting_moments + plan->resting_frozen;
+}
 
 /* The options for a device and for micro-batches of `rows` rows. */
 memory_options memory_options_of(const conf *options, const layout *layout, const plan_device *on,

@@ -74,13 +74,16 @@ static bool update_in_backward(savings *all)
     return true;
 }
 
-/* The CPU's memory is the host's. */
+/* The CPU's memory is the host's. Moments of adapters are small, and their base is not. */
 static bool rest_on_host(savings *all)
 {
-    if (plan_device_is_cpu(all->in->device) || all->options.memory_host == HOST_MOMENTS)
+    const int was = all->options.memory_host;
+    const bool both = was == HOST_FROZEN || all->options.lora_rank > 0;
+    const int wanted = both ? HOST_BOTH : HOST_MOMENTS;
+    if (plan_device_is_cpu(all->in->device) || was == wanted || was == HOST_BOTH)
         return false;
-    all->options.memory_host = HOST_MOMENTS;
-    name_option(all, "memory.host moments");
+    all->options.memory_host = wanted;
+    name_option(all, both ? "memory.host both" : "memory.host moments");
     return true;
 }
 

@@ -25,6 +25,17 @@ static unit unit_of(const memory_plan *plan)
     return (double)plan->total < GIB ? (unit){MIB, "MiB"} : (unit){GIB, "GiB"};
 }
 
+/* Whether most plans lack such a region, so that it is not worth a line without bytes. */
+static bool is_optional(const char *key)
+{
+    static const char *const keys[] = {"weights",  "window",       "codes",
+                                       "expanded", "host_moments", "host_frozen"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
 int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS])
 {
@@ -36,8 +47,8 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
         {"codes", "frozen matrices in codes", MEMORY_VALUES, plan->codes},
         {"expanded", "one of them expanded", MEMORY_VALUES, plan->expanded},
         {"gradients", "gradients", MEMORY_VALUES, plan->gradients},
-        {"moments", plan->resting ? "moments: buffers of two units" : "moments", MEMORY_VALUES,
-         plan->moments},
+        {"moments", plan->resting_moments ? "moments: buffers of two units" : "moments",
+         MEMORY_VALUES, plan->moments},
         {"gathered", "units gathered, their gradients", MEMORY_VALUES, plan->gathered},
         {"activations", "activations and scratch", MEMORY_WORK, plan->activations},
         {"window", "windows of peers (shared experts)", MEMORY_WORK, plan->window},
@@ -48,19 +59,16 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
         {"workspace", "workspace of ops", MEMORY_DRIVER, plan->gpu.workspace},
         {"graphs", "captured steps", MEMORY_DRIVER, plan->gpu.graphs},
         {"ranks", "NCCL's buffers, host values", MEMORY_DRIVER, plan->gpu.ranks},
-        {"host_moments", "host: moments (memory.host)", MEMORY_HOST, plan->resting},
+        {"host_moments", "host: moments (memory.host)", MEMORY_HOST, plan->resting_moments},
+        {"host_frozen", "host: frozen weights (memory.host)", MEMORY_HOST, plan->resting_frozen},
         {"host_built", "host: batches being built", MEMORY_HOST, plan->built},
         {"host_received", "host: rows received", MEMORY_HOST, plan->received},
         {"host_snapshot", "host: snapshot of a checkpoint", MEMORY_HOST, plan->snapshot},
     };
     int count = 0;
     for (int i = 0; i < MEMORY_REGIONS; i++) {
-        static const char *const maybe[] = {"weights", "window", "codes", "expanded",
-                                            "host_moments"};
-        bool optional = false;
-        for (size_t j = 0; j < sizeof maybe / sizeof *maybe; j++)
-            optional |= list[i].bytes == 0 && strcmp(list[i].key, maybe[j]) == 0;
-        if (!optional && (list[i].part != MEMORY_DRIVER || !cpu))
+        const bool absent = list[i].bytes == 0 && is_optional(list[i].key);
+        if (!absent && (list[i].part != MEMORY_DRIVER || !cpu))
             out[count++] = list[i];
     }
     return count;
@@ -132,11 +140,16 @@ static void print_short(const memory_plan *plan, const memory_region *region, in
 static void print_resting(const memory_plan *plan, bool cpu, FILE *to)
 {
     char text[MEMORY_BYTES_TEXT], turns[MEMORY_BYTES_TEXT];
-    if (plan->resting)
+    const char *where = cpu ? "this same memory" : "pinned memory of the host";
+    if (plan->resting_moments)
         fprintf(to, "  memory.host: %s of moments rest in %s, and come to buffers of %s\n",
-                memory_bytes_text(plan->resting, text),
-                cpu ? "this same memory" : "pinned memory of the host",
+                memory_bytes_text(plan->resting_moments, text), where,
                 memory_bytes_text(plan->moments, turns));
+    if (plan->resting_frozen)
+        fprintf(
+            to,
+            "  memory.host: %s of frozen weights rest in %s, and come to buffers of two units\n",
+            memory_bytes_text(plan->resting_frozen, text), where);
 }
 
 /* Says what codes buy: bytes of the matrices that are in them, and what these would take. */

@@ -24,7 +24,7 @@ typedef struct memory_region {
 } memory_region;
 
 /* Lists the regions that a plan for this device has; returns how many. */
-enum { MEMORY_REGIONS = 20 };
+enum { MEMORY_REGIONS = 21 };
 int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS]);
 

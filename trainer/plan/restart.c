@@ -19,7 +19,8 @@ status restart_plan_make(const plan_input *in, const recomputes *recomputed, con
     TRY(layout_plan_make(in, in->conf->training_local_batch_size, recomputed, &plan));
     /* Without float32 masters, those are the weights that are computed with. */
     const int64_t masters = plan.parameters ? plan.parameters : plan.weights;
-    const double bytes = (double)(masters + (plan.resting ? plan.resting : plan.moments));
+    const double bytes =
+        (double)(masters + (plan.resting_moments ? plan.resting_moments : plan.moments));
     const int64_t near =
         in->layout->world < speeds->per_node ? in->layout->world : speeds->per_node;
     const double moved = bytes / speeds->of[RATE_HOST];

@@ -219,19 +219,21 @@ static status check_host(const session *run, const memory_plan *plan)
 {
     const double gib = 1073741824.0;
     const int ranks = run->world ? run->world->place.local_size : 1;
+    const double wanted = (double)ranks * (double)memory_resting(plan);
     host_memory host;
-    if (plan->resting == 0 || plan_device_is_cpu(&run->planned))
-        return ST_OK;
-    TRY(host_memory_read("", &host));
-    const double wanted = (double)ranks * (double)plan->resting;
-    if (run->params->moments1.at || wanted <= (double)host.available)
+    if (wanted <= 0.0 || plan_device_is_cpu(&run->planned) || run->params->acts.at)
         return ST_OK; /* once taken they are no longer available */
+    TRY(host_memory_read("", &host));
+    if (wanted <= (double)host.available)
+        return ST_OK;
     return FAIL(ST_CONFIG,
-                "memory.host: the moments of the %d rank%s of this machine take %.1f GiB of its "
-                "memory, of which %.1f of %.1f GiB are available; optimizer.states int8 makes "
-                "moments smaller, more ranks share them, and memory.host none leaves them on the "
-                "device",
-                ranks, ranks == 1 ? "" : "s", wanted / gib, (double)host.available / gib,
+                "memory.host: what rests on the host for the %d rank%s of this machine takes %.1f "
+                "GiB of its memory (moments %.1f, frozen weights %.1f), of which %.1f of %.1f GiB "
+                "are available; optimizer.states int8 makes moments smaller, more machines share "
+                "all of it, and memory.host none leaves it on the device",
+                ranks, ranks == 1 ? "" : "s", wanted / gib,
+                (double)ranks * (double)plan->resting_moments / gib,
+                (double)ranks * (double)plan->resting_frozen / gib, (double)host.available / gib,
                 (double)host.total / gib);
 }
 
@@ -251,13 +253,17 @@ status session_memory_tell_host(const session *run)
     const double gib = 1073741824.0;
     memory_plan plan;
     TRY(session_memory_plan(run, &plan));
-    if (plan.resting)
+    const char *where = plan_device_is_cpu(&run->planned)
+                            ? "the same memory, as the device is the CPU"
+                            : "pinned memory of the host";
+    if (plan.resting_moments)
         log_info("memory.host: %.3f GiB of moments rest in %s, and come for each update to %.3f "
                  "GiB of buffers on the device",
-                 (double)plan.resting / gib,
-                 plan_device_is_cpu(&run->planned) ? "the same memory, as the device is the CPU"
-                                                   : "pinned memory of the host",
-                 (double)plan.moments / gib);
+                 (double)plan.resting_moments / gib, where, (double)plan.moments / gib);
+    if (plan.resting_frozen)
+        log_info("memory.host: %.3f GiB of frozen weights rest in %s, and come for each pass to "
+                 "buffers of two units on the device",
+                 (double)plan.resting_frozen / gib, where);
     return ST_OK;
 }
 

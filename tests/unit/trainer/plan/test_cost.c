@@ -193,8 +193,32 @@ static void test_cost__moments_on_the_host_take_the_link(void **state)
     expect_share(whole.step, before.step + whole.host_exposed, 1e-9);
     setup.registry->in_backward = true;
     const double compute = whole.dense + whole.experts + whole.attention + whole.memory;
-    assert_true(whole.host > compute && before.host_bytes == 0);
+    assert_true(whole.host > compute && before.host == 0);
     expect_share(predict(&setup, AC_NONE).host_exposed, whole.host_exposed - compute * 2 / 3, 1e-9);
+    close_setting(&setup);
+}
+
+/* Frozen weights come once before the forward and once before the backward pass of each
+ * micro-batch, and hide beside these. */
+static void test_cost__frozen_weights_on_the_host_come_for_each_pass(void **state)
+{
+    (void)state;
+    setting setup;
+    open_setting(&setup, "qwen3-30b-a3b");
+    setup.options.training_local_batch_size = 1;
+    setup.options.training_global_batch_size = 4;
+    for (int64_t i = 0; i < setup.registry->count; i++)
+        setup.registry->list[i].frozen = setup.registry->list[i].group == GROUP_EXPERTS;
+    const cost before = predict(&setup, AC_NONE);
+    setup.registry->frozen_on_host = true;
+    const cost price = predict(&setup, AC_NONE);
+    const double pass = 4 * 2.0 * 28991029248.0, link = setup.speeds.of[RATE_HOST];
+    const double compute = price.dense + price.experts + price.attention + price.memory;
+    expect_share(price.host_forward, pass, 1e-6);
+    expect_share(price.host_backward, pass, 1e-6);
+    assert_true(before.host == 0 && pass / link > compute);
+    expect_share(price.host_exposed, 2 * pass / link - compute, 1e-6);
+    expect_share(price.step, before.step + price.host_exposed, 1e-9);
     close_setting(&setup);
 }
 
@@ -731,6 +755,7 @@ int main(void)
         cmocka_unit_test(test_cost__sharded_weights_cross_once_per_pass),
         cmocka_unit_test(test_cost__every_dimension_has_its_traffic),
         cmocka_unit_test(test_cost__moments_on_the_host_take_the_link),
+        cmocka_unit_test(test_cost__frozen_weights_on_the_host_come_for_each_pass),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
         cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
         cmocka_unit_test(test_cost__is_what_steps_on_a_card_took),

@@ -98,7 +98,7 @@ static void advise_all(setup *of)
 {
     char text[CHANGE_TEXT_MAX];
     const int64_t total = total_of(&of->asked, SEARCH_AS_CONFIGURED);
-    for (int64_t bytes = total; bytes > total / 64; bytes = bytes * 2 / 3)
+    for (int64_t bytes = total; bytes > total / 256; bytes = bytes * 2 / 3)
         advice_for(of, bytes, text);
     assert_non_null(strstr(text, " too much"));
 }
@@ -172,7 +172,7 @@ static void test_change__leaves_out_what_saves_little(void **state)
     static const char *const narrow[] = {
         "training.seq_len", "4096", "activation_checkpoint.mode", "full", "lora.rank", "8", NULL};
     begin_setup("qwen3-vl-2b", "h200", wide, &of);
-    expect_words(&of, total_of(&of.asked, SEARCH_AS_CONFIGURED) * 2 / 5, "lora.rank ",
+    expect_words(&of, total_of(&of.asked, SEARCH_AS_CONFIGURED) * 1 / 4, "lora.rank ",
                  "seq_len 2048");
     end_setup(&of);
     begin_setup("qwen3-vl-2b", "h200", narrow, &of);

@@ -85,7 +85,8 @@ static void test_memory__moments_rest_on_the_host(void **state)
     setup.rank.size.turn[0] = 512;
     setup.rank.size.turn[1] = 256;
     const memory_plan cpu = plan_small(&setup);
-    assert_true(before.resting == 0 && cpu.resting == 8000 && cpu.moments == 2 * (512 + 256));
+    assert_true(memory_resting(&before) == 0 && cpu.resting_moments == 8000 &&
+                cpu.moments == 2 * (512 + 256));
     assert_int_equal(cpu.total, before.total + cpu.moments);
     setup.cpu.sizes = &backend_shapes;
     const memory_plan gpu = plan_small(&setup);
@@ -103,7 +104,7 @@ static void test_memory__moments_rest_on_the_host(void **state)
     assert_ok(session_memory_check(&run));
     run.params->moments_on_host = true;
     assert_fails(ST_CONFIG, session_memory_check(&run),
-                 "memory.host: the moments of the 1 rank of this machine take 1755.9");
+                 "memory.host: what rests on the host for the 1 rank of this machine takes 1755.9");
     params_free(&run.params);
     device_close(&run.device);
 }

@@ -142,6 +142,10 @@ void bench_open_as(bench *setup, const char *recording, const bench_how *wanted)
     assert_ok(params_new(&run->dims, &run->params));
     run->params->in_backward = wanted->in_backward;
     run->params->moments_on_host = wanted->moments_on_host;
+    run->params->frozen_on_host = wanted->frozen_on_host;
+    for (int64_t i = 0; i < run->params->count; i++)
+        run->params->list[i].frozen = wanted->frozen && run->params->list[i].group != GROUP_TEXT &&
+                                      run->params->list[i].group != GROUP_ROUTER;
     assert_ok(params_alloc(run->params, run->stream, true));
     assert_ok(params_init(run->params, run->stream, 3));
     groups_share(run->params, &run->dims, &run->share);
@@ -156,6 +160,7 @@ void bench_open_as(bench *setup, const char *recording, const bench_how *wanted)
     assert_ok(backend->alloc(run->device, sizeof(double), (void **)&run->sums.weight));
     assert_ok(backend->alloc(run->device, sizeof(double), &run->sums.aux));
     model_options how = {.cap = run->cap, .training = true, .router_aux_coef = 0.01};
+    model_options_freeze(&how, run->params);
     assert_ok(model_new(run->stream, &run->dims, run->params, &how, &run->model));
     upload_ring_options ring = {.cap = run->cap,
                                 .buckets = run->buckets.cap,

@@ -42,6 +42,8 @@ typedef struct bench_how {
     bool in_backward; /* optimizer.in_backward, in steps of one micro-batch */
     double max_norm;
     bool moments_on_host; /* memory.host moments */
+    bool frozen;          /* experts, tower and mergers are frozen .. */
+    bool frozen_on_host;  /* .. with memory.host frozen */
 } bench_how;
 
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that

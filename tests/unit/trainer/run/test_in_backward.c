@@ -24,7 +24,10 @@ static double *read_array(session *run, enum array which)
     for (int64_t i = 0; i < run->params->count; i++) {
         const param *weight = &run->params->list[i];
         const void *const from[ARRAYS] = {weight->value, weight->moment1, weight->moment2};
-        assert_ok(params_read(from[which], run->stream, 0, weight->n_local, all + at));
+        if (from[which])
+            assert_ok(params_read(from[which], run->stream, 0, weight->n_local, all + at));
+        else
+            memset(all + at, 0, (size_t)weight->n_local * sizeof *all);
         at += weight->n_local;
     }
     return all;
@@ -73,6 +76,34 @@ static void test_in_backward__gives_the_bits_of_whole_updates(void **state)
         expect_same(&whole.run, &units.run);
         session_close(&whole.run);
         session_close(&units.run);
+    }
+}
+
+/* Frozen weights that rest on the host give the bits of those that lie on the device. */
+static void test_in_backward__frozen_weights_come_from_the_host(void **state)
+{
+    const bench_files *paths = *state;
+    const bench_how ways[] = {{-1, "none", &bench_no_buckets, true, 0, false, true, true},
+                              {0, "none", &bench_no_buckets, false, 0, false, true, true},
+                              {1, "step", &bench_buckets, true, 0, true, true, true}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        bench near, far;
+        bench_how other = ways[i];
+        other.frozen_on_host = other.moments_on_host = false;
+        bench_open_as(&near, paths->recording, &other);
+        bench_open_as(&far, paths->recording, &ways[i]);
+        const params *registry = far.run.params;
+        assert_true(registry->resting.count > registry->acts.count / 2 && registry->resting.at);
+        assert_int_equal(registry->acts.count, registry->trained_elements);
+        for (int64_t step = 1; step <= STEPS; step++) {
+            step_report wanted, got;
+            assert_ok(step_run(&near.run, step, &wanted));
+            assert_ok(step_run(&far.run, step, &got));
+            assert_true(got.loss == wanted.loss && got.grad_norm == wanted.grad_norm);
+        }
+        expect_same(&near.run, &far.run);
+        session_close(&near.run);
+        session_close(&far.run);
     }
 }
 
@@ -166,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_in_backward__gives_the_bits_of_whole_updates),
+        cmocka_unit_test(test_in_backward__frozen_weights_come_from_the_host),
         cmocka_unit_test(test_in_backward__gradients_take_the_memory_of_two_units),
         cmocka_unit_test(test_in_backward__a_partial_step_keeps_what_came_before),
         cmocka_unit_test(test_in_backward__a_loss_that_is_not_finite_changes_nothing),
