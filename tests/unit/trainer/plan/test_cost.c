@@ -253,6 +253,34 @@ static void test_cost__work_is_divided_by_rates(void **state)
     close_setting(&setup);
 }
 
+/* The table in trainer/ops/kernels.md, and 4 bytes of sum_squares before it. */
+static void test_cost__an_update_moves_the_bytes_of_its_states(void **state)
+{
+    (void)state;
+    const struct {
+        int states, master;
+        double bytes;
+    } kinds[] = {
+        {STATES_FLOAT32, MASTER_FLOAT32, 34},
+        {STATES_FLOAT32, MASTER_BF16, 28},
+        {STATES_INT8, MASTER_FLOAT32, 22 + 16.0 / 256},
+        {STATES_INT8, MASTER_BF16, 16 + 16.0 / 256},
+    };
+    setting setup;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    setup.speeds.of[RATE_COPY] = 4.3e12;
+    double seconds = 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        setup.options.optimizer_states = kinds[i].states;
+        setup.options.training_master = kinds[i].master;
+        seconds = predict(&setup, AC_FULL).update;
+        expect_share(seconds, (double)setup.registry->total * kinds[i].bytes / 4.3e12, 1e-9);
+    }
+    assert_true(setup.registry->total > 31e9);
+    assert_true(seconds < 0.12); /* what one card may spend on it in a step */
+    close_setting(&setup);
+}
+
 /* Whether the text that is printed has these words. */
 static bool prints(const setting *setup, const cost *price, const char *words)
 {
@@ -757,6 +785,7 @@ int main(void)
         cmocka_unit_test(test_cost__moments_on_the_host_take_the_link),
         cmocka_unit_test(test_cost__frozen_weights_on_the_host_come_for_each_pass),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_cost__an_update_moves_the_bytes_of_its_states),
         cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
         cmocka_unit_test(test_cost__is_what_steps_on_a_card_took),
         cmocka_unit_test(test_cost__questions_that_share_a_picture),
