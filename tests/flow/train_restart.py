@@ -4,18 +4,22 @@ changed, of another run or missing on one rank is never used, and the run says s
 import contextlib
 import glob
 import os
+import re
 import shutil
 import signal
 import struct
 import subprocess
+import time
 
-from prepd_flow import LIMIT_S, Folder, below, check, command_line, main, wait_for
+from prepd_flow import LIMIT_S, Folder, below, check, command_line, main, seed, wait_for
 from resume_flow import STREAM, command, go, ledger, recorded, same
 from train_flow import has_mpi, settings
 
 STEPS, INTERVAL = 14, 3
 TRIES = 5  # a run may end before the moment to kill it has come
 PAGE = 4096
+SMALL = {"optimizer__states": "int8", "training__master": "bf16", "optimizer__in_backward": "true",
+         "training__global_batch_size": 1}
 
 
 def rows_of(f):
@@ -159,10 +163,60 @@ def a_killed_run_goes_on_from_memory():
         same(f, "quiet", "run", STEPS)
 
 
+def lines(path):
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read().count(b"\n")
+    return 0
+
+
+def killed_in_a_step(f, name, share, saved=0, **rows):
+    """A run whose process is killed in its third step, after this share of the time that the second took, or in a later one
+    if the checkpoint of step `saved` is not there before. Returns the last step that it told of, and what it said."""
+    path = f.file(name + "/ledger.jsonl")
+    was, times = lines(path), []
+    with open(f.file("said"), "w+") as said:
+        p = subprocess.Popen(command(f, name, **rows), stdout=said, stderr=said)
+        for count in (1, 2):
+            wait_for(lambda: p.poll() is not None or lines(path) >= was + count, "step", LIMIT_S, 0.0005)
+            times.append(time.monotonic())
+        wait_for(lambda: p.poll() is not None or not saved or os.path.isdir(f.file(f"{name}/checkpoint/step-{saved}")),
+                 "checkpoint", LIMIT_S, 0.0005)
+        time.sleep(share * (times[1] - times[0]))
+        p.kill()
+        p.wait()
+        said.seek(0)
+        text = said.read()
+    check(p.returncode == -signal.SIGKILL, f"{name}: exit code {p.returncode} before it was killed: {text}")
+    return max(ledger(f, name)), text
+
+
+def killed_while_it_updates_in_backward():
+    """What the step has updated by then is gone: the run goes on from the last copy, or where that is lost from the last
+    checkpoint, both of whole steps, and ends as one that was left alone. Also with moments and values of few bits. How many steps
+    these are depends on how soon the run is killed, so its end is decided afterwards."""
+    rng = seed()
+    with Folder(images=16, **STREAM) as f:
+        rows = dict(rows_of(f), **SMALL, training__steps=100000)
+        told, said = killed_in_a_step(f, "run", rng.uniform(0.3, 0.9), **rows)
+        for where, saved in ("memory", INTERVAL), ("disk", 0):
+            if where == "disk":
+                os.remove(copies(f)[0])
+            before = told
+            told, said = killed_in_a_step(f, "run", rng.uniform(0.3, 0.9), saved, **rows)
+            place = "the copy in memory" if where == "memory" else f.file("run/checkpoint/step-")
+            found = re.search(rf"going on from step (\d+) of {place}", said)
+            check(found and (int(found[1]) in (before - 1, before) if where == "memory" else int(found[1]) % INTERVAL == 0), said)
+        rows.update(training__steps=told + 2, checkpoint__memory_folder="")
+        go(f, "run", **rows)
+        go(f, "quiet", **rows)
+        same(f, "quiet", "run", told + 2)
+
+
 def every_rank_must_have_it():
+    """With moments and values of few bits, updated in backward."""
     if not has_mpi():
         return
-    two = {"training__backend": "cpu", "parallelism__tensor_parallel_degree": 2}
+    two = {"training__backend": "cpu", "parallelism__tensor_parallel_degree": 2, **SMALL}
     with Folder(images=16, **STREAM) as f:
         ranks, rows = ("--nproc", "2"), dict(rows_of(f), **two)
         go(f, "quiet", *ranks, **rows)
@@ -201,5 +255,5 @@ def no_room_in_memory():
               p.stderr)
 
 
-main(a_killed_run_goes_on_from_memory, every_rank_must_have_it, adapters_go_on_over_their_own_base,
+main(a_killed_run_goes_on_from_memory, killed_while_it_updates_in_backward, every_rank_must_have_it, adapters_go_on_over_their_own_base,
      no_room_in_memory)
