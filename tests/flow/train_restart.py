@@ -135,8 +135,9 @@ def a_killed_run_goes_on_from_memory():
         rows = rows_of(f)
         go(f, "quiet", **dict(rows, checkpoint__memory_folder=""))
         check(not copies(f), "copies that were not asked for")
-        step = max(killed(f, "torn", lambda steps: 0 in steps and max(steps) > 0, **rows))
-        goes_on(f, "torn", "memory", step, **rows)
+        host = dict(rows, memory__host="moments")  # the copy is taken from where they rest, and goes back there
+        step = max(killed(f, "torn", lambda steps: 0 in steps and max(steps) > 0, **host))
+        goes_on(f, "torn", "memory", step, **host)
         same(f, "quiet", "torn", STEPS)
         crashed = Crashed(f, "run", **rows)
         step = crashed.step
@@ -234,6 +235,7 @@ def adapters_go_on_over_their_own_base():
     with Folder(images=16, **STREAM) as f:
         rows = dict(rows_of(f), lora__rank=2, lora__random_base="true", checkpoint__interval=1000)
         go(f, "quiet", **dict(rows, checkpoint__memory_folder=""))
+        rows["memory__host"] = "both"
         step = max(killed(f, "run", lambda steps: min(steps) > 0, **rows))
         said = go(f, "run", code=78, **dict(rows, training__seed=2))
         check("training.seed" in said or "base" in said, said)
