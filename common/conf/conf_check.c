@@ -172,6 +172,15 @@ static status check_ranks(const conf *options)
                                 conf_place(options));
 }
 
+static status check_dora(const conf *options)
+{
+    if (!options->lora_dora || options->lora_merge == LORA_MERGE_NEVER)
+        return ST_OK;
+    return bad(options, "lora.merge: with lora.dora the lengths of the merged rows come from the "
+                        "whole base, which only trainer export --merge reads; leave lora.merge at "
+                        "never");
+}
+
 static status check_lora_base(const conf *options)
 {
     if (options->lora_base == LORA_BASE_BF16)
@@ -195,7 +204,7 @@ status conf_check_all(const conf *options, mistakes *wrong)
         check_length,      check_pixels,        check_splits,
         check_shards,      check_expert_tensor, check_checkpoint_folder,
         check_dump_folder, check_ranks,         check_lora_base,
-        check_host,
+        check_host,        check_dora,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

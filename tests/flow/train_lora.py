@@ -114,6 +114,7 @@ def adapter_and_model_are_the_merged_model():
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
         a_base_in_fewer_bits(f, rows, lora, losses)
+        rows_with_lengths(f, rows, lora)
         square_experts_cannot_be_misread(f, rows, lora)
         experts_of_text_only_models_are_linear_maps(f, lora)
 
@@ -204,6 +205,33 @@ def a_base_in_fewer_bits(f, rows, lora, before):
         more = delta(adapter, name, value.shape, "transformers4")
         wanted = stored[name] if more is None else stored[name] + more
         check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() * ROUNDED_TWICE, name)
+
+
+def rows_with_lengths(f, rows, lora):
+    """DoRA: its files are those of PEFT, a run goes on bit for bit, and the export has rows of the trained lengths."""
+    dora = dict(lora, lora__dora="true", lora__targets="q_proj,v_proj,o_proj")
+    go(f, "dora", **rows, **dora)
+    go(f, "dora-parts", **dict(rows, training__steps=3), **dora)
+    go(f, "dora-parts", **rows, **dora)
+    same(f, "dora", "dora-parts", 6)
+    base, step = lora["model__path"], f.file("dora/checkpoint/step-6")
+    adapter, stored = tensors(step + "/adapter/adapter_model.safetensors"), tensors(base + "/model.safetensors")
+    with open(step + "/adapter/adapter_config.json") as file:
+        check(json.load(file)["use_dora"] is True, "use_dora")
+    trainer("export", "--merge", "--model", step, "--out", f.file("dora-merged"))
+    merged, moved = tensors(f.file("dora-merged/model.safetensors")), 0
+    for name, value in merged.items():
+        more = delta(adapter, name, value.shape, "transformers4")
+        wanted = stored[name]
+        if more is not None:
+            length = adapter[f"base_model.model.{name.removesuffix('.weight')}.lora_magnitude_vector"]
+            whole = stored[name] + more
+            wanted = whole * (length / numpy.linalg.norm(whole, axis=1))[:, None]
+            moved += numpy.abs(length - numpy.linalg.norm(stored[name], axis=1)).max() > 1e-3
+        check(numpy.abs(value - wanted).max() <= numpy.abs(wanted).max() * ROUNDED_TWICE, name)
+    check(moved > 0, "no length was trained")
+    said = go(f, "dora-no", code=78, **rows, **dict(lora, lora__dora="true"))
+    check("lora.dora" in said, said)
 
 
 def square_experts_cannot_be_misread(f, rows, lora):

@@ -61,6 +61,51 @@ static void dequantise_int8(bench_case *bench)
     expand_experts(bench, WEIGHT_INT8);
 }
 
+/* An adapter of rank 16 with lengths, at the queries' matrix. */
+enum { DORA_RANK = 16 };
+
+static void dora_norm(bench_case *bench)
+{
+    const int64_t in = TEXT.hidden, out = TEXT.heads * TEXT.head_dim;
+    bench->args.dora_norm = (dora_norm_args){.out = out,
+                                             .in = in,
+                                             .rank = DORA_RANK,
+                                             .scale = 1,
+                                             .w = bench_act(bench, out * in),
+                                             .a = bench_act(bench, DORA_RANK * in),
+                                             .b = bench_act(bench, out * DORA_RANK),
+                                             .norm = bench_act(bench, out)};
+    bench->bytes = count_act_bytes(bench, (double)(out * in));
+}
+
+static void dora_fwd(bench_case *bench)
+{
+    const int64_t out = TEXT.heads * TEXT.head_dim;
+    bench->args.dora_fwd = (dora_fwd_args){.rows = T,
+                                           .n = out,
+                                           .y_stride = out,
+                                           .z = bench_act(bench, T * out),
+                                           .m = bench_act(bench, out),
+                                           .norm = bench_act(bench, out),
+                                           .y = bench_act(bench, T * out)};
+    bench->bytes = count_act_bytes(bench, 2.0 * (double)(T * out));
+}
+
+static void dora_bwd(bench_case *bench)
+{
+    const int64_t out = TEXT.heads * TEXT.head_dim;
+    bench->args.dora_bwd = (dora_bwd_args){.rows = T,
+                                           .n = out,
+                                           .dy_stride = out,
+                                           .dy = bench_act(bench, T * out),
+                                           .z = bench_act(bench, T * out),
+                                           .m = bench_act(bench, out),
+                                           .norm = bench_act(bench, out),
+                                           .dz = bench_act(bench, T * out),
+                                           .dm = bench_acc(bench, out)};
+    bench->bytes = count_act_bytes(bench, 3.0 * (double)(T * out));
+}
+
 static void bias_grad(bench_case *bench)
 {
     int64_t rows = S, intermediate = EYE.intermediate;
@@ -539,6 +584,9 @@ const bench_row bench_memory[] = {
     ROW(scale, "hidden", scale),
     ROW(dequantise, "gate up, nf4", dequantise_nf4),
     ROW(dequantise, "gate up, int8", dequantise_int8),
+    ROW(dora_norm, "q", dora_norm),
+    ROW(dora_fwd, "q", dora_fwd),
+    ROW(dora_bwd, "q", dora_bwd),
     ROW(bias_grad, "vision fc1", bias_grad),
     ROW(rmsnorm_fwd, "hidden", rmsnorm_hidden),
     ROW(rmsnorm_bwd, "hidden, residual", rmsnorm_hidden_bwd),

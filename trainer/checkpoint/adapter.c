@@ -23,6 +23,7 @@ typedef struct adapter_tensor {
     bool is_b;           /* it is a lora_B in the file */
     bool of_b;      /* its values are those of B; for exchanged experts the file swaps A and B */
     bool linear;    /* of a linear map, which is written as it is stored */
+    bool lengths;   /* the lengths of its rows: one axis, and neither A nor B */
     int64_t expert; /* one expert's; WHOLE: of all experts */
     int64_t column; /* where its columns begin in that expert's B */
     int64_t shape[2];
@@ -47,6 +48,18 @@ static adapter_tensor *add_tensor(adapter_list *adapters, const char *module, bo
     return one;
 }
 
+static void add_lengths(adapter_list *list, const param *weight, const char *module)
+{
+    adapter_tensor *tensor = &list->tensor[list->count++];
+    *tensor = (adapter_tensor){.expert = WHOLE,
+                               .weight = weight + weight->lora + 2,
+                               .linear = true,
+                               .lengths = true,
+                               .shape = {weight->shape[0], 1}};
+    snprintf(tensor->name, sizeof tensor->name, "base_model.model.%s.lora_magnitude_vector",
+             module);
+}
+
 /* Adds the two matrices of a linear map: [r, in] and [out, r]. */
 static void add_linear(adapter_list *list, const param *weight, bool text_only)
 {
@@ -58,6 +71,8 @@ static void add_linear(adapter_list *list, const param *weight, bool text_only)
         tensor->linear = true;
         memcpy(tensor->shape, tensor->weight->shape, sizeof tensor->shape);
     }
+    if (weight->dora)
+        add_lengths(list, weight, module);
     if (weight->group == GROUP_ROUTER && !text_only && list->reader == ADAPTER_TRANSFORMERS_5)
         list->parameter[list->n_parameters++] = weight;
 }
@@ -154,7 +169,7 @@ static status list_make(const params *registry, stream *queue, adapter_reader re
 {
     int64_t most = 1;
     for (int64_t i = 0; i < registry->count; i++)
-        most += 2 + (registry->list[i].n_dims == 3 ? 4 * registry->list[i].shape[0] : 0);
+        most += 3 + (registry->list[i].n_dims == 3 ? 4 * registry->list[i].shape[0] : 0);
     adapter_list list = {.tensor = calloc((size_t)most, sizeof *list.tensor),
                          .queue = queue,
                          .reader = reader,
@@ -219,7 +234,7 @@ static status write_weights(const adapter_list *adapters, const char *folder)
         return FAIL(ST_NO_MEMORY, "no memory for a list of adapters");
     for (int64_t i = 0; i < adapters->count; i++) {
         const adapter_tensor *one = &adapters->tensor[i];
-        list[i] = (st_tensor){.name = one->name, .dtype = DT_F32, .n_dims = 2};
+        list[i] = (st_tensor){.name = one->name, .dtype = DT_F32, .n_dims = one->lengths ? 1 : 2};
         memcpy(list[i].shape, one->shape, sizeof one->shape);
         list[i].data.size = (size_t)(one->shape[0] * one->shape[1]) * sizeof(float);
     }
@@ -245,7 +260,7 @@ static void put_modules(json_writer *json, const adapter_list *list)
     for (int64_t i = 0; i < list->count; i++) {
         const adapter_tensor *tensor = &list->tensor[i];
         char module[TENSOR_NAME];
-        if (tensor->is_b || is_parameter(list, tensor))
+        if (tensor->is_b || tensor->lengths || is_parameter(list, tensor))
             continue;
         size_t length = strlen(tensor->name) - (sizeof start - 1) - (sizeof end - 1);
         snprintf(module, sizeof module, "%.*s", (int)length, tensor->name + sizeof start - 1);
@@ -275,6 +290,7 @@ static status write_config(const params *registry, const adapter_list *list, con
     json_put_key_int(&json, "r", registry->lora_rank);
     json_put_key_real(&json, "lora_alpha", registry->lora_alpha);
     json_put_key_bool(&json, "use_rslora", registry->lora_rslora);
+    json_put_key_bool(&json, "use_dora", registry->lora_dora);
     json_put_key_real(&json, "lora_dropout", 0.0);
     json_put_key_cstr(&json, "bias", "none");
     json_put_key_bool(&json, "fan_in_fan_out", false);

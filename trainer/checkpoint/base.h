@@ -3,7 +3,7 @@
  * hashes alone, in training/base.json, and a run that goes on checks that it still has the same:
  *
  * {"version":1,"model":PATH,"drawn_from_seed":SEED or null,
- *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"targets":TEXT,"base":FORM} or
+ *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"dora":BOOL,"targets":TEXT,"base":FORM} or
  * null,"frozen":{NAME:DIGEST, ..}}
  *
  * FORM, "bf16", "int8" or "nf4", is how frozen matrices are kept while the adapters are trained

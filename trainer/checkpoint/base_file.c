@@ -22,6 +22,7 @@ static void put_lora(json_writer *writer, const run_base *base)
     json_put_key_int(writer, "rank", base->lora.rank);
     json_put_key_real(writer, "alpha", base->lora.alpha);
     json_put_key_bool(writer, "rslora", base->lora.rslora);
+    json_put_key_bool(writer, "dora", base->lora.dora);
     json_put_key_cstr(writer, "targets", base->lora_targets);
     json_put_key_cstr(writer, "base", base_form_name(base->form));
     json_end_object(writer);
@@ -100,7 +101,8 @@ static status read_members(const json_value *value, const char *path, run_base *
     base->drawn = seed != NULL;
     base->seed = json_int(seed, 0);
     if (lora) {
-        lora_kind kind = {.rslora = json_bool(json_find(lora, "rslora"), false)};
+        lora_kind kind = {.rslora = json_bool(json_find(lora, "rslora"), false),
+                          .dora = json_bool(json_find(lora, "dora"), false)};
         TRY(json_want_int(lora, "rank", path, &kind.rank));
         TRY(json_want_real(lora, "alpha", path, &kind.alpha));
         TRY(json_want_text(lora, "targets", path, &targets));

@@ -116,16 +116,17 @@ static bool lies_alike(const param_piece *piece, const source *from)
            piece->exchanged == (from->layout == EXPERTS_EXCHANGED);
 }
 
-/* Finds in the source what is to be taken from it: what is frozen, and is stored there as it will
- * be here. */
+/* Finds in the source what is to be taken from it: what is frozen and gets no lengths of rows, and
+ * is stored there as it will be here. */
 static void find_in_source(hf_plan *plan, const source *from)
 {
     for (int64_t i = 0; i < plan->count; i++) {
         hf_item *item = &plan->items[i];
         const param_piece *piece = &item->piece;
         const st_tensor *tensor = hf_folder_find(&from->folder, piece->name);
-        if (tensor && param_in_base(piece->weight) && tensor->dtype == item->dtype &&
-            tensor->n_dims == piece->n_dims && lies_alike(piece, from) &&
+        if (tensor && param_in_base(piece->weight) && !piece->weight->dora &&
+            tensor->dtype == item->dtype && tensor->n_dims == piece->n_dims &&
+            lies_alike(piece, from) &&
             memcmp(tensor->shape, piece->shape, (size_t)piece->n_dims * sizeof *piece->shape) == 0)
             item->source = tensor->data.data;
     }

@@ -67,7 +67,7 @@ static status load_base(const merge_source *source, bool have, bool as_is, param
 {
     bool has_frozen;
     TRY(train_state_has_frozen(registry, source->training, &has_frozen));
-    const bool stays = have && as_is && !has_frozen;
+    const bool stays = have && as_is && !has_frozen && !source->was.lora.dora;
     if (stays)
         leave_out(registry);
     TRY(params_alloc(registry, queue, false));

@@ -135,7 +135,7 @@ void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decod
     }
     space_rewind(sp, top);
     stack->add = space_take(sp, sizes->cap.tokens * sizes->dims->text.hidden, sizes->act);
-    lora_scratch_layout(&stack->lora, sp, sizes, mode.lora_rank, mode.lora_experts);
+    lora_scratch_layout(&stack->lora, sp, sizes, mode.lora);
     int64_t peers = sizes->ranks->context * sizes->ranks->tensor, merge = sizes->dims->vision.merge;
     stack->features = NULL;
     if (peers > 1 && sizes->cap.patches > 0 && stack->part.opens)

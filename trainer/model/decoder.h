@@ -54,9 +54,8 @@ typedef struct decoder {
 typedef struct decoder_modes {
     bool training; /* inputs of all layers are kept, and gradients are computed */
     recompute recomputed;
-    bool aux;          /* the load-balancing loss is on */
-    int64_t lora_rank; /* 0: no adapters */
-    bool lora_experts; /* some adapters belong to experts */
+    bool aux; /* the load-balancing loss is on */
+    lora_modes lora;
 } decoder_modes;
 
 /* Prepares a decoder for a rank of layout `degrees` that has the layers `part` and at most `tokens`

@@ -1,6 +1,8 @@
 /* layers.c: linear maps and norms over the registry's parameters, by the ops of ops/table.h. */
 #include "trainer/model/layers.h"
 
+#include <assert.h>
+
 #include "trainer/model/quantised.h"
 #include "trainer/model/sequence.h"
 #include "trainer/ops/table.h"
@@ -41,10 +43,44 @@ static gemm_args forward_args(const linear *map, int64_t rows, const void *x, vo
                        .ldc = map->out};
 }
 
+/* z = x (W + s B A)t and the lengths of its rows, in the scratch of adapters. W is expanded. */
+static status measure_rows(const pass_context *ctx, const linear *map, int64_t rows, const void *x)
+{
+    const lora *adapter = &map->adapter;
+    const gemm_args inner = forward_args(map, rows, x, ctx->lora->z);
+    TRY(op_gemm(ctx->stream, &inner));
+    TRY(lora_linear_fwd(ctx, adapter, rows, x, ctx->lora->z, map->out));
+    return op_dora_norm(ctx->stream, &(dora_norm_args){.out = map->out,
+                                                       .in = map->in,
+                                                       .rank = adapter->rank,
+                                                       .scale = adapter->scale,
+                                                       .w = map->w->act,
+                                                       .a = adapter->a->act,
+                                                       .b = adapter->b->act,
+                                                       .norm = ctx->lora->norm});
+}
+
+/* A map whose rows have lengths has no bias: those of decoder layers have none. */
+static status forward_dora(const pass_context *ctx, const linear *map, const gemm_args *args)
+{
+    assert(!args->bias);
+    TRY(measure_rows(ctx, map, args->m, args->a));
+    return op_dora_fwd(ctx->stream, &(dora_fwd_args){.rows = args->m,
+                                                     .n = map->out,
+                                                     .y_stride = args->ldc,
+                                                     .z = ctx->lora->z,
+                                                     .m = map->adapter.lengths->act,
+                                                     .norm = ctx->lora->norm,
+                                                     .residual = args->residual,
+                                                     .y = args->c});
+}
+
 /* The product, plus the adapter's if there is one. */
 static status forward_linear(const pass_context *ctx, const linear *map, const gemm_args *args)
 {
     TRY(quantised_expand(ctx->stream, map->w));
+    if (map->adapter.lengths)
+        return forward_dora(ctx, map, args);
     TRY(op_gemm(ctx->stream, args));
     return map->adapter.a
                ? lora_linear_fwd(ctx, &map->adapter, args->m, args->a, args->c, args->ldc)
@@ -85,10 +121,32 @@ status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where
     return add_to(ctx, ctx->sizes.tokens * map->out, residual, y);
 }
 
+/* Adds the gradient of the lengths; z in the scratch becomes the gradient of z. */
+static status backward_dora(const pass_context *ctx, const linear *map, int64_t rows, const void *x,
+                            const void *dy, int64_t dy_stride)
+{
+    TRY(quantised_expand(ctx->stream, map->w));
+    TRY(measure_rows(ctx, map, rows, x));
+    return op_dora_bwd(ctx->stream, &(dora_bwd_args){.rows = rows,
+                                                     .n = map->out,
+                                                     .dy_stride = dy_stride,
+                                                     .dy = dy,
+                                                     .z = ctx->lora->z,
+                                                     .m = map->adapter.lengths->act,
+                                                     .norm = ctx->lora->norm,
+                                                     .dz = ctx->lora->z,
+                                                     .dm = param_gradient(map->adapter.lengths)});
+}
+
 status linear_bwd(const pass_context *ctx, const linear *map, int64_t rows, const void *x,
                   const void *dy, int64_t dy_stride, void *dx, bool dx_add)
 {
     int64_t stride = dy_stride ? dy_stride : map->out;
+    if (map->adapter.lengths) {
+        TRY(backward_dora(ctx, map, rows, x, dy, stride));
+        dy = ctx->lora->z;
+        stride = map->out;
+    }
     if (map->w->grad)
         TRY(op_gemm(ctx->stream, &(gemm_args){.m = map->out,
                                               .n = map->in,

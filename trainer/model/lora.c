@@ -14,13 +14,23 @@ lora lora_bind(const param *weight)
     const param *pair = weight + weight->lora;
     return (lora){.a = pair,
                   .b = pair + 1,
+                  .lengths = weight->dora ? pair + 2 : NULL,
                   .scale = weight->lora_scale,
                   .rank = pair->shape[weight->n_dims == 2 ? 0 : 2]};
 }
 
-void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, int64_t rank,
-                         bool experts)
+/* The most rows that a matrix of a decoder layer has, on one rank. */
+static int64_t longest_out(const text_dims *dims)
 {
+    const int64_t heads = dims->heads * dims->head_dim;
+    const int64_t most = heads > dims->hidden ? heads : dims->hidden;
+    return most > dims->intermediate ? most : dims->intermediate;
+}
+
+void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, lora_modes modes)
+{
+    const int64_t rank = modes.rank;
+    const bool experts = modes.experts;
     const text_dims *dims = &sizes->dims->text;
     const int64_t width = dims->expert_width / sizes->ranks->expert_tensor;
     int64_t slots =
@@ -34,6 +44,10 @@ void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, i
     scratch->dxa = space_take(sp, slots * rank, sizes->act);
     if (experts)
         scratch->wide = space_take(sp, slots * wide, sizes->act);
+    if (!modes.dora)
+        return;
+    scratch->z = space_take(sp, sizes->context_tokens * longest_out(dims), sizes->act);
+    scratch->norm = space_take(sp, longest_out(dims), sizes->act);
 }
 
 /* xa [rows, r] = x At */

@@ -2,6 +2,11 @@
  *
  *   y = x W + s (x A) B,   s = alpha / r
  *
+ * With lengths (DoRA, Liu et al. 2024, arXiv:2402.09353; ops/dora.h) the rows of what is in
+ * brackets have a length m of their own, a third row of the registry that begins as their length:
+ *
+ *   y = x ((m / ||W + s B A||) (W + s B A))t, W [out, in], the norm a constant in backward
+ *
  * r is the rank. B starts at 0, so that an adapter changes nothing at first. A linear map
  * W [out, in] has A [r, in] and B [out, r], as PEFT stores them; the experts' W [E, in, out] have
  * A [E, in, r] and B [E, r, out]. A and B are rows of the registry like any other parameter, so the
@@ -23,6 +28,7 @@
 /* The adapter of one matrix; a is NULL if the matrix has none. */
 typedef struct lora {
     const param *a, *b;
+    const param *lengths; /* m; NULL: none */
     double scale;
     int64_t rank;
 } lora;
@@ -37,11 +43,18 @@ typedef struct lora_scratch {
         *dxa;   /* [rows, r]: s x A, and the gradient of x A; rows: slots with experts, else Tc */
     void *wide; /* [slots, max(2I, H)], I being this rank's part of an expert's width; NULL without
                  * adapters of experts */
+    void *z, *norm; /* [Tc, longest out], [longest out]; NULL without lengths */
 } lora_scratch;
 
-/* Takes the scratch from sp. experts: some adapters belong to experts. */
-void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, int64_t rank,
-                         bool experts);
+/* Which adapters there are. */
+typedef struct lora_modes {
+    int64_t rank; /* 0: none */
+    bool experts; /* some belong to experts */
+    bool dora;    /* they have lengths */
+} lora_modes;
+
+/* Takes the scratch from sp. */
+void lora_scratch_layout(lora_scratch *scratch, space *sp, const shape *sizes, lora_modes modes);
 
 /* y += s (x A) B for a linear map. x [rows, in], y [rows, out] with y_stride elements per row. */
 WARN_UNUSED status lora_linear_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "trainer/model/lora_params.h"
+#include "trainer/model/quantised.h"
+#include "trainer/ops/table.h"
 
 static const char weight_end[] = ".weight";
 
@@ -101,6 +103,17 @@ static void append_adapter(params *registry, const param *base, const char *whic
     registry->total += entry->count;
 }
 
+/* Appends the lengths of base's rows. */
+static void append_lengths(params *registry, param *base)
+{
+    param *entry = &registry->list[registry->count];
+    append_adapter(registry, base, "lora_magnitude_vector", INIT_ZERO, 1, base->shape, 0);
+    snprintf(entry->name, sizeof entry->name, "%.*s.lora_magnitude_vector",
+             (int)lora_module_size(base), base->name);
+    entry->decay = false;
+    base->dora = true;
+}
+
 static void append_pair(params *registry, int64_t index)
 {
     param *weight = &registry->list[index];
@@ -118,6 +131,21 @@ static void append_pair(params *registry, int64_t index)
                           : (const int64_t[]){shape[0], lora_rank, shape[2]},
                    linear ? 0 : 2);
     registry->lora_experts |= !linear;
+    if (registry->lora_dora)
+        append_lengths(registry, weight);
+}
+
+/* The length of a row is that of a whole linear map's, which routers and fused experts are not for
+ * PEFT in every release of transformers. */
+static status check_dora(const params *registry)
+{
+    for (int64_t i = 0; i < registry->count; i++)
+        if (registry->list[i].lora && registry->list[i].group != GROUP_TEXT)
+            return FAIL(ST_CONFIG,
+                        "lora.dora: %s is a matrix of experts or of their router; name those of "
+                        "attention and dense MLPs in lora.targets, or set lora.dora to false",
+                        registry->list[i].name);
+    return ST_OK;
 }
 
 status lora_add(params *registry, lora_kind kind, const char *targets)
@@ -125,13 +153,16 @@ status lora_add(params *registry, lora_kind kind, const char *targets)
     const double rank = (double)kind.rank, scale = kind.alpha / (kind.rslora ? sqrt(rank) : rank);
     int64_t count = 0, rows = registry->count;
     TRY(mark_targets(registry, targets, &count));
-    param *list = realloc(registry->list, (size_t)(registry->count + 2 * count) * sizeof *list);
+    if (kind.dora)
+        TRY(check_dora(registry));
+    param *list = realloc(registry->list, (size_t)(registry->count + 3 * count) * sizeof *list);
     if (!list)
         return FAIL(ST_NO_MEMORY, "no memory for %lld adapters", (long long)count);
     registry->list = list;
     registry->lora_rank = kind.rank;
     registry->lora_alpha = kind.alpha;
     registry->lora_rslora = kind.rslora;
+    registry->lora_dora = kind.dora;
     for (int64_t i = 0; i < rows; i++) {
         list[i].frozen = true;
         if (!list[i].lora)
@@ -268,9 +299,89 @@ status lora_merge(const param *weight, stream *queue, int64_t first, int64_t cou
     return ST_OK;
 }
 
+status lora_set_lengths(params *registry, stream *queue)
+{
+    for (int64_t i = 0; i < registry->count && device_has_storage(queue->dev); i++) {
+        const param *weight = &registry->list[i], *pair = weight + weight->lora;
+        if (!weight->dora || weight->elsewhere)
+            continue;
+        const param *lengths = pair + 2;
+        double *value = malloc((size_t)lengths->count * sizeof *value);
+        if (!value)
+            return FAIL(ST_NO_MEMORY, "no memory for %lld lengths", (long long)lengths->count);
+        status st = quantised_expand(queue, weight);
+        if (st == ST_OK)
+            st = op_dora_norm(queue, &(dora_norm_args){.out = weight->shape[0],
+                                                       .in = weight->shape[1],
+                                                       .rank = pair->shape[0],
+                                                       .scale = weight->lora_scale,
+                                                       .w = weight->act,
+                                                       .a = pair->act,
+                                                       .b = pair[1].act,
+                                                       .norm = lengths->own_act});
+        if (st == ST_OK)
+            st = params_read_array(lengths->own_act, lengths->act_dtype, queue, 0, lengths->count,
+                                   value);
+        if (st == ST_OK)
+            st = params_write(lengths, queue, 0, lengths->count, value);
+        free(value);
+        TRY(st);
+    }
+    return ST_OK;
+}
+
+/* What a row of a merged matrix is made of. */
+typedef struct dora_row {
+    const param *weight;
+    stream *queue;
+    double *a;    /* [rank, in] */
+    double *b;    /* [rank] of the row */
+    double *full; /* [in] the row, merged */
+} dora_row;
+
+/* Makes row `number` of the merged matrix: W + s B A with the length m. */
+static status merge_row(const dora_row *room, int64_t number)
+{
+    const param *weight = room->weight, *pair = weight + weight->lora;
+    const int64_t in = weight->shape[1], rank = pair->shape[0];
+    double length, squares = 0;
+    TRY(params_read_value(weight, room->queue, number * in, in, room->full));
+    TRY(lora_read(pair + 1, room->queue, number * rank, rank, room->b));
+    TRY(lora_read(pair + 2, room->queue, number, 1, &length));
+    add_product(room->a, room->b, rank, in, 1, true, weight->lora_scale, 0, in, room->full);
+    for (int64_t i = 0; i < in; i++)
+        squares += room->full[i] * room->full[i];
+    for (int64_t i = 0; i < in && squares > 0; i++)
+        room->full[i] *= length / sqrt(squares);
+    return ST_OK;
+}
+
+/* Elements [first, first + count) of a matrix whose rows have lengths; this rank has all of it. */
+static status read_dora(const param *weight, stream *queue, int64_t first, int64_t count,
+                        double *to)
+{
+    const param *pair = weight + weight->lora;
+    const int64_t in = weight->shape[1], rank = pair->shape[0];
+    double *rooms = malloc((size_t)(rank * in + rank + in) * sizeof *rooms);
+    if (!rooms)
+        return FAIL(ST_NO_MEMORY, "no memory to merge an adapter");
+    const dora_row room = {weight, queue, rooms, rooms + rank * in, rooms + rank * in + rank};
+    status st = lora_read(pair, queue, 0, rank * in, room.a);
+    for (int64_t done = 0, part; done < count && st == ST_OK; done += part) {
+        const int64_t at = (first + done) % in;
+        part = in - at < count - done ? in - at : count - done;
+        st = merge_row(&room, (first + done) / in);
+        memcpy(to + done, room.full + at, (size_t)part * sizeof *to);
+    }
+    free(rooms);
+    return st;
+}
+
 status lora_read_merged(const param *weight, stream *queue, int64_t first, int64_t count,
                         double *to)
 {
+    if (weight->dora)
+        return read_dora(weight, queue, first, count, to);
     TRY(params_read_value(weight, queue, first - weight->own_first, count, to));
     return lora_merge(weight, queue, first, count, to);
 }

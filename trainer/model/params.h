@@ -79,6 +79,7 @@ typedef struct param {
     bool adapter; /* a LoRA adapter (lora.h), which is in no file of the model */
     int64_t lora; /* the rows at this + lora and the next are its adapter; 0: it has none */
     double lora_scale;
+    bool dora;     /* after these two comes the row of its lengths (lora.h) */
     double *whole; /* [count] on the host: an adapter after lora_gather, else NULL */
     /* Device memory, NULL until params_alloc. First what this rank stores, [own_n], in the types of
      * the blocks in `params`. The last four are NULL for a frozen parameter, which has own_act
@@ -127,7 +128,7 @@ typedef struct params {
     const char *text_prefix; /* "model.language_model." or "model." */
     int64_t lora_rank;       /* 0: no adapters */
     double lora_alpha;       /* as in lora_kind (lora_params.h) */
-    bool lora_rslora;
+    bool lora_rslora, lora_dora;
     bool lora_experts;       /* some adapters belong to experts */
     const mesh *mesh;        /* the ranks that store the parameters together; NULL: one rank */
     bool coded, act_masters; /* some row is; set with the spans */

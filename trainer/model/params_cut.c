@@ -52,6 +52,11 @@ status params_cut(params *registry, const model_dims *dims, const layout *degree
 {
     layout_limits limits = params_limits(dims);
     TRY(layout_check(degrees, &limits));
+    if (registry->lora_dora && degrees->world > 1)
+        return FAIL(ST_CONFIG,
+                    "lora.dora: the length of a row needs the whole row on a rank, and there are "
+                    "%lld ranks; train on one, or set lora.dora to false",
+                    (long long)degrees->world);
     const stage_part part = stage_part_of(dims, degrees, at.pipeline);
     for (int64_t i = 0; i < registry->count; i++) {
         param *row = &registry->list[i];

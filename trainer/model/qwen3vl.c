@@ -122,8 +122,9 @@ static void lay_out(model *net, space *sp, const backend_vtable *backend, model_
     decoder_modes text = {.training = options->training,
                           .recomputed = options->recomputed.text,
                           .aux = options->router_aux_coef > 0,
-                          .lora_rank = options->lora_rank,
-                          .lora_experts = options->lora_experts};
+                          .lora = {.rank = options->lora_rank,
+                                   .experts = options->lora_experts,
+                                   .dora = options->lora_dora}};
     *out = (model_regions){0};
     for (int i = 0; i < net->n_flights; i++) {
         size_t begin = space_mark(sp);
@@ -198,6 +199,7 @@ void model_options_freeze(model_options *options, const params *registry)
     options->vision_frozen = options->tower_frozen && !params_trains(registry, GROUP_MERGER);
     options->lora_rank = registry->lora_rank;
     options->lora_experts = registry->lora_experts;
+    options->lora_dora = registry->lora_dora;
 }
 
 static void bind_parts(model *net, params *registry)

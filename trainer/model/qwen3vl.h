@@ -43,11 +43,13 @@ typedef struct model_options {
     double router_aux_coef; /* coefficient of the load-balancing loss; 0: off */
     int64_t lora_rank;      /* rank of the adapters; 0: there are none */
     bool lora_experts;      /* some adapters belong to experts */
+    bool lora_dora;         /* adapters have lengths (lora.h) */
     int64_t logit_rows;     /* rows of logits held at once; 0: LOGIT_ROWS_DEFAULT (loss.h) */
     exchange_way exchange;
 } model_options;
 
-/* Sets tower_frozen, vision_frozen, lora_rank and lora_experts from what the registry says. */
+/* Sets tower_frozen, vision_frozen, lora_rank, lora_experts and lora_dora from what the registry
+ * says. */
 void model_options_freeze(model_options *options, const params *registry);
 
 /* Makes a model that computes with the parameters of `registry` and allocates the device memory of

@@ -14,6 +14,7 @@
 #define TESSERA_TRAINER_OPS_TABLE_H
 
 #include "trainer/ops/attention.h"
+#include "trainer/ops/dora.h"
 #include "trainer/ops/gemm.h"
 #include "trainer/ops/loss_ops.h"
 #include "trainer/ops/norm.h"

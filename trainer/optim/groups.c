@@ -129,7 +129,8 @@ lora_kind groups_lora(const conf *options)
 {
     return (lora_kind){.rank = options->lora_rank,
                        .alpha = options->lora_alpha,
-                       .rslora = options->lora_scaling == LORA_RSLORA};
+                       .rslora = options->lora_scaling == LORA_RSLORA,
+                       .dora = options->lora_dora};
 }
 
 /* Says which rows have moments in 8 bits and master values in BF16. Vectors and routers are small

@@ -75,6 +75,7 @@ status memory_rank_of(params *own, const model_dims *dims, const plan_device *on
     rank.vision_frozen = frozen.vision_frozen;
     rank.lora_rank = frozen.lora_rank;
     rank.lora_experts = frozen.lora_experts;
+    rank.lora_dora = frozen.lora_dora;
     *out = rank;
     return ST_OK;
 }
@@ -94,6 +95,7 @@ static model_options model_of(const memory_options *options, const memory_rank *
         .vision_frozen = rank->vision_frozen,
         .lora_rank = rank->lora_rank,
         .lora_experts = rank->lora_experts,
+        .lora_dora = rank->lora_dora,
         .exchange = options->exchange,
     };
 }

@@ -58,7 +58,7 @@ typedef struct memory_rank {
     params_sizes size;
     bool tower_frozen, vision_frozen; /* as in model_options */
     int64_t lora_rank;
-    bool lora_experts;
+    bool lora_experts, lora_dora;
 } memory_rank;
 
 /* The shapes of micro-batches, which the stream tells. count = 0: not known yet. Then the widest

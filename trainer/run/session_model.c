@@ -203,6 +203,7 @@ status session_values(session *run)
     if (have) {
         TRY(hf_load(run->params, run->stream, options->model_path));
         TRY(params_init_adapters(run->params, run->stream, (uint64_t)options->training_seed));
+        TRY(lora_set_lengths(run->params, run->stream));
         run->from_weights = true;
     } else if (use == SESSION_EVAL) {
         return FAIL_IN(ST_NO_INPUT, options->model_path,
@@ -211,6 +212,7 @@ status session_values(session *run)
                        "job.dump_folder/checkpoint");
     } else {
         TRY(draw_values(run));
+        TRY(lora_set_lengths(run->params, run->stream));
     }
     log_info("the model is %s%s name=%s parameters=%" PRId64 " tensors=%" PRId64 " bytes=%" PRId64,
              have                                  ? "loaded from its weights"

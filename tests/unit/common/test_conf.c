@@ -759,7 +759,7 @@ static void test_other_keys__are_cited(void **state)
     refuse_conf(space, "overlap_grad_reduce: true\n",
                 "a key of Megatron; leave it out: collectives run beside products where they can "
                 "(configs/other-trainers.md)");
-    refuse_conf(space, "use_dora: true\n",
+    refuse_conf(space, "neftune_noise_alpha: 5\n",
                 "a key of LLaMA-Factory and ms-swift; there is nothing like it here (configs/");
     refuse_conf(space, "LoRA_Dropout: 0.1\n", "there is nothing like it here: adapters have no");
     refuse_conf(space, "target_modules: [q_proj, k_proj]\n", "here it is lora.targets");
