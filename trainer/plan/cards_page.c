@@ -34,6 +34,7 @@ static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwe
 #define ON_ATTENTION {"lora.targets", ATTENTION}
 #define ON_EXPERTS {"lora.targets", ATTENTION ",gate_up_proj,down_proj"}
 #define ON_MLP {"lora.targets", ATTENTION ",gate_proj,up_proj,down_proj"}
+#define IN_NF4 {"lora.base", "nf4"}
 #define SAVINGS(list) list, sizeof list / sizeof *list
 
 static const card_saving of_adapters[] = {
@@ -50,6 +51,7 @@ static const card_saving of_all[] = {
 static const card_method methods[] = {
     {"LoRA, attention", {RANK, ON_ATTENTION}, {RANK, ON_ATTENTION}, SAVINGS(of_adapters)},
     {"LoRA, all matrices", {RANK, ON_EXPERTS}, {RANK, ON_MLP}, SAVINGS(of_adapters)},
+    {"QLoRA, all matrices", {RANK, ON_EXPERTS, IN_NF4}, {RANK, ON_MLP, IN_NF4}, SAVINGS(of_adapters)},
     {"all parameters", {{0}}, {{0}}, SAVINGS(of_all)}};
 /* clang-format on */
 
@@ -86,7 +88,8 @@ static void print_heading(const conf *options, FILE *to)
         "Planned and predicted, not measured, by the code by which a run refuses what does "
         "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
         "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
-        "each, and all patches that they may; adapters have rank 16; a run may use %.0f %% of "
+        "each, and all patches that they may; adapters have rank 16, those of QLoRA beside "
+        "a base in 4 bits (`lora.base: nf4`); a run may use %.0f %% of "
         "a card (`memory.limit`).\n\n"
         "A cell says how many rows of how many tokens a micro-batch has, and what saves "
         "memory, if rows of that length need it:\n\n"
@@ -196,8 +199,9 @@ static status print_tables(const model_fits *models, int count, FILE *to)
           "from rates that nobody has measured, those of an H200 in proportion to the makers' "
           "figures "
           "of an\nRTX 4090, an L40S and a B200. Runs to start from: "
-          "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\nall of it "
-          "[on one H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
+          "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\n"
+          "[QLoRA of it on 24 GB](vqav2-30b-qlora.yaml), all of it [on one "
+          "H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
           "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
           to);
     for (int k = 0; k < count; k++)
