@@ -28,10 +28,12 @@ enum {
     CAUSAL = 1,
     PACKED = 2,
     SHARP = 4,
-    PIECES = 8, /* only some of each segment's tokens are queries */
-    TREES = 16, /* some segments go on after another one */
-    WIDE = 32,  /* all segments go on after the first one */
-    FEW = 64    /* the loop computes few of the queries, and gradients come from these alone */
+    PIECES = 8,  /* only some of each segment's tokens are queries */
+    TREES = 16,  /* some segments go on after another one */
+    WIDE = 32,   /* all segments go on after the first one */
+    FEW = 64,    /* the loop computes few of the queries, and gradients come from these alone */
+    SPARE = 128, /* the last half of the segments is empty, as in a shape bucket that is not full */
+    LAST = 256   /* only the last tokens of each segment are queries */
 };
 
 typedef struct built {
@@ -39,22 +41,36 @@ typedef struct built {
     tensor q, k, v; /* packed: all three inside one qkv, at these offsets */
     void *qkv;
     int32_t *cu, *cu_keys, *place, *prefix; /* on the device */
+    int64_t longest;                        /* that a segment can have; 0: as many as there are */
 } built;
 
-/* Makes queries of runs of 1 to 96 tokens, with runs of the same lengths between them that are no
- * queries. Every third segment has no query at all. */
-static void take_pieces(parity *test, built *made)
+/* Writes which tokens of a segment are queries from place[n] on, and returns how many there are
+ * then: runs of 1 to 96 tokens, with runs of the same lengths between them that are no queries, and
+ * none of every third segment; or, if `last`, the last ones of each. */
+static int64_t place_queries(const attention *sizes, int64_t segment, bool last, int32_t *place,
+                             int64_t n)
+{
+    enum { LAST_QUERIES = 40 };
+    const int64_t end = sizes->cu[segment + 1];
+    int64_t token = sizes->cu[segment];
+    if (last && token < end - LAST_QUERIES)
+        token = end - LAST_QUERIES;
+    for (int64_t run = 1; token < end && (last || segment % 3 != 2); run = run % 90 + 7) {
+        for (int64_t i = token; i < end && (last || i < token + run); i++)
+            place[n++] = (int32_t)i;
+        token = last ? end : token + 2 * run;
+    }
+    return n;
+}
+
+static void take_pieces(parity *test, built *made, bool last)
 {
     attention *sizes = &made->sizes;
     int32_t *cu = parity_zero_ints(test, sizes->segments + 1),
             *place = parity_zero_ints(test, sizes->tokens + 1);
     int64_t n = 0;
     for (int64_t segment = 0; segment < sizes->segments; segment++) {
-        for (int64_t token = sizes->cu[segment], run = 1; token < sizes->cu[segment + 1];
-             token += 2 * run, run = run % 90 + 7)
-            for (int64_t i = token;
-                 i < token + run && i < sizes->cu[segment + 1] && segment % 3 != 2; i++)
-                place[n++] = (int32_t)i;
+        n = place_queries(sizes, segment, last, place, n);
         cu[segment + 1] = (int32_t)n;
     }
     sizes->cu_keys = sizes->cu;
@@ -82,7 +98,8 @@ static void grow_trees(parity *test, built *made, bool single)
     made->prefix = parity_ints(test, prefix, sizes->segments);
 }
 
-/* shape: tokens, heads, kv_heads, head_dim, segments, tokens after the last segment, flags */
+/* shape: tokens, heads, kv_heads, head_dim, segments, tokens after the last segment, flags, the
+ * most tokens that a segment can have */
 static built build(parity *test, const int64_t *shape)
 {
     enum { EVERY = 1024 }; /* with FEW */
@@ -93,13 +110,15 @@ static built build(parity *test, const int64_t *shape)
                             .segments = shape[4],
                             .causal = shape[6] & CAUSAL,
                             .every = shape[6] & FEW ? EVERY : 0,
-                            .scale = shape[6] & SHARP ? 20 : 1 / sqrt((double)shape[3])}};
+                            .scale = shape[6] & SHARP ? 20 : 1 / sqrt((double)shape[3])},
+                  .longest = shape[7]};
     attention *sizes = &made.sizes;
     int32_t *cu = parity_zero_ints(test, sizes->segments + 1);
+    const int64_t filled = shape[6] & SPARE ? (sizes->segments + 1) / 2 : sizes->segments;
     for (int64_t i = 1; i <= sizes->segments; i++) /* uneven segments; every fifth is empty */
-        cu[i] = i == sizes->segments ? (int32_t)shape[0]
-                : i % 5 == 4         ? cu[i - 1]
-                                     : (int32_t)(shape[0] * i / sizes->segments);
+        cu[i] = i >= filled  ? (int32_t)shape[0]
+                : i % 5 == 4 ? cu[i - 1]
+                             : (int32_t)(shape[0] * i / filled);
     int64_t q_width = sizes->heads * sizes->d, kv_width = sizes->kv_heads * sizes->d;
     bool packed = shape[6] & PACKED;
     sizes->q_stride = packed ? q_width + 2 * kv_width : q_width;
@@ -117,8 +136,9 @@ static built build(parity *test, const int64_t *shape)
     sizes->keys = sizes->tokens;
     if (shape[6] & (TREES | WIDE))
         grow_trees(test, &made, shape[6] & WIDE);
-    if (shape[6] & PIECES)
-        take_pieces(test, &made);
+    test->once = shape[6] & LAST;
+    if (shape[6] & (PIECES | LAST))
+        take_pieces(test, &made, shape[6] & LAST);
     return made;
 }
 
@@ -132,6 +152,7 @@ static void run_fwd(parity *test, built *made, tensor out, tensor lse)
                                                  .kv_heads = sizes->kv_heads,
                                                  .head_dim = sizes->d,
                                                  .segments = sizes->segments,
+                                                 .longest = made->longest,
                                                  .causal = sizes->causal,
                                                  .scale = sizes->scale,
                                                  .cu = made->cu,
@@ -262,6 +283,7 @@ static void bwd_case(parity *test, const int64_t *shape)
                                                       .kv_heads = sizes->kv_heads,
                                                       .head_dim = sizes->d,
                                                       .segments = sizes->segments,
+                                                      .longest = made.longest,
                                                       .causal = sizes->causal,
                                                       .scale = sizes->scale,
                                                       .cu = made.cu,
@@ -469,6 +491,15 @@ const parity_case parity_attention[] = {
      "ragged trees pieces",
      fwd_case,
      {303, 2, 1, 8, 9, 2, CAUSAL | TREES | PIECES}},
+    /* a shape bucket's edge: full to the last token, one token less, and segments to spare; and one
+     * whose documents may be so long that cuDNN's backward takes its heads in groups */
+    {"attention_fwd", "ragged bucket full", fwd_case, {96, 2, 1, 16, 3, 0, CAUSAL, 32}},
+    {"attention_fwd", "ragged bucket less one", fwd_case, {95, 2, 1, 16, 3, 1, CAUSAL, 32}},
+    {"attention_fwd", "ragged bucket spare", fwd_case, {97, 2, 1, 16, 12, 31, CAUSAL | SPARE, 97}},
+    {"attention_fwd", "ragged bucket long", fwd_case, {120, 8, 4, 16, 2, 20, CAUSAL, 12288}},
+    {"attention_fwd", "ragged ones", fwd_case, {24, 4, 2, 16, 20, 3, CAUSAL}},
+    {"attention_fwd", "ragged one each", fwd_case, {3, 2, 1, 16, 3, 0, CAUSAL, 1}},
+    {"attention_fwd", "ragged end of 12288", fwd_case, {12288, 1, 1, 8, 1, 0, CAUSAL | LAST}},
     {"attention_fwd", "hostile sharp", fwd_case, {30, 2, 2, 8, 2, 0, CAUSAL | SHARP}},
     {"attention_fwd", "hostile", attention_refuses, {0}},
     {"attention_fwd", "hostile prefixes", prefix_refuses, {0}},
@@ -497,6 +528,13 @@ const parity_case parity_attention[] = {
      "ragged trees pieces",
      bwd_case,
      {153, 2, 1, 8, 9, 2, CAUSAL | TREES | PIECES}},
+    {"attention_bwd", "ragged bucket full", bwd_case, {96, 2, 1, 16, 3, 0, CAUSAL, 32}},
+    {"attention_bwd", "ragged bucket less one", bwd_case, {95, 2, 1, 16, 3, 1, CAUSAL, 32}},
+    {"attention_bwd", "ragged bucket spare", bwd_case, {97, 2, 1, 16, 12, 31, CAUSAL | SPARE, 97}},
+    {"attention_bwd", "ragged head groups", bwd_case, {120, 8, 4, 16, 2, 20, CAUSAL, 12288}},
+    {"attention_bwd", "ragged head groups full", bwd_case, {120, 10, 10, 24, 2, 20, 0, 12288}},
+    {"attention_bwd", "ragged ones", bwd_case, {24, 4, 2, 16, 20, 3, CAUSAL}},
+    {"attention_bwd", "ragged end of 12288", bwd_case, {12288, 1, 1, 8, 1, 0, CAUSAL | LAST}},
     {"attention_bwd", "real documents", bwd_case, {512, 8, 2, 32, 20, 0, CAUSAL}},
     {"attention_bwd", "real frames", bwd_case, {400, 4, 4, 24, 16, 0, PACKED}},
     {"attention_bwd", "real document of 12288", bwd_case, {12288, 1, 1, 16, 1, 0, CAUSAL | FEW}},

@@ -6,7 +6,7 @@
 /* Over fewer elements than this a mean says little, so the error that arithmetic in float may add
  * is allowed on top. */
 enum { FEW = 32 };
-static const double ALIKE = 1.1;
+static const double ALIKE = 1.1, WORST = 2.5;
 
 /* The largest error that rounding x to bf16 can make: half a unit of its last place. */
 static double half_unit(double x)
@@ -49,7 +49,7 @@ verdict judge_bf16(int64_t n, const double *got, const double *want, const doubl
         if (isfinite(want[i]) && isfinite(order[i]))
             worst = fmax(worst, fabs(order[i] - want[i]));
     for (int64_t i = 0; i < n && found.at < 0; i++) {
-        found.limit = fmax(ALIKE * worst, half_unit(want[i])) + slack;
+        found.limit = fmax(WORST * worst, half_unit(want[i])) + slack;
         if (!judge_value(got[i], want[i], found.limit))
             found.at = i;
     }

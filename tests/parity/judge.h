@@ -1,6 +1,8 @@
-/* judge.h: whether numbers are those that an order of roundings gives. Every element may be off by
- * what the order is off at most, and the root mean square of the errors may be at most 1.1 times
- * the order's. slack is what arithmetic in float may add to an element. */
+/* judge.h: whether numbers are those that an order of roundings gives. The root mean square of the
+ * errors may be at most 1.1 times the order's, and every element may be off by 2.5 times what the
+ * order is off at most: of the few elements with the largest errors (keys that many branches have
+ * in common, products in the highest binade) another sample of the same order was off by up to
+ * twice as much. slack is what arithmetic in float may add to an element. */
 #ifndef TESSERA_TESTS_PARITY_JUDGE_H
 #define TESSERA_TESTS_PARITY_JUDGE_H
 
@@ -20,7 +22,7 @@ bool judge_value(double got, double want, double limit);
 /* The root mean squares alone. */
 verdict judge_errors(int64_t n, const double *got, const double *want, const double *order,
                      double slack);
-/* bf16 numbers. twice: the order may round more than once, and an element may be 1.1 times as far
+/* bf16 numbers. twice: the order may round more than once, and an element may be 2.5 times as far
  * off as the order's worst one; otherwise it may be off by half a unit of its last place. */
 verdict judge_bf16(int64_t n, const double *got, const double *want, const double *order,
                    bool twice, double slack);

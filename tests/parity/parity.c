@@ -247,18 +247,26 @@ static void compare_bf16(parity *test, const char *what, const int64_t *at, int6
     take_verdict(test, what, at, got, want, &found);
 }
 
-void parity_expect_either(parity *test, const char *what, tensor array, const double *want,
-                          const double *order, const double *second, double tolerance)
+/* What numbers are compared with: `order` and `second` as in parity_expect_either, and the scale
+ * that the tolerance is relative to at least. */
+typedef struct comparison {
+    const double *order, *second;
+    double tolerance, scale;
+} comparison;
+
+static void expect_numbers(parity *test, const char *what, tensor array, const double *want,
+                           const comparison *by)
 {
+    const double *order = by->order, *second = by->second;
     if (test->bench)
         return;
-    double *got = parity_fetch(test, array), scale = 0;
+    double *got = parity_fetch(test, array), scale = by->scale;
     if (!parity_compares(test))
         return;
     for (int64_t i = 0; i < array.n; i++)
         if (isfinite(want[i]) && fabs(want[i]) > scale)
             scale = fabs(want[i]);
-    double slack = tolerance * epsilon_of(array.dtype) * scale;
+    double slack = by->tolerance * epsilon_of(array.dtype) * scale;
     if (array.dtype == DT_BF16) {
         compare_bf16(test, what, NULL, array.n, got, want, order, second, slack);
         return;
@@ -269,6 +277,18 @@ void parity_expect_either(parity *test, const char *what, tensor array, const do
         const verdict found = judge_errors(array.n, got, want, order, slack);
         take_verdict(test, what, NULL, got, want, &found);
     }
+}
+
+void parity_expect_either(parity *test, const char *what, tensor array, const double *want,
+                          const double *order, const double *second, double tolerance)
+{
+    expect_numbers(test, what, array, want, &(comparison){order, second, tolerance, 0});
+}
+
+void parity_expect_difference(parity *test, const char *what, tensor array, const double *want,
+                              double tolerance, double scale)
+{
+    expect_numbers(test, what, array, want, &(comparison){NULL, NULL, tolerance, scale});
 }
 
 void parity_expect_order(parity *test, const char *what, tensor array, const double *want,

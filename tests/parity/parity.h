@@ -38,8 +38,9 @@ typedef struct parity {
     const char *op, *name;
     uint64_t bits; /* a hash of all outputs so far */
     bool bench;
-    bool bits_only;     /* a repetition: its bits alone are compared, with those of the first run */
-    double best_ns;     /* --bench: the fastest call */
+    bool bits_only; /* a repetition: its bits alone are compared, with those of the first run */
+    bool once;      /* set by a case that is not repeated: large, of kernels that others repeat */
+    double best_ns; /* --bench: the fastest call */
     void **held, **dev; /* this case's arrays on the host, and its device memory */
     int n_held, n_dev;
 } parity;
@@ -113,6 +114,10 @@ double parity_round(const parity *test, double x);
 
 void parity_expect(parity *test, const char *what, tensor array, const double *want,
                    double tolerance);
+/* The same for differences of larger numbers, whose errors they have: the tolerance is relative to
+ * `scale`, or to the largest expected value if that is larger. */
+void parity_expect_difference(parity *test, const char *what, tensor array, const double *want,
+                              double tolerance, double scale);
 /* `order` holds the numbers that the published model's order of bf16 roundings gives, which may
  * round more than once; for an array in the type of accumulation, the bf16 numbers that the
  * published model has there. */

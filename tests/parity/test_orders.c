@@ -225,9 +225,30 @@ static void test_gemm__a_bias_is_added_before_or_after_one_rounding(void **state
     assert_false(holds(PRODUCTS, left, want, first) || holds(PRODUCTS, left, want, last));
 }
 
+/* A single element that is wrong does not hide among many that are right. */
+static void test_judge__one_element_may_not_be_far_off(void **state)
+{
+    (void)state;
+    enum { MANY = 20000, AT = 777 };
+    static double want[MANY], order[MANY], got[MANY];
+    parity test = {.queue = &queue, .key = rng_key_make(harness_seed(), "one element")};
+    double worst = 0;
+    for (int i = 0; i < MANY; i++) {
+        want[i] = parity_uniform(&test, -1, 1);
+        order[i] = got[i] = parity_round(&test, want[i]);
+        worst = fmax(worst, fabs(order[i] - want[i]));
+    }
+    got[AT] = want[AT] + 2 * worst;
+    assert_true(holds(MANY, got, want, order));
+    got[AT] = want[AT] + 3 * worst;
+    const verdict found = judge_bf16(MANY, got, want, order, true, 0);
+    assert_true(found.at == AT && found.alike);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_judge__one_element_may_not_be_far_off),
         cmocka_unit_test(test_attention__a_library_is_held_to_its_own_order),
         cmocka_unit_test(test_attention__the_order_of_the_library_gives_what_was_reported),
         cmocka_unit_test(test_gemm__a_bias_is_added_before_or_after_one_rounding),
