@@ -70,7 +70,8 @@ status __wrap_device_open(int kind, const device_options *options, device **out)
     can_hang.to_device = copy_or_hang;
     dev->backend = &can_hang;
     signal(SIGUSR2, on_signal);
-    snprintf(dev->description, sizeof dev->description, "NVIDIA H200, emulated");
+    snprintf(dev->description, sizeof dev->description, "NVIDIA H200, emulated%s",
+             options->collectives ? DEVICE_BESIDE_COLLECTIVES : "");
     *out = dev;
     return dev->backend->memory(dev, &dev->used_at_open, &total);
 }

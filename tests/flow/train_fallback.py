@@ -47,10 +47,14 @@ def kept(f, name, step):
         return words(json.load(file)["choices"])
 
 
+def log_of(f, name, rank):
+    with open(f.file(f"{name}/log/rank-{rank}.log")) as log:
+        return log.read()
+
+
 def of_rank(f, name, rank):
     """What the log file of a rank says was chosen."""
-    with open(f.file(f"{name}/log/rank-{rank}.log")) as log:
-        return words(re.findall("chosen for this run: (.*)", log.read())[-1])
+    return words(re.findall("chosen for this run: (.*)", log_of(f, name, rank))[-1])
 
 
 def fell(said):
@@ -70,6 +74,8 @@ def one_rank_moves_all():
                              ("steps as graphs", "off", "captured", "1")], said)
         for rank in range(RANKS):
             check(of_rank(f, "broken", rank) == want, f"rank {rank}: {of_rank(f, 'broken', rank)}")
+            # kernels of collectives run beside the experts' (device_options.collectives)
+            check(", beside collectives" in log_of(f, "broken", rank), log_of(f, "broken", rank))
         lines = ledger(f, "broken")
         check(words(lines[0]["choices"]) == want and not any("choices" in line for line in lines[1:]), f"{lines}")
         check(kept(f, "broken", STEPS) == want, f"{kept(f, 'broken', STEPS)}")
@@ -135,9 +141,23 @@ def a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones():
         buckets = int(re.search(r"buckets: (\d+)", run("plan", "-c", f.config))[1])
         check(buckets > 1, f"{buckets} buckets")
         # the first bucket uses attention three times; after all buckets have captured, the first one does it again
-        train(f, "back", f"0:{TEXT_FORWARD}:1:3 0:{GRAPHS}:1:{buckets}", ranks=1, training__steps=1)
+        said = train(f, "back", f"0:{TEXT_FORWARD}:1:3 0:{GRAPHS}:1:{buckets}", ranks=1, training__steps=1)
+        check(", beside collectives" not in said, "one rank has collectives")
         chosen = words(ledger(f, "back")[0]["choices"])
         check(chosen == dict(ALL_FIRST, text_forward="cudnn_next", graphs="off"), f"{chosen}")
+
+
+def an_evaluation_falls_back_too():
+    with Folder(images=16) as f:
+        recorded(f, STEPS)
+        train(f, "kept", training__steps=1, ranks=1)
+        env = dict(os.environ, TESSERA_EMULATED_BROKEN=f"0:{TEXT_FORWARD}:3:0 0:{TEXT_BACKWARD}:7:0 0:{GRAPHS}:1:0")
+        p = subprocess.run([EMULATED, "eval", "-c", f.config, "--training.backend", "cuda", "--feed.replay", f.file("rows.rec"),
+                            "--eval.show", "0", "--model.path", f.file("kept/checkpoint"), "--training.local_batch_size", "1"],
+                           capture_output=True, text=True, timeout=LIMIT_S, env=env)
+        said = p.stdout + p.stderr
+        check(p.returncode == 0 and "attention of text, forward: portable instead of cudnn" in said, said)
+        check("backward" not in said and "as graphs" not in said, said)  # it has neither
 
 
 def what_says_nothing_of_a_way_moves_none():
@@ -149,15 +169,19 @@ def what_says_nothing_of_a_way_moves_none():
         said = train(f, "alone", "1:never:8", code=NO_MEMORY, training__steps=1)
         check("emulated: no 8 bytes" in said and "calls differ" not in said and not fell(said), said)
         # these layouts capture nothing, so that a capture fails is nothing to them
-        for name, layout in (("staged", {"parallelism.pipeline_parallel_degree": 2}),
-                             ("shared", {"parallelism.expert_parallel_degree": 2, "comm.expert_exchange": "host"})):
+        shared = {"parallelism.expert_parallel_degree": 2}
+        layouts = [("staged", {"parallelism.pipeline_parallel_degree": 2}),
+                   ("shared", dict(shared, **{"comm.expert_exchange": "host"}))]
+        if "through counts that the host reads" in train(f, "reach", training__steps=1, **shared):  # a build without windows
+            layouts.append(("auto", shared))
+        for name, layout in layouts:
             said = train(f, name, f"1:{GRAPHS}:1:0", training__steps=1, training__strict="true", **layout)
             check(not fell(said) and of_rank(f, name, 0) == dict(ALL_FIRST, graphs="off"), said)
 
 
 if os.path.exists(EMULATED) and os.path.exists(SHIM):
     main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, what_fails_where_others_moved_it_moves_all_again,
-         a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones, what_says_nothing_of_a_way_moves_none,
+         a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones, an_evaluation_falls_back_too, what_says_nothing_of_a_way_moves_none,
          later_an_error_ends_the_run, strict_and_named_ways_end_the_run)
 else:
     print("skipped: nccl.h was not found when this was built")

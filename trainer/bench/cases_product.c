@@ -147,6 +147,20 @@ GROUPED(grouped_up_even, GROUPED_FWD, true, 1)
 GROUPED(grouped_up_8, GROUPED_FWD, true, 8)
 GROUPED(grouped_up_dw_8, GROUPED_WGRAD, true, 8)
 
+/* The grid that runs beside collectives (cuda_facts.turns), alone on the GPU: what the turns cost.
+ */
+static void grouped_gated_turns(bench_case *bench)
+{
+    grouped_gated(bench);
+    bench->args.grouped_gemm.beside = true;
+}
+
+static void grouped_up_dw_turns(bench_case *bench)
+{
+    grouped_up_dw(bench);
+    bench->args.grouped_gemm.beside = true;
+}
+
 /* The same rows as one dense product, to compare the grouped one with. */
 PRODUCT(gemm_as_experts, Y, T * language->top_k, 2 * language->expert_width, language->hidden)
 
@@ -348,6 +362,8 @@ const bench_row bench_products[] = {
     ROW(grouped_gemm, "gate up dw, load 3", grouped_up_dw),
     ROW(grouped_gemm, "gate up dw, load 8", grouped_up_dw_8),
     ROW(grouped_gemm, "down dw, load 3", grouped_down_dw),
+    ROW(grouped_gemm, "gated, in turns", grouped_gated_turns),
+    ROW(grouped_gemm, "gate up dw, in turns", grouped_up_dw_turns),
     ROW(attention_fwd, "text, whole rows", attention_row),
     ROW(attention_bwd, "text, whole rows", attention_row_bwd),
     ROW(attention_bwd, "text, whole rows, any order", attention_row_any),

@@ -66,6 +66,9 @@ typedef struct device_claims {
     int multiprocessors;
 } device_claims;
 
+/* Stands at the end of a GPU's description if it was opened with `collectives`. */
+#define DEVICE_BESIDE_COLLECTIVES ", beside collectives"
+
 typedef struct device_options {
     int index;          /* which GPU, from 0 */
     bool share;         /* if there are fewer GPUs, take `index` modulo their number */

@@ -18,10 +18,6 @@
 extern const backend_vtable backend_cuda;
 
 enum { LEAST_SM = 80 }; /* the first generation with bf16 products and asynchronous copies */
-/* A later turn begins about 5 us after a block has ended: 0.4 to 0.7 % of the 2 to 4 ms that such a
- * kernel takes. A kernel of NCCL that holds multiprocessors at its start then delays it by a
- * quarter of its time at most, in place of all of it. Arithmetic, not measured. */
-enum { TURNS_BESIDE = 4 };
 
 /* Scratch that was not reserved doubles; from SCRATCH_LARGE on it grows by an eighth. */
 static const size_t SCRATCH_LEAST = (size_t)32 << 20, SCRATCH_LARGE = (size_t)256 << 20;
@@ -188,9 +184,10 @@ static status cuda_open(const device_options *options, device **out)
                  (choice_facts){.cudnn = cuda->cudnn, .hopper = hopper}, &cuda->base.choices);
     cuda->base.choices.strict = options->strict;
     snprintf(cuda->base.description, sizeof cuda->base.description,
-             "%.100s, sm_%d, %d multiprocessors, attention by %s, experts by %s kernel",
+             "%.100s, sm_%d, %d multiprocessors, attention by %s, experts by %s kernel%s",
              properties.name, cuda->facts.sm, cuda->facts.multiprocessors, attention,
-             hopper ? "Hopper's" : "the portable");
+             hopper ? "Hopper's" : "the portable",
+             options->collectives ? DEVICE_BESIDE_COLLECTIVES : "");
     *out = &cuda->base;
     return ST_OK;
 }

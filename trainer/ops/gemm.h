@@ -68,6 +68,9 @@ typedef struct grouped_gemm_args {
     void *dw;              /* [E, K, N] acc, added to; WGRAD only */
     void *gated;           /* [rows_cap, N/2] act; FWD only, else NULL */
     bool y_dropped;
+    /* CUDA: the grid is that beside collectives, even if the device was opened without them. Only
+     * the time differs. */
+    bool beside;
 } grouped_gemm_args;
 
 /* BAD_INPUT for `gated` where it may not go. Both backends call it. */

@@ -113,6 +113,9 @@ WARN_UNUSED status comm_window_open(const comm *all, const comm *group, stream *
                                     comm_window *out);
 void comm_window_close(const comm *group, stream *queue,
                        comm_window *window); /* accepts an empty one */
+/* Whether the ranks of every group reach each other's memory, the same answer on all of them, which
+ * all call it. It makes no window, so one may still fail to open. */
+WARN_UNUSED status comm_window_reached(const comm *all, const comm *group, bool *out);
 /* To be called around the ops that use a window: the ledger counts them, and the message about a
  * lost rank names them. `bytes` is how much comes from other ranks, as far as the host knows. They
  * do nothing in a group of one. comm_peers_end takes the status of the ops and returns it. */
@@ -201,8 +204,10 @@ typedef struct comm_engine {
     status (*begin)(const comm *group, stream *queue);
     status (*end)(const comm *group, stream *queue);
     /* window_new makes this rank's memory; window_share, a collective, finds the addresses of all.
-     * NULL: the engine has no windows. ST_UNAVAILABLE: it has none on these machines. window_free
-     * also accepts a window that was only half made. */
+     * NULL: the engine has no windows. ST_UNAVAILABLE: it has none on these machines, which
+     * window_reach says without making one. window_free also accepts a window that was only half
+     * made. */
+    status (*window_reach)(const comm *group);
     status (*window_new)(const comm *group, stream *queue, size_t bytes, comm_window *out);
     status (*window_share)(const comm *group, stream *queue, comm_window *inout);
     void (*window_free)(const comm *group, stream *queue, comm_window *window);

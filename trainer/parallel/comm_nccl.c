@@ -275,6 +275,7 @@ static const comm_engine engine = {
     .recv = nccl_recv,
     .begin = nccl_begin,
     .end = nccl_end,
+    .window_reach = nccl_window_reach,
     .window_new = nccl_window_new,
     .window_share = nccl_window_share,
     .window_free = nccl_window_free,

@@ -3,6 +3,9 @@
  * ranks telling each other how they fared (agree.h). */
 #include "trainer/parallel/agree.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* A group of one rank: ordinary device memory and a list with its own address. */
 static status own_new(stream *queue, size_t bytes, comm_window *out)
 {
@@ -42,6 +45,32 @@ status comm_window_open(const comm *all, const comm *group, stream *queue, size_
         status_set(&why);
     }
     return st;
+}
+
+/* ST_UNAVAILABLE if this rank knows that its group can have no window. */
+static status window_reach(const comm *group)
+{
+    if (group->size == 1)
+        return ST_OK;
+    if (!group->engine->window_reach)
+        return FAIL(ST_UNAVAILABLE, "comm.engine %s has no windows", group->engine->name);
+    return group->engine->window_reach(group);
+}
+
+status comm_window_reached(const comm *all, const comm *group, bool *out)
+{
+    const comm_at at = {"agree on windows", -1};
+    const status st = window_reach(group);
+    const unsigned char mine = st == ST_OK;
+    TRY(comm_agree(all, at, st == ST_UNAVAILABLE ? ST_OK : st, 0));
+    status_clear();
+    unsigned char *said = calloc((size_t)all->size, 1);
+    if (!said)
+        return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", all->size);
+    const status told = comm_host_all_gather(all, at, &mine, said, 1);
+    *out = memchr(said, 0, (size_t)all->size) == NULL;
+    free(said);
+    return told;
 }
 
 void comm_window_close(const comm *group, stream *queue, comm_window *window)

@@ -44,11 +44,16 @@ static status check_reach(const nccl_group *group)
     return ST_OK;
 }
 
+status nccl_window_reach(const comm *group)
+{
+    TRY(check_version());
+    return check_reach(group->handle);
+}
+
 status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
 {
     const nccl_group *calls = group->handle;
-    TRY(check_version());
-    TRY(check_reach(calls));
+    TRY(nccl_window_reach(group));
     held *memory = calloc(1, sizeof *memory);
     if (!memory)
         return FAIL(ST_NO_MEMORY, "no memory for a window");
@@ -120,14 +125,19 @@ void nccl_window_free(const comm *group, stream *queue, comm_window *window)
 
 #else
 
-status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
+status nccl_window_reach(const comm *group)
 {
     (void)group;
+    return FAIL(ST_UNAVAILABLE, "this program was built without nvcc, or with an nccl.h older than "
+                                "2.28, which has no device API");
+}
+
+status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
+{
     (void)queue;
     (void)bytes;
     (void)out;
-    return FAIL(ST_UNAVAILABLE, "this program was built without nvcc, or with an nccl.h older than "
-                                "2.28, which has no device API");
+    return nccl_window_reach(group);
 }
 
 status nccl_window_share(const comm *group, stream *queue, comm_window *inout)

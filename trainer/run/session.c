@@ -470,8 +470,7 @@ static status open_rest(const resume_point *from, session *out)
         TRY_OR(failed, check_entry(out));
     }
     TRY_OR(failed, open_shape(out));
-    if (use == SESSION_TRAIN) /* while the memory of activations is still free */
-        TRY_OR(failed, trial_run(out));
+    TRY_OR(failed, trial_run(out)); /* while the memory of activations is still free */
     TRY_OR(failed, open_step(out, use));
     return ST_OK;
 failed:

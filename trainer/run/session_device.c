@@ -42,11 +42,19 @@ static bool shares_experts(const session *run)
     return moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0;
 }
 
-bool session_uncaptured(const session *run)
+status session_uncaptured(const session *run, bool *out)
 {
-    const bool by_host = shares_experts(run) &&
-                         memory_exchange_way(run->conf, &run->mesh.layout) == EXCHANGE_BY_HOST;
-    return by_host || is_staged(run) || strcmp(run->conf->cuda_graph_scope, "off") == 0;
+    *out = run->use != SESSION_TRAIN || is_staged(run) ||
+           strcmp(run->conf->cuda_graph_scope, "off") == 0;
+    if (*out || !shares_experts(run))
+        return ST_OK;
+    const exchange_way way = memory_exchange_way(run->conf, &run->mesh.layout);
+    bool reached = way != EXCHANGE_BY_HOST;
+    if (way == EXCHANGE_IF_REACHED)
+        TRY(comm_window_reached(mesh_comm(&run->mesh, MESH_WORLD),
+                                mesh_comm(&run->mesh, MESH_EXPERT), &reached));
+    *out = !reached;
+    return ST_OK;
 }
 
 /* The part of a step that may be captured. Nothing is captured in two cases. If ranks share

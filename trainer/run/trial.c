@@ -203,7 +203,9 @@ status trial_run(session *run)
                    .group = single ? &alone : mesh_comm(&run->mesh, MESH_WORLD)};
     if (!dev->choices.open)
         return ST_OK;
-    if (session_uncaptured(run))
+    bool uncaptured;
+    TRY(session_uncaptured(run, &uncaptured));
+    if (uncaptured)
         dev->choices.way[CHOICE_GRAPHS] = GRAPHS_NONE;
     memcpy(state.own.first, dev->choices.way, sizeof state.own.first);
     memcpy(state.agreed, dev->choices.way, sizeof state.agreed);

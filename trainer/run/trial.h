@@ -1,5 +1,6 @@
 /* trial.h: the trial before step 1: the device's ways of doing a step (device/choices.h) are tried
- * in the shapes of this run, and where one fails on any rank, all ranks take the next. */
+ * in the shapes of this run, and where one fails on any rank, all ranks take the next. An
+ * evaluation has one too, of the forward passes alone. */
 #ifndef TESSERA_TRAINER_RUN_TRIAL_H
 #define TESSERA_TRAINER_RUN_TRIAL_H
 

@@ -12,7 +12,7 @@ enum { TEXT, VISION, EXPERTS = 2, EXPERT_ROWS = 192, GRAPH_RUNS = 3 };
 typedef struct attention_sizes {
     int64_t tokens, segments, longest, heads, kv_heads, head_dim;
     int64_t q_stride, kv_stride; /* elements */
-    bool causal;
+    bool causal, backward;       /* backward: that pass too */
 } attention_sizes;
 
 static status take_array(trial_work *work, int64_t elements, size_t size, void *out_array)
@@ -72,6 +72,8 @@ static status attention_new(trial_work *work, int kind, const attention_sizes *i
     TRY(take_array(work, is->tokens * wide, act, &fwd->o));
     TRY(take_array(work, is->tokens * is->heads, acc, &fwd->lse));
     fwd->segments = is->segments;
+    if (!is->backward)
+        return ST_OK;
     *bwd = attention_bwd_of(fwd);
     TRY(take_array(work, is->tokens * wide, act, &bwd->do_));
     TRY(take_array(work, is->tokens * is->q_stride, act, &bwd->dq));
@@ -80,8 +82,8 @@ static status attention_new(trial_work *work, int kind, const attention_sizes *i
     return take_array(work, is->tokens * is->heads, acc, &bwd->work);
 }
 
-/* Two experts, the first with all rows. */
-static status experts_new(trial_work *work, const text_dims *dims)
+/* Two experts, the first with all rows. last: the last GROUPED_* that is tried. */
+static status experts_new(trial_work *work, const text_dims *dims, int last)
 {
     const size_t act = st_dtype_size(work->dev->backend->act),
                  acc = st_dtype_size(work->dev->backend->acc);
@@ -93,7 +95,7 @@ static status experts_new(trial_work *work, const text_dims *dims)
     TRY(take_array(work, EXPERTS * args.k * args.n, act, &args.w));
     TRY(take_array(work, EXPERTS * args.k * args.n, acc, &args.dw));
     args.experts = EXPERTS;
-    for (int mode = GROUPED_FWD; mode <= GROUPED_WGRAD; mode++) {
+    for (int mode = GROUPED_FWD; mode <= last; mode++) {
         work->product[mode] = args;
         work->product[mode].mode = mode;
     }
@@ -113,6 +115,7 @@ status trial_work_new(const session *run, const batch_caps *bucket, trial_work *
     const layout *ranks = &run->mesh.layout;
     const row_share share = row_share_of(&run->mesh);
     const batch_caps own = batch_caps_shared(bucket, &share);
+    const bool trains = run->use == SESSION_TRAIN;
     TRY(trial_work_empty(run, out));
     if (ranks->context == 1) { /* else keys are others' too, and our own kernels do all of it */
         const int64_t heads = tensor_part(ranks, text->heads),
@@ -126,7 +129,8 @@ status trial_work_new(const session *run, const batch_caps *bucket, trial_work *
                                              .head_dim = text->head_dim,
                                              .q_stride = heads * text->head_dim,
                                              .kv_stride = kv_heads * text->head_dim,
-                                             .causal = true}));
+                                             .causal = true,
+                                             .backward = trains}));
     }
     if (vision->depth > 0 && !share.blind)
         TRY(attention_new(out, VISION,
@@ -137,8 +141,9 @@ status trial_work_new(const session *run, const batch_caps *bucket, trial_work *
                                              .kv_heads = vision->heads,
                                              .head_dim = dims_vision_head_dim(&run->dims),
                                              .q_stride = 3 * vision->hidden,
-                                             .kv_stride = 3 * vision->hidden}));
-    return text->experts > 0 ? experts_new(out, text) : ST_OK;
+                                             .kv_stride = 3 * vision->hidden,
+                                             .backward = trains}));
+    return text->experts > 0 ? experts_new(out, text, trains ? GROUPED_WGRAD : GROUPED_FWD) : ST_OK;
 }
 
 void trial_work_free(trial_work *work)
@@ -159,11 +164,10 @@ static status queue_choice(trial_work *work, int choice)
             TRY(op_grouped_gemm(work->queue, &work->product[mode]));
         return ST_OK;
     }
-    if (work->fwd[kind].segments == 0)
-        return ST_OK;
-    return choice == choice_attention(kind == TEXT, false)
-               ? op_attention_fwd(work->queue, &work->fwd[kind])
-               : op_attention_bwd(work->queue, &work->bwd[kind]);
+    if (choice == choice_attention(kind == TEXT, false))
+        return work->fwd[kind].segments == 0 ? ST_OK
+                                             : op_attention_fwd(work->queue, &work->fwd[kind]);
+    return work->bwd[kind].segments == 0 ? ST_OK : op_attention_bwd(work->queue, &work->bwd[kind]);
 }
 
 static status queue_all(trial_work *work)

@@ -16,15 +16,15 @@ typedef struct trial_work {
     void *array[TRIAL_ARRAYS];
     int arrays;
     attention_fwd_args fwd[2]; /* of text and of vision; without segments: there is no such work */
-    attention_bwd_args bwd[2];
+    attention_bwd_args bwd[2]; /* the same */
     grouped_gemm_args product[3]; /* by mode; without experts: none */
     double *sum;                  /* of trial_work_sum, device memory */
 } trial_work;
 
 /* Makes one with nothing but its stream. */
 WARN_UNUSED status trial_work_empty(const session *run, trial_work *out);
-/* Takes device memory for the work of this rank in a micro-batch of these capacities. *out is to be
- * freed also after a failure. */
+/* Takes device memory for the work of this rank in a micro-batch of these capacities; in an
+ * evaluation that is the forward passes. *out is to be freed also after a failure. */
 WARN_UNUSED status trial_work_new(const session *run, const batch_caps *bucket, trial_work *out);
 void trial_work_free(trial_work *work);
 /* Does the work of a choice and waits for it. Returns what the device answers. */

@@ -22,9 +22,9 @@ static status portable(stream *queue, const grouped_gemm_args *args)
 {
     grouped_work work = grouped_work_of(args, PORTABLE_TILE_N, PORTABLE_STEP, 1);
     const cuda_facts *facts = cuda_facts_of(queue);
-    const int64_t blocks =
-        grouped_clusters(&work, grouped_tiles_most(&work),
-                         facts->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM, facts->turns);
+    const int64_t blocks = grouped_clusters(
+        &work, grouped_tiles_most(&work), facts->multiprocessors * (int64_t)PORTABLE_BLOCKS_PER_SM,
+        args->beside ? TURNS_BESIDE : facts->turns);
     size_t shared = PORTABLE_TABLES + 2 * ((size_t)work.experts + 1) * sizeof(int32_t);
     cudaError_t error =
         cudaFuncSetAttribute(grouped_portable_kernel<MODE, ALIGNED>,

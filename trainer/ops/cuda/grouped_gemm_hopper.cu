@@ -86,8 +86,9 @@ template <int MODE> static status hopper(stream *queue, const grouped_gemm_args 
     if (st != ST_OK)
         return st;
     const cuda_facts *facts = cuda_facts_of(queue);
-    const int64_t clusters = grouped_clusters(
-        &work, grouped_tiles_most(&work), facts->multiprocessors / GROUPED_BLOCKS, facts->turns);
+    const int64_t clusters =
+        grouped_clusters(&work, grouped_tiles_most(&work), facts->multiprocessors / GROUPED_BLOCKS,
+                         args->beside ? TURNS_BESIDE : facts->turns);
     int shared = grouped_shared_bytes(work.experts);
     cudaError_t error = cudaFuncSetAttribute(grouped_hopper_kernel<MODE>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, shared);

@@ -43,6 +43,12 @@ static status host_broadcast(const comm *group, void *inout, int64_t bytes, int 
     return ST_OK;
 }
 
+static status window_reach(const comm *group)
+{
+    (void)group;
+    return play.own == ST_OK ? ST_OK : FAIL(play.own, "no reach");
+}
+
 static status window_new(const comm *group, stream *queue, size_t bytes, comm_window *out)
 {
     (void)group, (void)queue, (void)bytes;
@@ -65,16 +71,18 @@ static void window_free(const comm *group, stream *queue, comm_window *window)
     play.made -= window->handle != NULL;
 }
 
+static const comm_engine engine = {.name = "play",
+                                   .window_reach = window_reach,
+                                   .window_new = window_new,
+                                   .window_share = window_share,
+                                   .window_free = window_free,
+                                   .host_all_gather = host_all_gather,
+                                   .host_broadcast = host_broadcast};
+static const int ranks[] = {0, 1};
+
 static status open_as(stream *queue, status own, status other, int answers, bool must,
                       bool *out_open)
 {
-    static const comm_engine engine = {.name = "play",
-                                       .window_new = window_new,
-                                       .window_share = window_share,
-                                       .window_free = window_free,
-                                       .host_all_gather = host_all_gather,
-                                       .host_broadcast = host_broadcast};
-    static const int ranks[] = {0, 1};
     mesh place;
     model_dims dims;
     exchange_window window = {0};
@@ -125,8 +133,40 @@ static void test_window__all_ranks_or_none(void **state)
     device_close(&dev);
 }
 
+/* Whether windows are within reach is known without making one. */
+static void test_window__reach_is_asked_without_a_window(void **state)
+{
+    (void)state;
+    const comm all = {.engine = &engine, .name = "world", .size = 2, .world_rank = ranks};
+    const comm_engine none = {
+        .name = "none", .host_all_gather = host_all_gather, .host_broadcast = host_broadcast};
+    const comm without = {.engine = &none, .name = "world", .size = 2, .world_rank = ranks};
+    bool reached = false;
+    play.own = play.other = ST_OK;
+    play.answers = 2;
+    play.made = 0;
+    assert_ok(comm_window_reached(&all, &all, &reached));
+    assert_true(reached && play.made == 0);
+    play.own = ST_UNAVAILABLE;
+    play.answers = 2;
+    assert_ok(comm_window_reached(&all, &all, &reached));
+    assert_false(reached);
+    play.answers = 2;
+    assert_ok(comm_window_reached(&without, &without, &reached));
+    assert_false(reached);
+    play.own = ST_NO_MEMORY;
+    play.answers = 2;
+    assert_fails(ST_NO_MEMORY, comm_window_reached(&all, &all, &reached), "no reach");
+    play.own = ST_UNAVAILABLE; /* the job has ended */
+    play.answers = 1;
+    assert_fails(ST_UNAVAILABLE, comm_window_reached(&all, &all, &reached), "rank 1 died");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_window__all_ranks_or_none)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_window__all_ranks_or_none),
+        cmocka_unit_test(test_window__reach_is_asked_without_a_window),
+    };
     return cmocka_run_group_tests_name("window", tests, NULL, NULL);
 }
