@@ -77,8 +77,10 @@ def devices_are_named():
     said = trainer("plan", *DEBUG)
     if "no GPU was found here" in said:
         check(re.search(r"^planned for the device H200 \(no GPU was found here: NVML .*; --device names another", said, re.M), said)
-    said = trainer("plan", *DEBUG, "--device", "a100", code=64)
-    check("--device a100: expected h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
+    said = trainer("plan", *DEBUG, "--device", "a100")
+    check("backward by our own kernels, in vision by our own" in said and "are by the portable kernel" in said, said)
+    said = trainer("plan", *DEBUG, "--device", "v100", code=64)
+    check("--device v100: expected a100, h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
     said = trainer("plan", "--cards", "--device", "h100", code=64)
     check("--cards has cards of its own" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)

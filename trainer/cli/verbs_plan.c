@@ -200,8 +200,10 @@ static status plan_layout(const conf *options, const request *asked, const model
         TRY(layout_print(&in, true, stdout, NULL));
     if (here && !asked->sweep)
         TRY(restart_print_room(&in, ranks_here(&ranks, &on, speeds), stdout));
-    const rates shipped = rates_of(on.name);
-    return plan_cost(&in, asked, asked->measured ? speeds : &shipped);
+    rates known = asked->measured ? *speeds : rates_of(on.name);
+    if (!plan_device_is_cpu(&on))
+        known.sm = on.sm;
+    return plan_cost(&in, asked, &known);
 }
 
 static status plan_memory(const conf *options, const request *asked, const model_dims *dims)

@@ -68,6 +68,13 @@ const char *choice_remedy(int choice)
     return words[choice].remedy;
 }
 
+/* Whether our own kernels take some calls beside the way in use. */
+static bool takes_ours_too(const device_choices *made, int choice)
+{
+    return choice < ATTENTIONS && made->way[choice] != ATTENTION_BY_OURS &&
+           made->also_ours >> choice & 1;
+}
+
 /* Appends a scope without its blanks, which part words here. */
 static int put_scope(char *out, size_t room, const char *scope)
 {
@@ -87,8 +94,9 @@ void choices_text(const device_choices *made, const char *scope, bool determinis
     if (!made->open)
         return;
     for (int choice = 0; choice < CHOICE_GRAPHS; choice++)
-        used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s ", words[choice].key,
-                         words[choice].way[made->way[choice]]);
+        used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s%s ", words[choice].key,
+                         words[choice].way[made->way[choice]],
+                         takes_ours_too(made, choice) ? "+portable" : "");
     used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=", words[CHOICE_GRAPHS].key);
     used += put_scope(out + used, VALUE_MAX,
                       made->way[CHOICE_GRAPHS] == GRAPHS_NONE || !scope[0] ? "off" : scope);

@@ -45,6 +45,9 @@ typedef struct device_choices {
     bool strict;
     uint8_t way[CHOICES];  /* the one in use */
     uint8_t last[CHOICES]; /* the one after which there is no other */
+    /* Bits 1 << choice: some calls of this attention are our own kernels', whatever the way in use:
+     * those that they are faster for, and those that cuDNN cannot express. That is no fallback. */
+    uint8_t also_ours;
 } device_choices;
 
 /* What a device can do, as its backend finds it. */
@@ -74,8 +77,8 @@ const char *choice_way(int choice, int way);
 const char *choice_remedy(int choice);
 
 /* Writes all ways in use in one line, for ledger and checkpoint: "text_forward=cudnn ..
- * graphs=SCOPE deterministic=B". scope: what is captured, as cuda_graph.scope has it. "" if there
- * is nothing to choose. */
+ * graphs=SCOPE deterministic=B"; "cudnn+portable" where our own kernels take some shapes. scope:
+ * what is captured, as cuda_graph.scope has it. "" if there is nothing to choose. */
 enum { CHOICES_TEXT = 512 };
 void choices_text(const device_choices *made, const char *scope, bool deterministic,
                   char out[CHOICES_TEXT]);

@@ -29,6 +29,7 @@ typedef struct nvml_library {
     int (*count)(unsigned *out);
     int (*uuid)(void *gpu, char *out, unsigned size);
     int (*by_uuid)(const char *uuid, void **out);
+    int (*capability)(void *gpu, int *major, int *minor); /* NULL: not there */
     const char *(*reason)(int error);
 } nvml_library;
 
@@ -53,6 +54,7 @@ static status load_nvml(void *handle, nvml_library *out)
         if (!*wanted[i].to)
             return FAIL(ST_UNAVAILABLE, "libnvidia-ml.so.1 does not define %s", wanted[i].name);
     }
+    *(void **)&out->capability = dlsym(handle, "nvmlDeviceGetCudaComputeCapability");
     return ST_OK;
 }
 
@@ -152,6 +154,9 @@ static status describe_gpu(const nvml_library *library, void *gpu, nvml_gpu *out
     if (error)
         return FAIL(ST_UNAVAILABLE, "NVML cannot read the name and memory of the first GPU: %s",
                     library->reason(error));
+    int major = 0, minor = 0;
+    if (library->capability && library->capability(gpu, &major, &minor) == 0)
+        out->sm = 10 * major + minor;
     out->memory = (size_t)(out_memory.total - out_memory.reserved);
     out->unused = (size_t)out_memory.unused;
     return ST_OK;

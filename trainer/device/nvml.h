@@ -16,6 +16,7 @@ typedef struct nvml_gpu {
     char name[96];
     size_t memory; /* bytes that processes may use: all but what the driver reserves */
     size_t unused; /* bytes of these that no process holds now */
+    int sm;        /* compute capability, times ten; 0: the driver's library does not tell it */
     int visible;   /* how many GPUs this process may see, of which this is the first */
 } nvml_gpu;
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "trainer/device/choices.h"
 #include "trainer/ops/attention_work.h"
 
 enum { WIDTH_STEP = 8, PACKED_STEP = 16, WIDTH_MAX = 128 }; /* as in ops/cuda/attention_cudnn.c */
@@ -13,10 +14,11 @@ typedef struct segments {
     bool causal;
 } segments;
 
-static bool library_takes(const conf *options, const segments *of)
+static bool library_takes(const conf *options, int sm, const segments *of)
 {
-    return options->training_attention != ATTENTION_PORTABLE && of->width % WIDTH_STEP == 0 &&
-           of->width <= WIDTH_MAX && attention_is_dense(of->tokens, of->count, of->longest);
+    return sm >= CHOICE_CUDNN_SM && options->training_attention != ATTENTION_PORTABLE &&
+           of->width % WIDTH_STEP == 0 && of->width <= WIDTH_MAX &&
+           attention_is_dense(of->tokens, of->count, of->longest);
 }
 
 static bool goes_backward(const segments *of, bool deterministic)
@@ -33,7 +35,7 @@ static int64_t at_least_one(int64_t count)
     return count > 0 ? count : 1;
 }
 
-attention_kernels attention_kernels_text(const conf *options, const layout *degrees,
+attention_kernels attention_kernels_text(const conf *options, int sm, const layout *degrees,
                                          const model_dims *dims, const row_kind *row,
                                          bool deterministic)
 {
@@ -47,7 +49,7 @@ attention_kernels attention_kernels_text(const conf *options, const layout *degr
                          .width = text->head_dim,
                          .causal = true};
     attention_kernels kernels = {RATE_OWN_ATTENTION, RATE_OWN_ATTENTION};
-    if (row->prefix > 0 || degrees->context > 1 || !library_takes(options, &of))
+    if (row->prefix > 0 || degrees->context > 1 || !library_takes(options, sm, &of))
         return kernels;
     kernels.forward = RATE_ATTENTION;
     if (goes_backward(&of, deterministic))
@@ -55,7 +57,7 @@ attention_kernels attention_kernels_text(const conf *options, const layout *degr
     return kernels;
 }
 
-attention_kernels attention_kernels_vision(const conf *options, const model_dims *dims,
+attention_kernels attention_kernels_vision(const conf *options, int sm, const model_dims *dims,
                                            const row_kind *row, bool deterministic)
 {
     attention_kernels kernels = {RATE_OWN_VISION_ATTENTION, RATE_OWN_VISION_ATTENTION};
@@ -70,7 +72,7 @@ attention_kernels attention_kernels_vision(const conf *options, const model_dims
                          .heads = dims->vision.heads,
                          .kv_heads = dims->vision.heads,
                          .width = dims_vision_head_dim(dims)};
-    if (!library_takes(options, &of))
+    if (!library_takes(options, sm, &of))
         return kernels;
     kernels.forward = RATE_VISION_ATTENTION;
     if (goes_backward(&of, deterministic))

@@ -13,12 +13,12 @@ typedef struct attention_kernels {
     rate_key forward, backward;
 } attention_kernels;
 
-/* Rows of this kind in micro-batches of training.local_batch_size. deterministic: instead of
- * training.deterministic. */
-attention_kernels attention_kernels_text(const conf *options, const layout *degrees,
+/* Rows of this kind in micro-batches of training.local_batch_size. sm: the GPU's compute
+ * capability, times ten. deterministic: instead of training.deterministic. */
+attention_kernels attention_kernels_text(const conf *options, int sm, const layout *degrees,
                                          const model_dims *dims, const row_kind *row,
                                          bool deterministic);
-attention_kernels attention_kernels_vision(const conf *options, const model_dims *dims,
+attention_kernels attention_kernels_vision(const conf *options, int sm, const model_dims *dims,
                                            const row_kind *row, bool deterministic);
 /* "cuDNN's" or "our own"; cuDNN's have two kinds of backward pass. */
 const char *attention_kernels_name(rate_key backward);

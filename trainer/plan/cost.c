@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/device/experts_choice.h"
 #include "trainer/model/params_sketch.h"
 #include "trainer/ops/state_codes.h"
 #include "trainer/plan/attention_kernels.h"
@@ -275,9 +276,9 @@ static void step_compute(const conf *options, const layout *degrees, const model
                          double patches, bool deterministic, cost *price)
 {
     const attention_kernels text_by =
-        attention_kernels_text(options, degrees, dims, &price->row, deterministic);
+        attention_kernels_text(options, speeds->sm, degrees, dims, &price->row, deterministic);
     const attention_kernels eye_by =
-        attention_kernels_vision(options, dims, &price->row, deterministic);
+        attention_kernels_vision(options, speeds->sm, dims, &price->row, deterministic);
     training_share share;
     recompute_flops more;
     groups_share(registry, dims, &share);
@@ -385,6 +386,9 @@ status cost_of(const conf *options, const layout *degrees, const model_dims *dim
     cost price = {.row = row_kind_of(options, dims),
                   .deterministic = options->training_deterministic,
                   .in_backward = registry->in_backward};
+    bool hopper;
+    TRY(experts_choose((int)options->training_experts, speeds->sm, &hopper));
+    price.portable_experts = !hopper;
     TRY(step_flops(options, dims, &price));
     double rows = (double)options->training_local_batch_size;
     double images = row_kind_images(&price.row);

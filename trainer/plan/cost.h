@@ -44,6 +44,7 @@ typedef struct cost {
     /* seconds that one rank spends in a step; memory: element-wise work, update: the optimiser */
     double dense, experts, attention, vision_attention, memory, update;
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
+    bool portable_experts;                   /* the experts' products are by the portable kernel */
     bool deterministic, in_backward;
     double other_step;  /* seconds of the step at the other setting of training.deterministic */
     int64_t recomputed; /* FLOPs that the backward pass recomputes; they are not useful */

@@ -27,9 +27,11 @@ static const backend_vtable gpu_sizes = {.name = "cuda",
 static const struct {
     const char *word, *name;
     double gib;
-    int multiprocessors;
-} gpus[] = {
-    {"h200", "H200", 139.7, 132}, {"h100", "H100", 79.1, 132}, {"b200", "B200", 178.3, 148}};
+    int multiprocessors, sm;
+} gpus[] = {{"h200", "H200", 139.7, 132, 90},
+            {"h100", "H100", 79.1, 132, 90},
+            {"b200", "B200", 178.3, 148, 100},
+            {"a100", "A100", 79.1, 108, 80}};
 enum { GPUS = sizeof gpus / sizeof *gpus };
 
 bool plan_device_is_cpu(const plan_device *on)
@@ -59,13 +61,14 @@ const char *plan_device_text(const plan_device *on, char out[PLAN_DEVICE_TEXT])
     return out;
 }
 
-static plan_device gpu_of(const char *name, double memory, int multiprocessors)
+static plan_device gpu_of(const char *name, double memory, int multiprocessors, int sm)
 {
     plan_device on = {.sizes = &gpu_sizes,
                       .memory = memory,
                       .usable = memory,
                       .sharers = 1,
-                      .multiprocessors = multiprocessors};
+                      .multiprocessors = multiprocessors,
+                      .sm = sm};
     snprintf(on.name, sizeof on.name, "%s", name);
     return on;
 }
@@ -94,7 +97,7 @@ status plan_device_named(const char *name, plan_device *out)
     char *end;
     for (int i = 0; i < GPUS; i++)
         if (strcmp(name, gpus[i].word) == 0) {
-            *out = gpu_of(gpus[i].name, gpus[i].gib * GIB, gpus[i].multiprocessors);
+            *out = gpu_of(gpus[i].name, gpus[i].gib * GIB, gpus[i].multiprocessors, gpus[i].sm);
             return ST_OK;
         }
     if (strcmp(name, "cpu") == 0)
@@ -103,8 +106,16 @@ status plan_device_named(const char *name, plan_device *out)
     const long long bytes = strtoll(name, &end, 10);
     if (end == name || *end || errno || bytes <= 0)
         return FAIL(ST_USAGE, "--device %s: expected %s", name, PLAN_DEVICE_NAMES);
-    *out = gpu_of("GPU", (double)bytes, gpus[0].multiprocessors);
+    *out = gpu_of("GPU", (double)bytes, gpus[0].multiprocessors, gpus[0].sm);
     return ST_OK;
+}
+
+/* The compute capability that a GPU's description names (device/cuda.c): "NAME, sm_90, ..". */
+static int described_sm(const char *description)
+{
+    static const char before[] = ", sm_";
+    const char *at = strstr(description, before);
+    return at ? atoi(at + strlen(before)) : gpus[0].sm;
 }
 
 status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
@@ -116,7 +127,7 @@ status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
     if (dev->backend->immediate) {
         on = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
     } else {
-        on = gpu_of(dev->description, 0, dev->multiprocessors);
+        on = gpu_of(dev->description, 0, dev->multiprocessors, described_sm(dev->description));
         on.name[strcspn(on.name, ",")] = 0;
     }
     /* `used` is this process's own on the CPU. Of a GPU it is everyone's: there the context is this
@@ -145,7 +156,8 @@ status plan_device_here(const conf *options, int ranks, plan_device *out,
         return ST_OK;
     }
     if (nvml_first_visible(&gpu) == ST_OK) {
-        *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name));
+        *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name),
+                      gpu.sm ? gpu.sm : gpus[0].sm);
         out->usable = (double)gpu.unused;
         if (options->comm_engine ==
             ENGINE_MPI) /* the ranks take turns with the GPUs (session_device.c) */

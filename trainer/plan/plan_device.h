@@ -13,6 +13,7 @@
 
 typedef struct plan_device {
     char name[128];              /* "H200", "CPU"; printed in the plan's heading */
+    int sm;                      /* compute capability of a GPU, times ten: 90 is 9.0 */
     const backend_vtable *sizes; /* element sizes and properties; no device is opened with it */
     double memory;               /* bytes that the driver offers */
     double usable;               /* bytes of these for one rank; memory.limit is a share of them */
@@ -29,7 +30,7 @@ typedef struct plan_room {
 } plan_room;
 
 /* The values of --device, for messages. */
-#define PLAN_DEVICE_NAMES "h100, h200, b200, cpu, or a GPU's memory in bytes"
+#define PLAN_DEVICE_NAMES "a100, h100, h200, b200, cpu, or a GPU's memory in bytes"
 
 bool plan_device_is_cpu(const plan_device *device);
 /* Divides what is usable among `ranks` that share the device, which are as many as `sharers` says

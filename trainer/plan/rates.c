@@ -69,7 +69,7 @@ double rate_unit(rate_key key)
 
 rates rates_h200(void)
 {
-    rates speeds = {.per_node = 8, .source = "shipped for the H200"};
+    rates speeds = {.per_node = 8, .sm = 90, .source = "shipped for the H200"};
     for (int k = 0; k < RATE_KEYS; k++) {
         speeds.of[k] = keys[k].h200 * keys[k].unit;
         speeds.kind[k] = keys[k].kind;

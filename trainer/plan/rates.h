@@ -45,7 +45,8 @@ typedef struct rates {
     rate_kind kind[RATE_KEYS];
     const char *from[RATE_KEYS]; /* what was measured and by whom; NULL: `source` says so */
     double memory;               /* bytes that a process may use; 0: the file does not say */
-    int per_node;                /* how many ranks a node has */
+    int sm;       /* the GPU's compute capability, times ten, which decides whose kernels run */
+    int per_node; /* how many ranks a node has */
     char source[256];
 } rates;
 
@@ -57,7 +58,8 @@ double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 
 rates rates_h200(void);
 /* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the
  * same chip as the H200 with slower memory. A B200, an L40S and an RTX 4090 get assumed ones, in
- * proportion to the makers' figures, and any other GPU the H200's; `source` says so. */
+ * proportion to the makers' figures, and any other GPU the H200's; `source` says so. All are of
+ * compute capability 9.0, like those of files; the caller sets another one. */
 rates rates_of(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
  * source. Files from before the passes of attention had rates of their own say attention_tflops and

@@ -193,6 +193,14 @@ static status try_shared_graph(trial *state)
     return st;
 }
 
+/* Notes what our own kernels do whatever is chosen: text whose documents go on after prefixes, or
+ * whose keys are other ranks' too. */
+static void note_ours(const session *run, device_choices *made)
+{
+    if (run->conf->data_group == GROUP_SHARED_PREFIX || run->mesh.layout.context > 1)
+        made->also_ours |= (uint8_t)(1u << CHOICE_TEXT_FORWARD | 1u << CHOICE_TEXT_BACKWARD);
+}
+
 status trial_run(session *run)
 {
     device *dev = run->device;
@@ -211,6 +219,7 @@ status trial_run(session *run)
     memcpy(state.agreed, dev->choices.way, sizeof state.agreed);
     for (int choice = 0; choice < CHOICES; choice++)
         snprintf(state.cause[choice], CAUSE_MAX, "it is not there");
+    note_ours(run, &dev->choices);
     const int64_t captures = dev->counts.captures;
     bool again = true;
     status st = ST_OK;

@@ -184,7 +184,8 @@ static void log_refusal(const stream *queue, const attention_fwd_args *args, boo
 }
 
 /* Decides whether our own kernels may take a call that the library is not asked for. They always
- * may where it would launch too many empty blocks: there they are the faster way, and no fallback.
+ * may where it would launch too many empty blocks: there they are the faster way, and no fallback,
+ * but noted, so that ledger and checkpoint know.
  * Any other refusal is an error while choices are strict, so the trial before step 1 moves to our
  * kernels, on all ranks and with a word, and a strict run ends. */
 static status refuse_call(const stream *queue, const attention_fwd_args *args, bool backward,
@@ -196,6 +197,8 @@ static status refuse_call(const stream *queue, const attention_fwd_args *args, b
                     "%s",
                     (long long)args->segments, (long long)args->tokens, (long long)args->heads,
                     (long long)args->kv_heads, (long long)args->head_dim, refusal_text[why]);
+    if (why == SPARSE)
+        queue->dev->choices.also_ours |= (uint8_t)(1u << choice_attention(args->causal, backward));
     log_refusal(queue, args, backward, why);
     return ST_OK;
 }

@@ -76,6 +76,14 @@ static void test_choices__a_line_of_words_and_its_changes(void **state)
     assert_string_equal(all, "text_backward:cudnn:cudnn_next;graphs:attn,router:off;"
                              "deterministic:true:false;");
     all[0] = 0;
+    made.way[CHOICE_VISION_FORWARD] = ATTENTION_BY_OURS; /* then all calls are theirs */
+    made.also_ours = 1 << CHOICE_TEXT_FORWARD | 1 << CHOICE_VISION_FORWARD;
+    choices_text(&made, "attn, router", false, was);
+    choices_changes(now, was, note_change, all);
+    assert_string_equal(all, "text_forward:cudnn:cudnn+portable;"
+                             "vision_forward:cudnn:portable;");
+    choices_text(&made, "attn, router", true, was);
+    all[0] = 0;
     choices_changes(now, now, note_change, all);
     choices_changes("", now, note_change, all); /* a checkpoint that says nothing */
     choices_changes(was, "", note_change, all);

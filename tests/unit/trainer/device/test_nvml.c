@@ -38,6 +38,7 @@ static void test_nvml__shows_the_first_visible(void **state)
         nvml_gpu gpu;
         set("CUDA_VISIBLE_DEVICES", cases[i].list);
         assert_ok(nvml_first_visible(&gpu));
+        assert_int_equal(gpu.sm, 86);
         assert_string_equal(gpu.name, cases[i].name);
         assert_int_equal(gpu.visible, cases[i].visible);
         const size_t gib = 80 + (size_t)(gpu.name[strlen(gpu.name) - 1] - '0');

@@ -326,6 +326,14 @@ static void test_cost__attention_goes_at_the_rate_of_its_kernels(void **state)
     setup.options.parallelism_context_parallel_degree = 2;
     assert_int_equal(predict(&setup, AC_NONE).text_backward, RATE_OWN_ATTENTION);
     setup.options.parallelism_context_parallel_degree = 1;
+    /* So is everything on a GPU that cuDNN is not used on, and the experts' kernel is portable. */
+    assert_false(predict(&setup, AC_NONE).portable_experts);
+    setup.speeds.sm = 80;
+    price = predict(&setup, AC_NONE);
+    assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);
+    assert_int_equal(price.vision_backward, RATE_OWN_VISION_ATTENTION);
+    assert_true(price.portable_experts);
+    setup.speeds.sm = 90;
     setup.options.training_attention = ATTENTION_PORTABLE;
     price = predict(&setup, AC_NONE);
     assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);

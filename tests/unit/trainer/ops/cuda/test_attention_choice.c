@@ -337,8 +337,11 @@ static void test_attention__a_choice_against_cudnn_is_logged_once_per_reason(voi
     assert_int_equal(lines_with(log, "info"), 2);
     assert_int_equal(lines_with(log, "a multiple of 8 and at most 128"), 2);
     assert_int_equal(lines_with(log, "width=136"), 2);
+    assert_int_equal(setup.cuda.base.choices.also_ours, 0);
     assert_int_equal(done_by_cudnn(&setup, &sparse, 2, log, sizeof log), 0);
     assert_int_equal(lines_with(log, "empty blocks"), 2);
+    assert_int_equal(setup.cuda.base.choices.also_ours,
+                     1 << CHOICE_TEXT_FORWARD | 1 << CHOICE_TEXT_BACKWARD);
     assert_int_equal(compiled, 0);
     close_bench(&setup);
 }
