@@ -11,10 +11,11 @@ build 2 6 300
 smoke 3 15 200
 parity 4 30 240
 steps 5 30 150
+one-card 8 20 120
 bench-ops 7 50 240
 bench-text 6 120 400
 bench-images-8192 8 110 330
-memory 10 30 150
+memory 10 45 200
 torch 9 110 260
 replay 12 90 220
 feed 13 60 180
@@ -39,7 +40,7 @@ ROWS
 }
 
 closing_s=15 # kept for the summary
-# A rehearsal (tests/bench/gpu/rehearse) has programs that take hundredths of the time, and so may they.
+# A rehearsal (tests/flow/gpu_plan.py) has programs that take hundredths of the time, and so may they.
 scaled() { echo $((($1 * ${TESSERA_GPU_TIME_PERCENT:-100} + 99) / 100)); } # SECONDS
 
 stages=

@@ -6,6 +6,7 @@
 trainer=$build/bin/trainer
 rows=$build/rows
 . tests/bench/gpu/smoke.sh
+. tests/bench/gpu/one_card.sh
 on_cuda="--training.backend cuda${switches:+ --shared $switches}"
 full="--model.path qwen3-vl-30b-a3b $on_cuda"
 on() { [ "$1" = cuda ] && echo "$on_cuda" || echo "--training.backend $1"; } # BACKEND
@@ -317,6 +318,8 @@ stage_memory() {
     with_sizes "4 3" "12288 8192 4096" -- memory_beside_plan || status=$?
     echo "-- pictures"
     with_sizes "4 3" 12288 -- memory_beside_plan --feed.replay "$rows/vqa-12288.rec" || { code=$?; [ $status != 0 ] || status=$code; }
+    echo "-- text, all of a model on one card"
+    with_sizes "6 4" 4096 $one_card -- memory_beside_plan $one_card || { code=$?; [ $status != 0 ] || status=$code; }
     return $status
 }
 
