@@ -9,7 +9,7 @@ held_start() { # MINUTES STAGE..
     rm -rf "$out" && mkdir -p "$out"
     TESSERA_GPU_SPENT_S=$spent_s setsid bash tests/gpu --plan --out "$out" "$@" >"$out/log" 2>&1 </dev/null &
     pid=$!
-    for ((i = 0; i < 100; i++)); do
+    for ((i = 0; i < 600; i++)); do
         [ ! -f "$out/pid" ] || { echo "the plan has begun: process $pid, reports in $out"; return 0; }
         nap 0.1
     done
