@@ -51,6 +51,8 @@ static const card_saving of_all[] = {
 static const card_method methods[] = {
     {"LoRA, attention", {RANK, ON_ATTENTION}, {RANK, ON_ATTENTION}, SAVINGS(of_adapters)},
     {"LoRA, all matrices", {RANK, ON_EXPERTS}, {RANK, ON_MLP}, SAVINGS(of_adapters)},
+    {"QLoRA, attention", {RANK, ON_ATTENTION, IN_NF4}, {RANK, ON_ATTENTION, IN_NF4},
+     SAVINGS(of_adapters)},
     {"QLoRA, all matrices", {RANK, ON_EXPERTS, IN_NF4}, {RANK, ON_MLP, IN_NF4}, SAVINGS(of_adapters)},
     {"all parameters", {{0}}, {{0}}, SAVINGS(of_all)}};
 /* clang-format on */
@@ -88,9 +90,9 @@ static void print_heading(const conf *options, FILE *to)
         "Planned and predicted, not measured, by the code by which a run refuses what does "
         "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
         "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
-        "each, and all patches that they may; adapters have rank 16, those of QLoRA beside "
-        "a base in 4 bits (`lora.base: nf4`); a run may use %.0f %% of "
-        "a card (`memory.limit`).\n\n"
+        "each, and all patches that they may; adapters have rank 16, those of QLoRA\n"
+        "beside a base in 4 bits (`lora.base: nf4`); a run may use %.0f %% of a card "
+        "(`memory.limit`).\n\n"
         "A cell says how many rows of how many tokens a micro-batch has, and what saves "
         "memory, if rows of that length need it:\n\n"
         "- *int8*: `optimizer.states: int8`;\n"

@@ -17,18 +17,24 @@ static void name_option(savings *all, const char *words)
     snprintf(all->text + length, SAVINGS_TEXT - length, "%s%s", length ? ", " : "", words);
 }
 
-/* Names the rank, in place of the one that has been named. */
-static void name_rank(savings *all)
+/* Names an option, in place of the value of it that has been named. */
+static void name_instead(savings *all, const char *key, const char *words)
 {
-    char words[48], rest[SAVINGS_TEXT] = "";
-    char *before = strstr(all->text, "lora.rank ");
-    snprintf(words, sizeof words, "lora.rank %" PRId64, all->options.lora_rank);
+    char rest[SAVINGS_TEXT];
+    char *before = strstr(all->text, key);
     if (!before) {
         name_option(all, words);
         return;
     }
     snprintf(rest, sizeof rest, "%s", before + strcspn(before, ","));
     snprintf(before, SAVINGS_TEXT - (size_t)(before - all->text), "%s%s", words, rest);
+}
+
+static void name_rank(savings *all)
+{
+    char words[48];
+    snprintf(words, sizeof words, "lora.rank %" PRId64, all->options.lora_rank);
+    name_instead(all, "lora.rank ", words);
 }
 
 /* Each of these functions adds one option. They return false if it is set already, cannot be set,
@@ -87,6 +93,21 @@ static bool rest_on_host(savings *all)
     return true;
 }
 
+/* Adapters that are merged into whole checkpoints need the base as it is. */
+static bool shrink_base(savings *all)
+{
+    static const char *const names[] = {[LORA_BASE_INT8] = "int8", [LORA_BASE_NF4] = "nf4"};
+    char words[32];
+    if (all->options.lora_rank == 0 || all->options.lora_merge != LORA_MERGE_NEVER ||
+        all->options.lora_base == LORA_BASE_NF4)
+        return false;
+    all->options.lora_base =
+        all->options.lora_base == LORA_BASE_BF16 ? LORA_BASE_INT8 : LORA_BASE_NF4;
+    snprintf(words, sizeof words, "lora.base %s", names[all->options.lora_base]);
+    name_instead(all, "lora.base ", words);
+    return true;
+}
+
 static bool halve_rank(savings *all)
 {
     if (all->options.lora_rank < 2 * LEAST_RANK)
@@ -97,9 +118,9 @@ static bool halve_rank(savings *all)
 }
 
 static bool (*const steps[])(savings *) = {
-    drop_copies, shrink_moments, shrink_masters, update_in_backward, rest_on_host, halve_rank,
-    halve_rank,  halve_rank,     halve_rank,     halve_rank,         halve_rank,   halve_rank,
-    halve_rank,  halve_rank,     halve_rank /* from 4,096 to the least */};
+    drop_copies,  shrink_moments, shrink_masters, shrink_base, shrink_base, update_in_backward,
+    rest_on_host, halve_rank,     halve_rank,     halve_rank,  halve_rank,  halve_rank,
+    halve_rank,   halve_rank,     halve_rank,     halve_rank,  halve_rank /* from 4,096 on */};
 enum { STEPS = sizeof steps / sizeof *steps };
 
 status savings_begin(const plan_input *in, savings *out)
@@ -127,7 +148,8 @@ static status make_trial(const savings *all, plan_trial *out)
     return ST_OK;
 }
 
-static status row_bytes(const plan_input *in, int64_t *out)
+/* *out_host_has: whether the host has the memory that memory.host takes of it. */
+static status row_bytes(const plan_input *in, int64_t *out, bool *out_host_has)
 {
     memory_fit row = {.mode = AC_FULL,
                       .rows = 1,
@@ -135,6 +157,8 @@ static status row_bytes(const plan_input *in, int64_t *out)
                       .patch_budget = memory_patch_budget(in)};
     TRY(memory_fit_bytes(in, &row));
     *out = row.total;
+    const double wanted = (double)in->layout->world * (double)row.resting;
+    *out_host_has = in->device->host <= 0 || wanted <= in->device->host;
     return ST_OK;
 }
 
@@ -142,6 +166,7 @@ static status row_bytes(const plan_input *in, int64_t *out)
 static status judge_trial(savings *all, plan_trial *inout, bool *out_kept)
 {
     int64_t bytes;
+    bool host_has;
     *out_kept = false;
     const status st = make_trial(all, inout);
     if (st == ST_CONFIG) {
@@ -150,9 +175,9 @@ static status judge_trial(savings *all, plan_trial *inout, bool *out_kept)
     }
     TRY(st);
     if (all->bytes == 0)
-        TRY(row_bytes(all->in, &all->bytes));
-    TRY(row_bytes(&inout->in, &bytes));
-    *out_kept = (double)bytes < LEAST_SAVING * (double)all->bytes;
+        TRY(row_bytes(all->in, &all->bytes, &host_has));
+    TRY(row_bytes(&inout->in, &bytes, &host_has));
+    *out_kept = host_has && (double)bytes < LEAST_SAVING * (double)all->bytes;
     if (*out_kept)
         all->bytes = bytes;
     return ST_OK;
@@ -162,8 +187,9 @@ status savings_add(savings *all, plan_trial *inout, bool *out_added)
 {
     if (!inout->registry && all->text[0]) { /* adapters alone */
         *out_added = true;
+        bool host_has;
         TRY(make_trial(all, inout));
-        return row_bytes(&inout->in, &all->bytes);
+        return row_bytes(&inout->in, &all->bytes, &host_has);
     }
     *out_added = false;
     while (!*out_added && all->step < STEPS) {

@@ -149,5 +149,6 @@ status memory_fit_bytes(const plan_input *in, memory_fit *inout)
     cut_rows(in, inout->seq_len, inout->patch_budget, &cut);
     TRY(plan_rows_of(as_asked ? in : &cut.in, inout->mode, inout->rows, &plan));
     inout->total = plan.total;
+    inout->resting = memory_resting(&plan);
     return ST_OK;
 }

@@ -18,7 +18,8 @@ typedef struct memory_fit {
     int mode;     /* of activation checkpointing, or SEARCH_AS_CONFIGURED */
     int64_t rows; /* 0: none was found */
     int64_t seq_len, patch_budget;
-    int64_t total; /* bytes; of memory_fit_bytes and memory_find_least */
+    int64_t total;   /* bytes; of memory_fit_bytes and memory_find_least */
+    int64_t resting; /* of these functions too: bytes of the host (memory.host) */
 } memory_fit;
 
 /* The length of a row and its patches, as the input has them. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/device/host_memory.h"
 #include "trainer/device/nvml.h"
 #include "trainer/ops/open.h"
 
@@ -73,6 +74,16 @@ static plan_device gpu_of(const char *name, double memory, int multiprocessors, 
     return on;
 }
 
+/* What the host of a GPU of this machine has; not known if it does not say. */
+static double host_of_gpu(void)
+{
+    host_memory host;
+    if (host_memory_read("", &host) == ST_OK)
+        return (double)host.available;
+    status_clear();
+    return 0;
+}
+
 /* Multiprocessors of a GPU that is not opened, by the name that its driver gives it, since NVML
  * does not tell them. */
 static int guess_multiprocessors(const char *description)
@@ -129,6 +140,7 @@ status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
     } else {
         on = gpu_of(dev->description, 0, dev->multiprocessors, described_sm(dev->description));
         on.name[strcspn(on.name, ",")] = 0;
+        on.host = host_of_gpu();
     }
     /* `used` is this process's own on the CPU. Of a GPU it is everyone's: there the context is this
      * process's, and what was taken since, such as NCCL's buffers, if it has the GPU alone. */
@@ -159,6 +171,7 @@ status plan_device_here(const conf *options, int ranks, plan_device *out,
         *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name),
                       gpu.sm ? gpu.sm : gpus[0].sm);
         out->usable = (double)gpu.unused;
+        out->host = host_of_gpu();
         if (options->comm_engine ==
             ENGINE_MPI) /* the ranks take turns with the GPUs (session_device.c) */
             plan_device_share(out, (ranks + gpu.visible - 1) / gpu.visible);

@@ -132,7 +132,7 @@ static void test_cards_page__has_a_line_for_every_cell(void **state)
     assert_int_equal(fclose(to), 0);
     for (const char *at = strstr(page, "\n## tile\n"); at && (at = strstr(at, " GB | ")); at++)
         lines++;
-    assert_int_equal(lines, 20); /* of 5 cards and 4 things to train */
+    assert_int_equal(lines, 25); /* of 5 cards and 5 things to train */
     assert_non_null(strstr(page, "| all parameters | 24 GB | 1 x 8192 | none | "));
     free(page);
     conf_done(&of.options);
