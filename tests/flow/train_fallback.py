@@ -26,7 +26,7 @@ def train(f, name, broken="", code=0, ranks=RANKS, **changed):
     values = dict(SHORT, **KEPT, **{"job.dump_folder": f.file(name), "training.backend": "cuda",
                                     "feed.replay": f.file("rows.rec"), "training.steps": STEPS, "eval.enable": "false"})
     values.update({key.replace("__", "."): value for key, value in changed.items()})
-    env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_EMULATED_BROKEN=broken)
+    env = dict(os.environ, LD_LIBRARY_PATH=SHIM, TESSERA_EMULATED_BROKEN=broken, CUDA_DEVICE_MAX_CONNECTIONS="1")
     p = subprocess.run([EMULATED, "train", "-c", f.config, "--nproc", str(ranks), *options(values)],
                        capture_output=True, text=True, timeout=LIMIT_S, env=env)
     check(p.returncode == code, f"{name}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
@@ -66,6 +66,10 @@ def one_rank_moves_all():
         recorded(f, 2 * STEPS)
         said = train(f, "whole")
         check(not fell(said) and kept(f, "whole", STEPS) == ALL_FIRST, said)
+        # what NCCL is set to, and what slows it
+        for told in ("info .* NCCL .* with .*NCCL_ALGO=\\^NVLS,NVLSTree .*NCCL_LAUNCH_ORDER_IMPLICIT=1",
+                     "warn .* CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one way"):
+            check(re.search(told, said), f"{told}: {said}")
         said = train(f, "broken", f"1:{TEXT_BACKWARD}:3:0 0:{VISION_FORWARD}:1:0 1:{EXPERTS}:1:0 1:{GRAPHS}:1:0")
         want = dict(ALL_FIRST, text_backward="portable", vision_forward="cudnn_next", experts="portable", graphs="off")
         check(fell(said) == [("attention of text, backward", "portable", "cudnn", "1"),
