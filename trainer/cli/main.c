@@ -104,9 +104,9 @@ static const verb verbs[] = {
               "[--sweep RANKS] [--cards] [--documents L,L,..] [--grids TxHxW,..]",
      .help = "Prints the parameters and the memory of a rank, the bytes between ranks, the\n"
              "FLOPs, and the predicted time and MFU of a step. Needs no rows and no GPU.\n"
-             "--device NAME: the device to plan for: a100, h100, h200, b200, cpu, or the bytes of\n"
-             "a GPU. Without it the GPU of this machine, or an H200 where there is none;\n"
-             "with training.backend cpu this machine's memory.\n"
+             "--device NAME: the device to plan for: a100, h100, h200, b200, cpu, or the\n"
+             "bytes of a GPU. Without it the GPU of this machine, or an H200 where there is\n"
+             "none; with training.backend cpu this machine's memory.\n"
              "--measured FILE: predicts times from rates that trainer bench ops --rates FILE\n"
              "has measured, instead of those shipped for the H200.\n"
              "--sweep RANKS: lists the layouts of that many ranks, the fastest first, each\n"
