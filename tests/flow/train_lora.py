@@ -211,7 +211,7 @@ def rows_with_lengths(f, rows, lora):
     """DoRA: its files are those of PEFT, a run goes on bit for bit, and the export has rows of the trained lengths."""
     dora = dict(lora, lora__dora="true", lora__targets="q_proj,v_proj,o_proj")
     go(f, "dora", **rows, **dora)
-    go(f, "dora-parts", **dict(rows, training__steps=3), **dora)
+    go(f, "dora-parts", **dict(rows, training__steps=3), **dora, memory__host="both")
     go(f, "dora-parts", **rows, **dora)
     same(f, "dora", "dora-parts", 6)
     base, step = lora["model__path"], f.file("dora/checkpoint/step-6")

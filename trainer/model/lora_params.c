@@ -299,35 +299,43 @@ status lora_merge(const param *weight, stream *queue, int64_t first, int64_t cou
     return ST_OK;
 }
 
+/* The lengths of one matrix's rows. Its unit is entered, since frozen weights may rest elsewhere.
+ */
+static status set_lengths(params *registry, const param *weight, stream *queue, double *value)
+{
+    const param *pair = weight + weight->lora, *lengths = pair + 2;
+    TRY(fsdp_units_enter(registry->fsdp_units, queue, weight->unit, UNIT_FORWARD));
+    TRY(quantised_expand(queue, weight));
+    TRY(op_dora_norm(queue, &(dora_norm_args){.out = weight->shape[0],
+                                              .in = weight->shape[1],
+                                              .rank = pair->shape[0],
+                                              .scale = weight->lora_scale,
+                                              .w = weight->act,
+                                              .a = pair->act,
+                                              .b = pair[1].act,
+                                              .norm = lengths->own_act}));
+    TRY(fsdp_units_leave(registry->fsdp_units, queue, weight->unit, UNIT_FORWARD));
+    TRY(params_read_array(lengths->own_act, lengths->act_dtype, queue, 0, lengths->count, value));
+    return params_write(lengths, queue, 0, lengths->count, value);
+}
+
 status lora_set_lengths(params *registry, stream *queue)
 {
-    for (int64_t i = 0; i < registry->count && device_has_storage(queue->dev); i++) {
-        const param *weight = &registry->list[i], *pair = weight + weight->lora;
+    if (!registry->lora_dora || !device_has_storage(queue->dev))
+        return ST_OK;
+    TRY(fsdp_units_begin(registry->fsdp_units, queue));
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *weight = &registry->list[i];
         if (!weight->dora || weight->elsewhere)
             continue;
-        const param *lengths = pair + 2;
-        double *value = malloc((size_t)lengths->count * sizeof *value);
+        double *value = malloc((size_t)weight->shape[0] * sizeof *value);
         if (!value)
-            return FAIL(ST_NO_MEMORY, "no memory for %lld lengths", (long long)lengths->count);
-        status st = quantised_expand(queue, weight);
-        if (st == ST_OK)
-            st = op_dora_norm(queue, &(dora_norm_args){.out = weight->shape[0],
-                                                       .in = weight->shape[1],
-                                                       .rank = pair->shape[0],
-                                                       .scale = weight->lora_scale,
-                                                       .w = weight->act,
-                                                       .a = pair->act,
-                                                       .b = pair[1].act,
-                                                       .norm = lengths->own_act});
-        if (st == ST_OK)
-            st = params_read_array(lengths->own_act, lengths->act_dtype, queue, 0, lengths->count,
-                                   value);
-        if (st == ST_OK)
-            st = params_write(lengths, queue, 0, lengths->count, value);
+            return FAIL(ST_NO_MEMORY, "no memory for %lld lengths", (long long)weight->shape[0]);
+        const status st = set_lengths(registry, weight, queue, value);
         free(value);
         TRY(st);
     }
-    return ST_OK;
+    return fsdp_units_end(registry->fsdp_units, queue);
 }
 
 /* What a row of a merged matrix is made of. */
