@@ -11,6 +11,7 @@ onto its base:
 
 - An adapter for this version gives, on new rows of flavours.py, the loss of `trainer probe` on the merged folder, and
   merge_and_unload() gives the merged weights, both within 1e-6 (relative; for a tensor, to its largest value).
+- The same holds for adapters whose rows have lengths (`lora.dora`), against what `trainer export --merge` makes of them.
 - An adapter for the other version is refused by PEFT, or opens and is the same within 1e-6. None may open and compute
   something else.
 """
@@ -43,11 +44,13 @@ READERS = ("transformers4", "transformers5")
 TOLERANCE = 1e-6
 EXPERTS = "gate_up_proj,down_proj"
 ATTENTION = "q_proj,k_proj,v_proj,o_proj"
+LENGTHS = "attention, lengths"  # with lora.dora
 # name: (members of text_config that are changed, targets of the adapters)
 MODELS = {
     "usual": ({}, f"{ATTENTION},gate,{EXPERTS}"),
     "router": ({}, "gate"),
     "attention": ({}, ATTENTION),
+    LENGTHS: ({}, ATTENTION),
     "dense between": ({"mlp_only_layers": [1], "num_experts": 1, "num_experts_per_tok": 1},
                       f"q_proj,gate_proj,up_proj,{EXPERTS}"),
     "square down, both": ({"moe_intermediate_size": 128}, EXPERTS),
@@ -102,21 +105,21 @@ def worst_weight(model, merged, flavour):
     return max(((got[n] - w).abs().max() / w.abs().max().clamp(min=1e-30)).item() for n, w in wanted.items())
 
 
-def check_own(flavour, base, step):
+def check_own(flavour, base, step, whole):
     model = open_adapter(flavour, base, step)
-    pairs = check_export.losses(trainer_path(), step, flavour, model.get_base_model(), seed=5)
+    pairs = check_export.losses(trainer_path(), whole, flavour, model.get_base_model(), seed=5)
     loss = max(abs(a - b) / abs(a) for a, b in pairs.values())
     plain = check_export.load(flavour, base)[0].state_dict()
     merged = model.merge_and_unload()
     moved = sum(not torch.equal(plain[n], v) for n, v in merged.state_dict().items())
-    weight = worst_weight(merged, step, flavour)
+    weight = worst_weight(merged, whole, flavour)
     ok = loss <= TOLERANCE and weight <= TOLERANCE and moved > 0
     return ok, f"loss {loss:.1e} ({len(pairs)} rows), weights {weight:.1e}, {moved} changed"
 
 
-def check_reader(flavour, base, step, own):
+def check_reader(flavour, base, step, whole, own):
     try:
-        ok, said = check_own(flavour, base, step)
+        ok, said = check_own(flavour, base, step, whole)
         return ok, said if own else "opens too: " + said
     except (RuntimeError, ValueError) as e:
         return not own, f"refused: {type(e).__name__}: {' '.join(str(e).split())[:90]}"
@@ -139,9 +142,13 @@ def check_model(f, name, feeds):
     for number, reader in enumerate(READERS):
         run_name = f"{slug}-{reader}"
         train(f, run_name, model__path=base, training__steps=3, optimizer__lr=0.02, lora__rank=4, lora__alpha=12,
-              lora__targets=targets, lora__adapter_for=reader, lora__merge="always", checkpoint__enable="true", **feed)
-        step = f.file(run_name + "/checkpoint/step-3")
-        ok, said = check_reader(flavour, base, step, number == FIVE)
+              lora__targets=targets, lora__adapter_for=reader, checkpoint__enable="true", **feed,
+              **({"lora__dora": "true"} if name == LENGTHS else {"lora__merge": "always"}))
+        step = whole = f.file(run_name + "/checkpoint/step-3")
+        if name == LENGTHS:
+            whole = f.file(run_name + "-merged")
+            trainer("export", "--merge", "--model", step, "--out", whole)
+        ok, said = check_reader(flavour, base, step, whole, number == FIVE)
         faults += not ok
         print(f"| {name} | {reader} | {said} |" + ("" if ok else " FAULT"), flush=True)
     check_export.rows.reference_pixels = plain
