@@ -60,9 +60,9 @@ static void put_work(FILE *out, const dispatch *state, int64_t now)
 typedef struct stream_sums {
     const char *name;
     int64_t consumers, credit, reserved, unreturned, slots, rows;
+    uint64_t sent; /* also to those that have left */
     double pace;
 } stream_sums;
-enum { STREAMS = 3 };
 
 static void add_consumer(const consumer_seat *consumer, stream_sums *sums)
 {
@@ -86,25 +86,28 @@ static void put_place(FILE *out, const char *stream, const char *place, int64_t 
 #define PUT_STREAMS(metric, type, help, member)                                                    \
     do {                                                                                           \
         exposition_family(out, metric, type, help);                                                \
-        for (int i = 0; i < STREAMS; i++)                                                          \
+        for (int i = 0; i < N_STREAMS; i++)                                                        \
             exposition_labelled(out, metric, "stream", sums[i].name, (double)sums[i].member);      \
     } while (0)
 
 static void put_streams(FILE *out, const dispatch *state)
 {
-    stream_sums sums[STREAMS] = {{.name = "train"}, {.name = "eval"}, {.name = "sample"}};
+    stream_sums sums[N_STREAMS] = {0};
+    for (int i = 0; i < N_STREAMS; i++) {
+        sums[i].name = STREAM_NAMES[i];
+        sums[i].sent = state->counts.stream_rows[i];
+    }
     for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
-        for (int i = 0; i < STREAMS; i++)
-            if (strcmp(consumer->stream, sums[i].name) == 0)
-                add_consumer(consumer, &sums[i]);
+        add_consumer(consumer, &sums[find_stream(consumer->stream)]);
     PUT_STREAMS("prepd_consumers", "gauge", "connected consumers", consumers);
     PUT_STREAMS("prepd_credit_bytes", "gauge", "credit that consumers have left", credit);
     exposition_family(out, "prepd_queue_bytes", "gauge", "bytes of rows under way by place");
-    for (int i = 0; i < STREAMS; i++) {
+    for (int i = 0; i < N_STREAMS; i++) {
         put_place(out, sums[i].name, "reserved", sums[i].reserved);
         put_place(out, sums[i].name, "sent", sums[i].unreturned);
     }
     PUT_STREAMS("prepd_queue_rows", "gauge", "rows between lease and sending", slots);
+    PUT_STREAMS("prepd_stream_rows_total", "counter", "rows sent by stream", sent);
     PUT_STREAMS("prepd_stream_rows_sent", "gauge",
                 "rows sent to the consumers that are connected now", rows);
     PUT_STREAMS(

@@ -74,6 +74,8 @@ def figures_for_prometheus():
             links_at_the_bare_address(port)
             value = figures(text)
             check(value["prepd_rows_total"] == len(rows), f"rows: {value}")
+            check(value['prepd_stream_rows_total{stream="train"}'] == len(rows), f"rows by stream: {value}")
+            check(value['prepd_stream_rows_total{stream="eval"}'] == 0, f"rows by stream: {value}")
             check(value["prepd_samples_total"] == sum(len(r[1]) for r in rows), "samples")
             check(value['prepd_stage_seconds_total{stage="decode"}'] > 0, "no stage times")
             check(value['prepd_workers{state="idle"}'] == 2, "workers")

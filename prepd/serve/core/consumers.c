@@ -321,6 +321,7 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
         consumer->said_ns = state->now_ns;
         consumer->rows_sent++;
         state->counts.rows++;
+        state->counts.stream_rows[find_stream(consumer->stream)]++;
         state->counts.bytes += (uint64_t)bytes;
         state->counts.samples += (uint64_t)first->n_samples;
         state->counts.blank += (uint64_t)first->n_blank;

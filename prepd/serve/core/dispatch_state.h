@@ -221,9 +221,10 @@ typedef struct local_pool {
 } local_pool;
 
 typedef struct serve_counts {
-    uint64_t rows, samples, bytes; /* sent */
-    uint64_t pressed;              /* row leases that asked for compressed images */
-    uint64_t quarantined;          /* samples, in this run */
+    uint64_t rows, samples, bytes;   /* sent */
+    uint64_t stream_rows[N_STREAMS]; /* rows sent of each stream (STREAM_NAMES) */
+    uint64_t pressed;                /* row leases that asked for compressed images */
+    uint64_t quarantined;            /* samples, in this run */
     uint64_t blank;        /* quarantined samples sent; one counts again in every row that has it */
     uint64_t cached[2];    /* pictures found in the cache, and pictures not found there */
     uint64_t shipped;      /* bytes of files sent with leases */

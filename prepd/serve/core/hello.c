@@ -35,6 +35,16 @@ static status read_name(const json_value *said, const char *member, const char *
                           member, HELLO_NAME_BYTES);
 }
 
+const char *const STREAM_NAMES[N_STREAMS] = {"train", "eval", "sample"};
+
+int find_stream(const char *name)
+{
+    int place = 0;
+    while (place < N_STREAMS && strcmp(name, STREAM_NAMES[place]) != 0)
+        place++;
+    return place;
+}
+
 status hello_read(const json_value *said, int64_t step_rows, const char *name, hello *out)
 {
     int64_t version;
@@ -49,8 +59,7 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
                        "the consumer has protocol version %lld, and this daemon needs one of the "
                        "versions %d to %d: run both programs of the same release",
                        (long long)version, SESSION_OLDEST, SESSION_VERSION);
-    if (strcmp(greeting.stream, "train") != 0 && strcmp(greeting.stream, "eval") != 0 &&
-        strcmp(greeting.stream, "sample") != 0)
+    if (find_stream(greeting.stream) == N_STREAMS)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer asks for stream \"%s\"; expected train, eval or sample",
                        greeting.stream);

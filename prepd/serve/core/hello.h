@@ -11,6 +11,12 @@
  * list. */
 extern const wire_limits consumer_limits;
 
+/* What a consumer can ask for: rows of the training stream, held-out ones, or some to look at. */
+enum { N_STREAMS = 3 };
+extern const char *const STREAM_NAMES[N_STREAMS];
+/* Its place in this list; N_STREAMS: there is no such stream. */
+int find_stream(const char *name);
+
 typedef struct hello {
     const char *stream; /* "train", "eval" or "sample"; borrowed from the message */
     int rank, ranks;
