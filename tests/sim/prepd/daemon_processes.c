@@ -60,6 +60,10 @@ static void check_kill(const sim_daemon *daemon, int number)
         !daemon->state->stopping && daemon->sim->rules.weight[FAULT_JUMP] == 0)
         sim_break(daemon->sim, INV_PROCESSES, "the core kills pid %d, which is at work",
                   (int)worker->pid);
+    if (works && worker->asked_ns > 0 && daemon->sim->now_ns - worker->asked_ns < 2 * SECOND &&
+        !worker->stopped && !daemon->state->stop_now && daemon->sim->rules.weight[FAULT_JUMP] == 0)
+        sim_break(daemon->sim, INV_PROCESSES, "the core kills pid %d, which it has asked to leave",
+                  (int)worker->pid);
 }
 
 void daemon_end_process(void *user, pid_t pid, bool at_once)

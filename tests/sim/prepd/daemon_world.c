@@ -34,7 +34,7 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
         check_files_under_way(daemon->sim, daemon, sent.row, message);
     }
     sim_log_add(&daemon->sim->log, head.data, head.size);
-    check_words(daemon->sim, daemon, to, message, sent.kind);
+    check_words(daemon->sim, daemon, to, message, &sent);
     const status st = link_send_down(daemon->sim, daemon, to, sent.kind, message);
     if (st == ST_OK && sent.kind == KIND_ROW)
         check_credit(daemon->sim, daemon, to, (int64_t)bytes);

@@ -83,7 +83,7 @@ void check_consumer_refusal(simulation *sim, int rank, status why);
 void check_end(simulation *sim, const sim_daemon *daemon);
 /* The core sends a message: what it says to people is true (word_checks.c). */
 void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
-                 const wire_msg *message, frame_kind kind);
+                 const wire_msg *message, const frame *head);
 /* A daemon is about to hear that a local worker has ended (poison_checks.c). */
 void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *worker);
 /* Parts of check_daemon: lease_checks.c, memory_checks.c, gone_checks.c. */

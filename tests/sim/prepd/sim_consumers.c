@@ -47,6 +47,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
 {
     const sim_stream_job *job = &sim->job[rank->job];
     const char *cursor = rank->cursor ? rank->cursor : job->cursor;
+    const char *options = sim->stream_json[strcmp(job->stream, "eval") == 0];
     char *text, *other = NULL;
     rank->brings = choose_cursor(sim, cursor);
     if (rank->brings == CURSOR_OTHER_WEIGHTS || rank->brings == CURSOR_OTHER_DATA)
@@ -65,6 +66,8 @@ static void send_hello(simulation *sim, sim_rank *rank)
         json_put_key_cstr(&writer, "cursor", cursor);
     job_put_told(job, &writer);
     twin_put_names(sim, rank, &writer);
+    if (rank->rank % 2 == 0) /* others take the stream as it is */
+        json_put_key_raw(&writer, "options", options, strlen(options));
     if (sim->rules.wordy && job->ranks <= MOST_WORDY)
         put_many_words(&writer);
     json_end_object(&writer);

@@ -1,5 +1,6 @@
 /* word_checks.c: what the core says to people: the status that an operator asks for, and what it
  * tells a worker that made another row than two others did. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,8 +122,9 @@ static void check_dismissal(simulation *sim, const dispatch *state, const sim_li
 }
 
 void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
-                 const wire_msg *message, frame_kind kind)
+                 const wire_msg *message, const frame *head)
 {
+    const frame_kind kind = head->kind;
     const sim_link *link = link_of_peer(sim, to);
     const span text = wire_msg_part(message, 1);
     json_value *said;
@@ -134,6 +136,8 @@ void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
     }
     if (kind == KIND_ANSWER && json_find(said, "leases_waiting"))
         check_status(sim, daemon->state, said);
+    if (kind == KIND_ERROR && head->row != 0)
+        sim_break(sim, INV_WORDS, "an error that is about no row names row %" PRIu64, head->row);
     if (kind == KIND_ERROR && link->kind == END_WORKER)
         check_dismissal(sim, daemon->state, link, said);
     if (kind == KIND_ERROR && twin_is_told(json_text(json_find(said, "message"), "")))

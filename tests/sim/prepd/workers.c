@@ -98,6 +98,8 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
 void worker_ask_to_leave(simulation *sim, int number)
 {
     sim_worker *worker = sim->worker[number];
+    if (!worker->leaving)
+        worker->asked_ns = sim->now_ns;
     worker->leaving = true;
     if (worker->state != WORKER_BUSY && worker->state != WORKER_GONE)
         worker_go_on_after(sim, number, sim_random_tail(&sim->delays, MS, 200 * MS));
