@@ -71,7 +71,7 @@ status model_files_folder(const conf *options, const char **out)
 
 status model_files_told(const conf *options)
 {
-    const char *folder;
+    const char *folder = NULL;
     TRY(model_files_folder(options, &folder));
     if (utf8_valid(folder, strlen(folder)))
         return ST_OK;
