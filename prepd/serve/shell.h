@@ -72,7 +72,8 @@ void source_done(source *section);
 /* A hash of what index records depend on: the data set, the tokenizer and some options. A change of
  * any of them builds the index anew. */
 WARN_UNUSED status source_index_key(const source *source, hash128 *out);
-/* Loads source->index from its file. NO_INPUT if there is no file or it does not fit the data. */
+/* Loads source->index from its file. NO_INPUT if there is no file or it does not fit the data,
+ * UNAVAILABLE if that cannot be found out now. */
 WARN_UNUSED status source_load_index(source *source);
 
 /* signals.c */

@@ -161,9 +161,17 @@ static bool lock_index(opening *start, cache_lock *out)
 static status find_index(opening *start)
 {
     source *section = &start->made;
+    bool told = false;
     for (;;) {
         const file_mark seen = mark_of(section->index_path);
         const status st = source_load_index(section);
+        if (st == ST_UNAVAILABLE && !atomic_load(&start->leave)) {
+            if (!told)
+                log_warn("waiting to use the index section=%s: %s", section->name, status_text());
+            told = true;
+            usleep(WAIT_MS * 1000);
+            continue;
+        }
         if (st == ST_OK) {
             log_info("index loaded section=%s file=%s", section->name, section->index_path);
             return ST_OK;

@@ -55,33 +55,40 @@ status source_index_key(const source *section, hash128 *out)
     return ST_OK;
 }
 
-/* Whether no image has changed since it was indexed, which would make the index stale. */
-static bool images_unchanged(const source *section)
+/* Fails with NO_INPUT if an image has changed since it was indexed, so that the index is stale, and
+ * with UNAVAILABLE if that cannot be found out now. */
+static status check_images(const source *section)
 {
     for (int64_t j = 0; j < index_images(section->index); j++) {
         int64_t bytes, mtime;
         index_image image;
         index_image_get(section->index, j, &image);
         dataset_image_stat(section->data, j, &bytes, &mtime);
+        if (bytes < 0)
+            return FAIL_IN(ST_UNAVAILABLE, section->data->adapter->image_path(section->data, j),
+                           "its size cannot be found out: the disk or mount that it is on is in "
+                           "trouble");
         if (bytes != image.file_bytes || mtime != image.mtime_ns) {
             log_info("index is stale: %s has changed since",
                      section->data->adapter->image_path(section->data, j));
-            return false;
+            return ST_NO_INPUT;
         }
     }
-    return true;
+    return ST_OK;
 }
 
 status source_load_index(source *section)
 {
     status st = index_load(section->index_path, section->index_key, &section->index);
     if (st == ST_OK) {
-        if (index_samples(section->index) == section->data->adapter->samples(section->data) &&
-            index_images(section->index) == section->data->adapter->images(section->data) &&
-            images_unchanged(section))
+        const bool alike =
+            index_samples(section->index) == section->data->adapter->samples(section->data) &&
+            index_images(section->index) == section->data->adapter->images(section->data);
+        st = alike ? check_images(section) : ST_NO_INPUT;
+        if (st == ST_OK)
             return section_mix(section);
         index_free(&section->index);
-        return ST_NO_INPUT;
+        return st;
     }
     if (st == ST_BAD_INPUT) {
         log_warn("index is built again: %s", status_text());

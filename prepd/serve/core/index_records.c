@@ -54,9 +54,11 @@ static status read_image(const source *section, int64_t item, const json_value *
     TRY(json_want_int(result, "bytes", from, &image.file_bytes));
     TRY(json_want_int(result, "mtime", from, &image.mtime_ns));
     if (elsewhere && image.mtime_ns) {
-        int64_t bytes;
+        int64_t bytes, mtime_ns;
         section->of->outside.stat_image(section->of->outside.shell, section, item, &bytes,
-                                        &image.mtime_ns);
+                                        &mtime_ns);
+        if (bytes >= 0)
+            image.mtime_ns = mtime_ns;
     }
     if (!image.cause)
         TRY(read_size(section, result, from, &image));
