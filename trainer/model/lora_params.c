@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "trainer/model/lora_params.h"
+#include "trainer/model/convert.h"
 #include "trainer/model/quantised.h"
 #include "trainer/ops/table.h"
 
@@ -196,38 +197,62 @@ status lora_read(const param *weight, stream *queue, int64_t first, int64_t coun
     return ST_OK;
 }
 
-/* all [count] = what this rank stores of a row, at its place; zeros elsewhere. */
-static status place_own(const param *weight, stream *queue, void *all)
+/* Where a row is gathered; each has room for the largest one. */
+typedef struct gather_room {
+    void *all;    /* device memory: elements in acc */
+    double *host; /* what this rank stores, then all of it in acc */
+} gather_room;
+
+/* entry->whole = what this rank stores of a row, at its place; zeros elsewhere. */
+static status place_own(const param *entry, stream *queue, double *room)
 {
-    const backend_vtable *backend = queue->dev->backend;
-    const size_t acc = st_dtype_size(backend->acc);
-    TRY(backend->zero(queue, all, (size_t)weight->count * acc));
-    for (int64_t i = 0, j, stored; i < weight->own_n; i += j) {
-        j = slice_run(&weight->held, weight->own_first + i, weight->own_n - i, &stored);
-        TRY(backend->copy(queue, (char *)all + (size_t)stored * acc,
-                          (char *)weight->value + (size_t)i * acc, (size_t)j * acc));
+    memset(entry->whole, 0, (size_t)entry->count * sizeof *entry->whole);
+    if (entry->own_n > 0)
+        TRY(params_read_value(entry, queue, 0, entry->own_n, room));
+    for (int64_t i = 0, j, stored; i < entry->own_n; i += j) {
+        j = slice_run(&entry->held, entry->own_first + i, entry->own_n - i, &stored);
+        memcpy(entry->whole + stored, room + i, (size_t)j * sizeof *room);
     }
     return ST_OK;
 }
 
 /* Sums the ranks' parts of a row into entry->whole: within a replica, one rank stores each element.
  */
-static status gather_row(const params *registry, const param *entry, stream *queue, void *all)
+static status gather_row(const params *registry, const param *entry, stream *queue,
+                         const gather_room *room)
 {
     static const mesh_group groups[] = {MESH_WHOLE, MESH_PIPELINE};
-    TRY(place_own(entry, queue, all));
+    const backend_vtable *backend = queue->dev->backend;
+    TRY(place_own(entry, queue, room->host));
+    convert_from_double(room->host, backend->acc, entry->whole, entry->count);
+    TRY(backend->to_device(queue, room->all, room->host,
+                           (size_t)entry->count * st_dtype_size(backend->acc)));
     for (int i = 0; i < 2; i++)
         TRY(comm_all_reduce(mesh_comm(registry->mesh, groups[i]), queue,
-                            (comm_at){"gather adapters", entry->layer}, all, entry->count,
-                            queue->dev->backend->acc, COMM_SUM));
-    return params_read(all, queue, 0, entry->count, entry->whole);
+                            (comm_at){"gather adapters", entry->layer}, room->all, entry->count,
+                            backend->acc, COMM_SUM));
+    return params_read(room->all, queue, 0, entry->count, entry->whole);
+}
+
+static status gather_rows(params *registry, stream *queue, const gather_room *room)
+{
+    double *at = registry->adapters;
+    for (int64_t i = 0; i < registry->count; i++) {
+        param *entry = &registry->list[i];
+        if (!entry->adapter)
+            continue;
+        entry->whole = at;
+        at += entry->count;
+        TRY(gather_row(registry, entry, queue, room));
+    }
+    return ST_OK;
 }
 
 status lora_gather(params *registry, stream *queue)
 {
     const backend_vtable *backend = queue->dev->backend;
     int64_t sum = 0, most = 0;
-    void *all;
+    gather_room room = {0};
     if (!registry->mesh || registry->mesh->layout.world == 1 || !registry->lora_rank)
         return ST_OK;
     for (int64_t i = 0; i < registry->count; i++) {
@@ -239,18 +264,15 @@ status lora_gather(params *registry, stream *queue)
         registry->adapters = malloc((size_t)sum * sizeof *registry->adapters);
     if (!registry->adapters)
         return FAIL(ST_NO_MEMORY, "no memory for %lld values of adapters", (long long)sum);
-    TRY(backend->alloc(queue->dev, (size_t)most * st_dtype_size(backend->acc), &all));
-    status st = ST_OK;
-    double *at = registry->adapters;
-    for (int64_t i = 0; i < registry->count && st == ST_OK; i++) {
-        param *entry = &registry->list[i];
-        if (!entry->adapter)
-            continue;
-        entry->whole = at;
-        at += entry->count;
-        st = gather_row(registry, entry, queue, all);
-    }
-    backend->release(queue->dev, all);
+    room.host = malloc((size_t)most * sizeof *room.host);
+    status st = room.host ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to gather adapters");
+    if (st == ST_OK)
+        st = backend->alloc(queue->dev, (size_t)most * st_dtype_size(backend->acc), &room.all);
+    if (st == ST_OK)
+        st = gather_rows(registry, queue, &room);
+    if (room.all)
+        backend->release(queue->dev, room.all);
+    free(room.host);
     return st;
 }
 
