@@ -214,6 +214,8 @@ def rows_with_lengths(f, rows, lora):
     go(f, "dora-parts", **dict(rows, training__steps=3), **dora, memory__host="both")
     go(f, "dora-parts", **rows, **dora)
     same(f, "dora", "dora-parts", 6)
+    said = go(f, "dora", code=78, **rows, **dict(dora, lora__dora="false"), checkpoint__convert_states="true")
+    check("lora.dora true, and lora.dora is false now" in said, said)
     base, step = lora["model__path"], f.file("dora/checkpoint/step-6")
     adapter, stored = tensors(step + "/adapter/adapter_model.safetensors"), tensors(base + "/model.safetensors")
     with open(step + "/adapter/adapter_config.json") as file:

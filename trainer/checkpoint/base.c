@@ -174,6 +174,17 @@ status base_check(const run_base *now, const run_base *then, const char *path)
     return ST_OK;
 }
 
+status base_check_lengths(const run_base *now, const run_base *then, const char *path)
+{
+    if (!then->lora.rank || !now->lora.rank || then->lora.dora == now->lora.dora)
+        return ST_OK;
+    return FAIL_IN(ST_CONFIG, path,
+                   "its adapters were trained with lora.dora %s, and lora.dora is %s now: they "
+                   "have lengths of rows with it alone; set it as it was, or begin anew with "
+                   "another job.dump_folder or checkpoint.load_step 0",
+                   then->lora.dora ? "true" : "false", now->lora.dora ? "true" : "false");
+}
+
 const char *base_form_name(weight_form form)
 {
     static const char *const names[] = {

@@ -3,8 +3,8 @@
  * hashes alone, in training/base.json, and a run that goes on checks that it still has the same:
  *
  * {"version":1,"model":PATH,"drawn_from_seed":SEED or null,
- *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"dora":BOOL,"targets":TEXT,"base":FORM} or
- * null,"frozen":{NAME:DIGEST, ..}}
+ *  "lora":{"rank":R,"alpha":A,"rslora":BOOL,"dora":BOOL,"targets":TEXT,"base":FORM} or null,
+ *  "frozen":{NAME:DIGEST, ..}}
  *
  * FORM, "bf16", "int8" or "nf4", is how frozen matrices are kept while the adapters are trained
  * (lora.base); a file without it means bf16.
@@ -58,6 +58,9 @@ WARN_UNUSED status base_read(const char *folder, run_base *out, bool *out_there)
  * first tensor that differs. */
 WARN_UNUSED status base_check(const run_base *now, const run_base *then, const char *path);
 
+/* Checks that adapters have lengths of rows (lora.dora) `now` if they had them `then`, and only
+ * then. ST_CONFIG. */
+WARN_UNUSED status base_check_lengths(const run_base *now, const run_base *then, const char *path);
 /* Checks that the base's matrices are kept in the same form `now` as `then`. ST_CONFIG. */
 WARN_UNUSED status base_check_form(const run_base *now, const run_base *then, const char *path);
 /* What lora.base calls a form. */

@@ -23,7 +23,7 @@ WARN_UNUSED status lora_add(params *registry, lora_kind kind, const char *target
 size_t lora_module_size(const param *weight);
 
 /* With kind.dora: gives lengths their first values, those of the rows of the adapted matrices.
- * After all other values, on one rank. Waits. */
+ * After all other values, on one rank. Waits. ST_CONFIG names a row whose length is 0. */
 WARN_UNUSED status lora_set_lengths(params *registry, stream *queue);
 
 /* Gathers all of every adapter on every rank, as host doubles in param.whole that the next call
@@ -35,8 +35,7 @@ WARN_UNUSED status lora_read(const param *weight, stream *queue, int64_t first, 
                              double *to);
 
 /* Adds to `inout` what the adapter of a matrix, if it has one without lengths, adds to local
- * elements [first, first
- * + count). The matrix itself is not read and need not be stored. */
+ * elements [first, first + count). The matrix itself is not read and need not be stored. */
 WARN_UNUSED status lora_merge(const param *weight, stream *queue, int64_t first, int64_t count,
                               double *inout);
 /* Reads local elements [first, first + count) of a matrix, which this rank must store, with its

@@ -121,6 +121,8 @@ static status load_base(session *run, bool have, bool early, const char *trainin
     status st = there ? session_base(run) : ST_OK;
     if (st == ST_OK && there)
         st = base_check(&run->base, &then, run->from->path);
+    if (st == ST_OK && there)
+        st = base_check_lengths(&run->base, &then, run->from->path);
     if (st == ST_OK && there && !run->params->convert_states)
         st = base_check_form(&run->base, &then, run->from->path);
     base_done(&then);

@@ -354,6 +354,13 @@ static void test_frozen__another_base_is_refused(void **state)
     assert_ok(base_find(setup.registry, NULL, SEED, &alone, &third));
     assert_int_equal(base_check(&third, &again, "test"), ST_CONFIG);
     base_done(&third);
+    const run_base plain = {.lora.rank = LORA_RANK}, none = {0};
+    const run_base lengths = {.lora = {.rank = LORA_RANK, .dora = true}};
+    assert_int_equal(base_check_lengths(&plain, &lengths, "test"), ST_CONFIG);
+    assert_non_null(strstr(status_text(), "lora.dora true, and lora.dora is false now"));
+    assert_int_equal(base_check_lengths(&lengths, &plain, "test"), ST_CONFIG);
+    assert_ok(base_check_lengths(&lengths, &lengths, "test"));
+    assert_ok(base_check_lengths(&none, &lengths, "test"));
     base_done(&again);
     base_done(&base);
     close_bench(&other);

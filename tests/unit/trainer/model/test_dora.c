@@ -203,6 +203,25 @@ static void test_dora__is_lora_on_scaled_rows(void **state)
     fixture_close(&plain);
 }
 
+/* What a row of zeros, with nothing added to it yet, computes would be divided by 0. */
+static void test_dora__rows_of_zeros_are_refused(void **state)
+{
+    (void)state;
+    enum { ROW = 5 };
+    fixture dora;
+    open_model(&dora, true);
+    const param *weight =
+        params_find(dora.registry, "model.language_model.layers.1.self_attn.k_proj.weight");
+    double *zeros = calloc((size_t)weight->shape[1], sizeof *zeros);
+    assert_ok(lora_set_lengths(dora.registry, dora.queue));
+    assert_ok(params_write(weight, dora.queue, ROW * weight->shape[1], weight->shape[1], zeros));
+    assert_ok(params_write(weight + weight->lora + 1, dora.queue, ROW * RANK, RANK, zeros));
+    assert_int_equal(lora_set_lengths(dora.registry, dora.queue), ST_CONFIG);
+    assert_non_null(strstr(status_text(), "row 5 of model.language_model.layers.1.self_attn.k_p"));
+    free(zeros);
+    fixture_close(&dora);
+}
+
 static void test_dora__what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -225,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dora__begins_as_lora),
         cmocka_unit_test(test_dora__is_lora_on_scaled_rows),
+        cmocka_unit_test(test_dora__rows_of_zeros_are_refused),
         cmocka_unit_test(test_dora__what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
