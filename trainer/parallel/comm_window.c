@@ -60,17 +60,20 @@ static status window_reach(const comm *group)
 status comm_window_reached(const comm *all, const comm *group, bool *out)
 {
     const comm_at at = {"agree on windows", -1};
-    const status st = window_reach(group);
-    const unsigned char mine = st == ST_OK;
-    TRY(comm_agree(all, at, st == ST_UNAVAILABLE ? ST_OK : st, 0));
-    status_clear();
     unsigned char *said = calloc((size_t)all->size, 1);
-    if (!said)
-        return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", all->size);
-    const status told = comm_host_all_gather(all, at, &mine, said, 1);
-    *out = memchr(said, 0, (size_t)all->size) == NULL;
+    const status reach =
+        said ? window_reach(group)
+             : FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", all->size);
+    const unsigned char mine = reach == ST_OK;
+    status st = comm_agree(all, at, reach == ST_UNAVAILABLE ? ST_OK : reach, 0);
+    if (st == ST_OK) {
+        status_clear();
+        st = comm_host_all_gather(all, at, &mine, said, 1);
+    }
+    if (st == ST_OK)
+        *out = memchr(said, 0, (size_t)all->size) == NULL;
     free(said);
-    return told;
+    return st;
 }
 
 void comm_window_close(const comm *group, stream *queue, comm_window *window)

@@ -15,7 +15,17 @@ static struct {
     status own, other; /* the result of making a window, on either rank */
     int answers;       /* calls between ranks that succeed before the job ends */
     int made;          /* windows that exist now */
+    bool no_memory;    /* for the answers of two ranks */
+    int64_t told;      /* how this rank says that it fared */
 } play;
+
+void *__real_calloc(size_t count, size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return play.no_memory && count == 2 && size == 1 ? NULL : __real_calloc(count, size);
+}
 
 static status answered(void)
 {
@@ -25,6 +35,8 @@ static status answered(void)
 static status host_all_gather(const comm *group, const void *send, void *recv, int64_t bytes)
 {
     TRY(answered());
+    if (bytes >= (int64_t)sizeof play.told)
+        memcpy(&play.told, send, sizeof play.told);
     for (int peer = 0; peer < group->size; peer++)
         memcpy((char *)recv + peer * bytes, send, (size_t)bytes);
     /* A message begins with the sender's status (parallel/agree.c). */
@@ -157,6 +169,12 @@ static void test_window__reach_is_asked_without_a_window(void **state)
     play.own = ST_NO_MEMORY;
     play.answers = 2;
     assert_fails(ST_NO_MEMORY, comm_window_reached(&all, &all, &reached), "no reach");
+    play.own = ST_OK; /* a rank that has no memory for the answers tells the others so */
+    play.answers = 2;
+    play.no_memory = true;
+    assert_fails(ST_NO_MEMORY, comm_window_reached(&all, &all, &reached), "answers of 2 ranks");
+    play.no_memory = false;
+    assert_int_equal(play.told, ST_NO_MEMORY);
     play.own = ST_UNAVAILABLE; /* the job has ended */
     play.answers = 1;
     assert_fails(ST_UNAVAILABLE, comm_window_reached(&all, &all, &reached), "rank 1 died");
