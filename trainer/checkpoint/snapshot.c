@@ -13,6 +13,7 @@
 #include "common/program/log.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/snapshot_run.h"
+#include "trainer/model/params_states.h"
 #include "trainer/parallel/agree.h"
 
 static const comm_at AT = {"keep a copy in memory", -1};
@@ -316,6 +317,7 @@ static status any_writes(const snapshot *shot, bool written, bool *out)
 static status copy_blocks(const snapshot *shot)
 {
     const backend_vtable *backend = shot->queue->dev->backend;
+    TRY(states_settle(shot->registry, shot->queue));
     for (int i = 0; i < shot->shape.blocks; i++)
         TRY(backend->to_host(shot->queue, snapshot_file_block(shot->file, shot->newest, i),
                              device_block(shot->registry, i), (size_t)shot->shape.bytes[i]));

@@ -5,6 +5,7 @@
 
 #include "trainer/checkpoint/writer_parts.h"
 #include "trainer/model/lora_params.h"
+#include "trainer/model/params_states.h"
 
 static size_t bytes_of(const param_block *block)
 {
@@ -129,6 +130,7 @@ static status copy_live(checkpoint_writer *writer)
 
 status writer_take_copy(checkpoint_writer *writer, const progress *state)
 {
+    TRY(states_settle(writer->live, writer->live_stream));
     if (writer->shot) {
         TRY(snapshot_take(writer->shot, state, false));
         snapshot_keep_side(writer->shot);
@@ -142,6 +144,7 @@ status writer_take_copy(checkpoint_writer *writer, const progress *state)
 
 status writer_take_adapters(checkpoint_writer *writer)
 {
+    TRY(states_settle(writer->live, writer->live_stream));
     TRY(lora_gather(writer->live, writer->live_stream));
     for (int64_t i = 0; i < writer->live->count && writer->background; i++)
         writer->view.list[i].whole = writer->live->list[i].whole;

@@ -163,3 +163,8 @@ states_range states_range_of(const params *registry, int unit)
     }
     return (states_range){first, end - first};
 }
+
+status states_settle(const params *registry, stream *queue)
+{
+    return registry->moments_on_host ? queue->dev->backend->wait(queue) : ST_OK;
+}

@@ -1,6 +1,7 @@
 /* params_states.h: where the optimiser's states of every row lie: moments, scales of moments in 8
  * bits, and master values of the rows that have some in the blocks of moments. For params_store.c,
- * and for the optimizer where the states lie on the host (params.moments_on_host). */
+ * and for the optimizer and checkpoints where the states lie on the host (params.moments_on_host).
+ */
 #ifndef TESSERA_TRAINER_MODEL_PARAMS_STATES_H
 #define TESSERA_TRAINER_MODEL_PARAMS_STATES_H
 
@@ -48,5 +49,9 @@ typedef struct states_range {
 } states_range;
 /* After states_place. */
 states_range states_range_of(const params *registry, int unit);
+
+/* To be called before states are read outside of a step. If they rest on the host, it waits until
+ * the last step has brought them back: a copy from host to host need not keep a stream's order. */
+WARN_UNUSED status states_settle(const params *registry, stream *queue);
 
 #endif

@@ -24,6 +24,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/model/lora_params.h"
+#include "trainer/model/params_states.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/parallel/agree.h"
 #include "trainer/report/memory_file.h"
@@ -395,6 +396,7 @@ static status leave_model_only(training *run)
 {
     const conf *options = run->conf;
     char adapter[STATUS_PATH_MAX];
+    TRY(states_settle(run->session.params, run->session.stream));
     if (leaves_whole(options))
         TRY(export_whole(run, run->folder));
     TRY(hf_path(adapter, run->folder, ADAPTER_FOLDER));
