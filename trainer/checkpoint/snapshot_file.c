@@ -230,7 +230,7 @@ status snapshot_file_open(const char *path, const snapshot_shape *shape, snapsho
     return st;
 }
 
-status snapshot_file_free(const char *folder, double *out)
+status snapshot_file_space(const char *folder, double *out)
 {
     struct statfs disk;
     host_memory memory;
@@ -249,7 +249,7 @@ status snapshot_file_room(const char *folder, const snapshot_shape *shape, int r
 {
     const double wanted = (double)snapshot_file_bytes(shape) * ranks;
     double room;
-    TRY(snapshot_file_free(folder, &room));
+    TRY(snapshot_file_space(folder, &room));
     if (wanted <= room)
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, folder,

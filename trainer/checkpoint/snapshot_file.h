@@ -39,14 +39,14 @@ typedef struct snapshot_file snapshot_file;
  * user's. The shape is copied, but for its text. */
 WARN_UNUSED status snapshot_file_open(const char *path, const snapshot_shape *shape,
                                       snapshot_file **out);
-/* Makes the file, in place of one that is there, with no whole side. ST_CANT_CREATE, with both
- * sizes, if there is no room for it. */
 /* Bytes that the file system of `folder`, or on tmpfs the machine's memory, has room for.
  * ST_CANT_CREATE if there is no such folder. */
-WARN_UNUSED status snapshot_file_free(const char *folder, double *out);
+WARN_UNUSED status snapshot_file_space(const char *folder, double *out);
 /* ST_CANT_CREATE if the file system of `folder`, or the memory that it takes, has no room for the
  * files of `ranks` ranks of this size. */
 WARN_UNUSED status snapshot_file_room(const char *folder, const snapshot_shape *shape, int ranks);
+/* Makes the file, in place of one that is there, with no whole side. ST_CANT_CREATE, with both
+ * sizes, if there is no room for it. */
 WARN_UNUSED status snapshot_file_make(const char *path, const snapshot_shape *shape,
                                       snapshot_file **out);
 /* Bytes that a file of this shape takes, without its texts. */

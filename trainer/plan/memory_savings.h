@@ -6,9 +6,9 @@
  *   savings_end        frees them
  *
  * In order: no copies for a crash on a CPU, whose memory they take; moments in 8 bits; masters in
- * BF16; a frozen base in 8 or 4 bits; updates in backward; moments on the host; lower ranks of
- * adapters. What is set already is left out, and so is what saves nothing or cannot be set beside
- * the other options. */
+ * BF16; a frozen base in 8 or 4 bits; updates in backward; moments on the host, beside adapters the
+ * base too; lower ranks of adapters. What is set already is left out, and so is what saves nothing
+ * or cannot be set beside the other options. */
 #ifndef TESSERA_TRAINER_PLAN_MEMORY_SAVINGS_H
 #define TESSERA_TRAINER_PLAN_MEMORY_SAVINGS_H
 

@@ -59,7 +59,7 @@ status restart_print_room(const plan_input *in, int ranks, FILE *to)
     TRY(recompute_plan_of(in, in->conf->training_local_batch_size, &recomputed));
     TRY(layout_plan_make(in, in->conf->training_local_batch_size, &recomputed, &plan));
     const int64_t wanted = ranks * plan.snapshot;
-    if (snapshot_file_free(folder, &room) != ST_OK) { /* a run makes the folder */
+    if (snapshot_file_space(folder, &room) != ST_OK) { /* a run makes the folder */
         status_clear();
         return ST_OK;
     }

@@ -30,6 +30,7 @@
 #include "trainer/ops/attention_work.h"
 #include "trainer/ops/cuda/attention_batch.h"
 #include "trainer/ops/cuda/attention_plans.h"
+
 enum {
     WIDTH_MAX = 128, /* the widest head that forward and backward take on every GPU from sm_90 on */
     WIDTH_STEP = 8   /* elements in 16 bytes */

@@ -1,8 +1,8 @@
 /* test_in_backward.c: optimizer.in_backward. Without clipping it leaves the values of an update
  * after the whole backward pass, to the bit, captured or not. So do moments that rest on the host,
- * in an update of either kind. A step that cannot count changes
- * nothing, and one whose backward pass meets a gradient that is not finite keeps the updates that
- * came before it and says which they are. tests/flow/train_in_backward.py has several ranks. */
+ * in an update of either kind. A step that cannot count changes nothing, and one whose backward
+ * pass meets a gradient that is not finite keeps the updates that came before it and says which
+ * they are. tests/flow/train_in_backward.py has several ranks. */
 #include "tests/harness.h"
 
 #include <math.h>
