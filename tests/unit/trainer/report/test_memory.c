@@ -77,7 +77,9 @@ static void test_memory__moments_rest_on_the_host(void **state)
     conf options = {.memory_limit = 0.5,
                     .training_local_batch_size = 1,
                     .training_seq_len = 64,
-                    .feed_replay = ""};
+                    .feed_replay = "",
+                    .model_path = "qwen3-vl-235b-a22b",
+                    .checkpoint_memory_folder = ""};
     assert_ok(dims_preset("debug", &dims));
     small setup = small_layout(&dims);
     const memory_plan before = plan_small(&setup);
