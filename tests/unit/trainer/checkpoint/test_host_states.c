@@ -26,6 +26,7 @@ static void open_bench(bench *setup, int kind, int states, int master)
     *setup = (bench){.options = {.optimizer_states = states,
                                  .training_master = master,
                                  .memory_host = HOST_MOMENTS,
+                                 .model_path = "",
                                  .optimizer_groups = "",
                                  .freeze_pattern = ""}};
     assert_ok(device_open(kind, &(device_options){.threads = 1}, &setup->dev));
