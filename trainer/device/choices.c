@@ -7,6 +7,7 @@
 #include "common/conf/conf.h"
 
 enum { KEY_MAX = 32, VALUE_MAX = 128, ATTENTIONS = CHOICE_VISION_BACKWARD + 1 };
+static const char too[] = "+portable"; /* beside a way: our own kernels take some shapes */
 
 static const struct {
     const char *key, *name, *remedy, *way[3];
@@ -94,9 +95,9 @@ void choices_text(const device_choices *made, const char *scope, bool determinis
     if (!made->open)
         return;
     for (int choice = 0; choice < CHOICE_GRAPHS; choice++)
-        used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s%s ", words[choice].key,
-                         words[choice].way[made->way[choice]],
-                         takes_ours_too(made, choice) ? "+portable" : "");
+        used +=
+            snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s%s ", words[choice].key,
+                     words[choice].way[made->way[choice]], takes_ours_too(made, choice) ? too : "");
     used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=", words[CHOICE_GRAPHS].key);
     used += put_scope(out + used, VALUE_MAX,
                       made->way[CHOICE_GRAPHS] == GRAPHS_NONE || !scope[0] ? "off" : scope);
@@ -113,6 +114,14 @@ static void cut_word(const char *from, char key[KEY_MAX], char value[VALUE_MAX])
              from + name + (from[name] == '='));
 }
 
+/* Whether these are the same way. Checkpoints from before our own kernels' part was said have the
+ * way alone, so that a value without it tells nothing of them. */
+static bool is_same_way(const char *was, const char *now)
+{
+    const size_t length = strlen(was);
+    return strncmp(was, now, length) == 0 && (!now[length] || strcmp(now + length, too) == 0);
+}
+
 void choices_changes(const char *was, const char *now, choice_change each, void *user)
 {
     char key[KEY_MAX], value[VALUE_MAX], old_key[KEY_MAX], old[VALUE_MAX];
@@ -121,7 +130,7 @@ void choices_changes(const char *was, const char *now, choice_change each, void 
         for (const char *other = was; *other;
              other += strcspn(other, " "), other += *other == ' ') {
             cut_word(other, old_key, old);
-            if (strcmp(key, old_key) == 0 && strcmp(value, old) != 0)
+            if (strcmp(key, old_key) == 0 && !is_same_way(old, value))
                 each(user, key, old, value);
         }
     }

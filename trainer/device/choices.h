@@ -46,7 +46,9 @@ typedef struct device_choices {
     uint8_t way[CHOICES];  /* the one in use */
     uint8_t last[CHOICES]; /* the one after which there is no other */
     /* Bits 1 << choice: some calls of this attention are our own kernels', whatever the way in use:
-     * those that they are faster for, and those that cuDNN cannot express. That is no fallback. */
+     * those that they are faster for, and those that cuDNN cannot express. That is no fallback.
+     * choices_text has what is known when it is written, before step 1: what the options say, and
+     * what the trial has met. */
     uint8_t also_ours;
 } device_choices;
 
@@ -82,7 +84,9 @@ const char *choice_remedy(int choice);
 enum { CHOICES_TEXT = 512 };
 void choices_text(const device_choices *made, const char *scope, bool deterministic,
                   char out[CHOICES_TEXT]);
-/* Calls `each` for every word of `now` that has another value in `was`. */
+/* Calls `each` for every word of `now` that has another value in `was`. "cudnn+portable" is no
+ * other one than "cudnn", which is all that older checkpoints say of both; the other way round it
+ * is. */
 typedef void (*choice_change)(void *user, const char *key, const char *was, const char *now);
 void choices_changes(const char *was, const char *now, choice_change each, void *user);
 

@@ -186,9 +186,10 @@ static void log_refusal(const stream *queue, const attention_fwd_args *args, boo
 
 /* Decides whether our own kernels may take a call that the library is not asked for. They always
  * may where it would launch too many empty blocks: there they are the faster way, and no fallback,
- * but noted, so that ledger and checkpoint know.
- * Any other refusal is an error while choices are strict, so the trial before step 1 moves to our
- * kernels, on all ranks and with a word, and a strict run ends. */
+ * but noted. Ledger and checkpoint have that as far as the trial has met such shapes, since their
+ * line is written before step 1 and is the same in all steps. Any other refusal is an error while
+ * choices are strict, so the trial before step 1 moves to our kernels, on all ranks and with a
+ * word, and a strict run ends. */
 static status refuse_call(const stream *queue, const attention_fwd_args *args, bool backward,
                           enum refusal why)
 {

@@ -79,9 +79,19 @@ static void test_choices__a_line_of_words_and_its_changes(void **state)
     made.way[CHOICE_VISION_FORWARD] = ATTENTION_BY_OURS; /* then all calls are theirs */
     made.also_ours = 1 << CHOICE_TEXT_FORWARD | 1 << CHOICE_VISION_FORWARD;
     choices_text(&made, "attn, router", false, was);
+    /* Checkpoints from before that was said have "cudnn" for the same kernels. */
     choices_changes(now, was, note_change, all);
-    assert_string_equal(all, "text_forward:cudnn:cudnn+portable;"
-                             "vision_forward:cudnn:portable;");
+    assert_string_equal(all, "vision_forward:cudnn:portable;");
+    all[0] = 0;
+    choices_changes(was, now, note_change, all);
+    assert_string_equal(all, "text_forward:cudnn+portable:cudnn;"
+                             "vision_forward:portable:cudnn;");
+    all[0] = 0;
+    choices_changes("graphs=a experts=hopper text_backward=cudnn",
+                    "graphs=a,b experts=hopper+other text_backward=cudnn_next+portable",
+                    note_change, all);
+    assert_string_equal(all, "graphs:a:a,b;experts:hopper:hopper+other;"
+                             "text_backward:cudnn:cudnn_next+portable;");
     choices_text(&made, "attn, router", true, was);
     all[0] = 0;
     choices_changes(now, now, note_change, all);
