@@ -121,7 +121,8 @@ status linear_fwd_back(const pass_context *ctx, const linear *map, comm_at where
     return add_to(ctx, ctx->sizes.tokens * map->out, residual, y);
 }
 
-/* Adds the gradient of the lengths; z in the scratch becomes the gradient of z. */
+/* Adds the gradient of the lengths; z in the scratch becomes the gradient of z, and W stays
+ * expanded. */
 static status backward_dora(const pass_context *ctx, const linear *map, int64_t rows, const void *x,
                             const void *dy, int64_t dy_stride)
 {
@@ -165,7 +166,7 @@ status linear_bwd(const pass_context *ctx, const linear *map, int64_t rows, cons
         TRY(op_bias_grad(
             ctx->stream,
             &(bias_grad_args){.rows = rows, .n = map->out, .dy = dy, .db = map->b->grad}));
-    if (dx)
+    if (dx && !map->adapter.lengths) /* those have had it expanded */
         TRY(quantised_expand(ctx->stream, map->w));
     if (dx)
         TRY(op_gemm(ctx->stream, &(gemm_args){.m = rows,

@@ -11,11 +11,13 @@
 #include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/lora_params.h"
+#include "trainer/model/quantised.h"
+#include "trainer/ops/table.h"
 
 static const char targets[] = "q_proj,k_proj,v_proj,o_proj";
 enum { RANK = 3 };
 
-static void open_model(fixture *setup, bool dora)
+static void open_model(fixture *setup, bool dora, bool coded)
 {
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
@@ -23,6 +25,8 @@ static void open_model(fixture *setup, bool dora)
     params_release(setup->registry, setup->queue);
     assert_ok(lora_add(setup->registry, (lora_kind){.rank = RANK, .alpha = 2 * RANK, .dora = dora},
                        targets));
+    if (coded)
+        assert_ok(quantised_choose(setup->registry, WEIGHT_INT8));
     fixture_alloc_anew(setup);
     row packed = fixture_row(setup, debug_documents, 3, true);
     model_options options = {.training = true};
@@ -86,8 +90,8 @@ static void test_dora__begins_as_lora(void **state)
 {
     (void)state;
     fixture dora, plain;
-    open_model(&dora, true);
-    open_model(&plain, false);
+    open_model(&dora, true, false);
+    open_model(&plain, false, false);
     row packed = fixture_row(&dora, debug_documents, 3, true);
     row same = fixture_row(&plain, debug_documents, 3, true);
     assert_ok(lora_set_lengths(dora.registry, dora.queue));
@@ -178,8 +182,8 @@ static void test_dora__is_lora_on_scaled_rows(void **state)
     (void)state;
     fixture dora, plain;
     const param *weight = NULL;
-    open_model(&dora, true);
-    open_model(&plain, false);
+    open_model(&dora, true, false);
+    open_model(&plain, false, false);
     row packed = fixture_row(&dora, debug_documents, 3, true);
     row same = fixture_row(&plain, debug_documents, 3, true);
     double *factor = make_same(&dora, &plain, &weight);
@@ -209,7 +213,7 @@ static void test_dora__rows_of_zeros_are_refused(void **state)
     (void)state;
     enum { ROW = 5 };
     fixture dora;
-    open_model(&dora, true);
+    open_model(&dora, true, false);
     const param *weight =
         params_find(dora.registry, "model.language_model.layers.1.self_attn.k_proj.weight");
     double *zeros = calloc((size_t)weight->shape[1], sizeof *zeros);
@@ -220,6 +224,42 @@ static void test_dora__rows_of_zeros_are_refused(void **state)
     assert_non_null(strstr(status_text(), "row 5 of model.language_model.layers.1.self_attn.k_p"));
     free(zeros);
     fixture_close(&dora);
+}
+
+/* Counts expansions of codes. */
+static int64_t expanded;
+static status (*dequantise)(stream *queue, const struct dequantise_args *args);
+
+static status count_dequantise(stream *queue, const struct dequantise_args *args)
+{
+    expanded++;
+    return dequantise(queue, args);
+}
+
+static int64_t count_expanded(bool dora)
+{
+    fixture setup;
+    open_model(&setup, dora, true);
+    ops_table counting = *setup.queue->ops;
+    const ops_table *own = setup.queue->ops;
+    row packed = fixture_row(&setup, debug_documents, 3, true);
+    dequantise = own->dequantise;
+    counting.dequantise = count_dequantise;
+    expanded = 0;
+    setup.queue->ops = &counting;
+    fixture_forward_backward(&setup, &packed, 1);
+    setup.queue->ops = own;
+    fixture_close(&setup);
+    return expanded;
+}
+
+/* The product that backward repeats and the gradient of the input read one expansion. */
+static void test_dora__backward_expands_codes_once(void **state)
+{
+    (void)state;
+    const int64_t plain = count_expanded(false);
+    assert_true(plain > 0);
+    assert_int_equal(count_expanded(true), plain);
 }
 
 static void test_dora__what_cannot_be_is_refused(void **state)
@@ -245,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_dora__begins_as_lora),
         cmocka_unit_test(test_dora__is_lora_on_scaled_rows),
         cmocka_unit_test(test_dora__rows_of_zeros_are_refused),
+        cmocka_unit_test(test_dora__backward_expands_codes_once),
         cmocka_unit_test(test_dora__what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
