@@ -65,6 +65,10 @@ void exchange_layout(exchange *state, space *sp, const shape *sizes);
 
 /* R, the rows that an owner can receive in a round. */
 int64_t exchange_rows(const shape *sizes);
+/* The most rounds that any routing needs of `ranks` ranks with so many slots each, all of which are
+ * queued on the device: those of all tokens of all ranks choosing as many experts of one owner as
+ * they can. A token's choices are different experts. */
+int64_t exchange_rounds_most(const text_dims *dims, int64_t ranks, int64_t slots);
 
 /* The weights of this rank's experts in one layer: gate_up [E / P, H, 2I], down [E / P, I, H]. */
 typedef struct exchange_weights {

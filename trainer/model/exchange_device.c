@@ -255,15 +255,10 @@ static status send_back(const pass *walk, const char *what, int32_t round, void 
     return comm_peers_end(walk->window->group, walk->ctx->stream, here, st);
 }
 
-/* The most rounds that any routing needs: those of all tokens of all ranks choosing as many experts
- * of one owner as they can. A token's choices are different experts. */
 static int32_t rounds_most(const pass *walk)
 {
-    const text_dims *dims = &walk->ctx->dims->text;
-    const int64_t own = dims->experts / walk->peers.size,
-                  of_token = own < dims->top_k ? own : dims->top_k;
-    const int64_t rows = walk->state->slots / dims->top_k * of_token * walk->peers.size;
-    return (int32_t)((rows + walk->state->rows - 1) / walk->state->rows);
+    return (int32_t)exchange_rounds_most(&walk->ctx->dims->text, walk->peers.size,
+                                         walk->state->slots);
 }
 
 status exchange_device_fwd(const pass_context *ctx, const exchange *state,

@@ -9,6 +9,7 @@
 #include "trainer/model/params_sketch.h"
 #include "trainer/ops/state_codes.h"
 #include "trainer/plan/attention_kernels.h"
+#include "trainer/plan/base_work.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/received.h"
 #include "trainer/plan/row_work.h"
@@ -32,21 +33,6 @@ static double update_bytes(const conf *options)
 {
     const double value = options->training_master == MASTER_BF16 ? 2.0 * ACT : 2.0 * ACC + ACT;
     return 2.0 * ACC + value + 4.0 * moment_bytes(options);
-}
-
-/* Bytes that a rank moves to expand each of its matrices that are in codes once. */
-static double expand_bytes(const params *registry, const layout *degrees)
-{
-    const double each = ACT + (double)weight_block_bytes(registry->base_form) / WEIGHT_BLOCK;
-    double elements = 0;
-    for (int64_t i = 0; i < registry->count; i++) {
-        const param *row = &registry->list[i];
-        const int64_t ranks = row->cut == CUT_EXPERT   ? degrees->expert * degrees->expert_tensor
-                              : row->cut == CUT_TENSOR ? degrees->tensor
-                                                       : 1;
-        elements += row->form == WEIGHT_PLAIN ? 0 : (double)row->count / (double)ranks;
-    }
-    return elements * each / (double)degrees->pipeline;
 }
 
 /* How rank 0's group is spread over the nodes. */
@@ -285,6 +271,9 @@ static void step_compute(const conf *options, const layout *degrees, const model
     const flops *sum = &price->flops;
     const int64_t tokens = options->training_global_batch_size * price->row.seq_len;
     recompute_plan_count(recomputed, dims, &share, sum, tokens, (int64_t)patches, &more);
+    const base_work base =
+        base_work_of(options, degrees, dims, registry, &recomputed->text, share.text_dgrad, tokens);
+    more.dense += base.flops;
     price->flops.training = groups_training_flops(sum, &share);
     price->recomputed = more.dense + more.experts + more.attention + more.vision_attention;
     const double ranks = (double)degrees->world;
@@ -317,21 +306,16 @@ static void step_compute(const conf *options, const layout *degrees, const model
          eye_bytes * recompute_plan_share(&recomputed->vision, dims->vision.depth,
                                           share.vision_dgrad, RECOMPUTE_CHEAP)) /
         3.0;
-    /* Matrices in codes are expanded for each product: forward, the input's gradient, recomputing.
-     */
-    const double once = expand_bytes(registry, degrees) * (double)degrees->accumulation;
-    const double again = once * recompute_plan_share(&recomputed->text, dims->text.layers,
-                                                     share.text_dgrad, RECOMPUTE_FC1);
-    const double expanding = once * (1.0 + share.text_dgrad) + again;
-    price->memory =
-        ((text_bytes + eye_bytes + bytes_recomputed) / ranks + expanding) / speeds->of[RATE_COPY];
+    price->memory = ((text_bytes + eye_bytes + bytes_recomputed) / ranks + base.forward +
+                     base.backward + base.again) /
+                    speeds->of[RATE_COPY];
     price->recompute = ((double)more.dense / speeds->of[RATE_DENSE] +
                         (double)more.experts / speeds->of[RATE_EXPERTS] +
                         (double)more.attention / speeds->of[text_by.forward] +
                         (double)more.vision_attention / speeds->of[eye_by.forward] +
                         bytes_recomputed / speeds->of[RATE_COPY]) /
                            ranks +
-                       again / speeds->of[RATE_COPY];
+                       base.again / speeds->of[RATE_COPY];
     const double updated =
         (double)params_trained(registry) /
         (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline);

@@ -253,6 +253,97 @@ static void test_cost__work_is_divided_by_rates(void **state)
     close_setting(&setup);
 }
 
+/* What adapters of rank 16 on all of attention cost; base: LORA_BASE_*. */
+static cost predict_adapters(setting *setup, const char *preset, int base, bool dora, int mode)
+{
+    const conf options = setup->options;
+    params_free(&setup->registry);
+    assert_ok(dims_preset(preset, &setup->dims));
+    assert_ok(params_new(&setup->dims, &setup->registry));
+    setup->options.lora_rank = 16;
+    setup->options.lora_dora = dora;
+    setup->options.lora_base = base;
+    assert_ok(groups_apply(&setup->options, setup->registry));
+    const cost price = predict(setup, mode);
+    setup->options = options;
+    return price;
+}
+
+/* Elements of all layers' matrices of attention. */
+static double attention_elements(const text_dims *text)
+{
+    const int64_t wide = text->heads * text->head_dim, narrow = text->kv_heads * text->head_dim;
+    return (double)(text->layers * text->hidden * 2 * (wide + narrow));
+}
+
+static void test_cost__codes_are_expanded_for_each_product(void **state)
+{
+    (void)state;
+    enum { RANKS = 8, ROUNDS = 7 /* 8 / 1.25, rounded up */ };
+    static const char preset[] = "qwen3-30b-a3b";
+    const double each = 2 + 36.0 / 64; /* nf4: half a byte of each element, a scale of 64 */
+    setting setup;
+    open_setting(&setup, preset);
+    const text_dims *text = &setup.dims.text;
+    const double attention = attention_elements(text);
+    const double down = (double)(text->layers * text->experts * text->hidden * text->expert_width);
+    const double up = 2 * down; /* gate and up */
+    for (int mode = AC_NONE; mode <= AC_FULL; mode += AC_FULL - AC_NONE) {
+        const bool full = mode == AC_FULL;
+        setup.options.parallelism_data_parallel_shard_degree = 1;
+        setup.options.parallelism_expert_parallel_degree = 1;
+        const double plain = predict_adapters(&setup, preset, LORA_BASE_BF16, false, mode).memory,
+                     coded = predict_adapters(&setup, preset, LORA_BASE_NF4, false, mode).memory;
+        expect_share((coded - plain) * setup.speeds.of[RATE_COPY],
+                     32 * each * (2 + full) * (attention + up + down), 1e-6);
+        /* Shared experts are expanded in every round that is queued, and their activations are made
+         * again in any case. */
+        setup.options.parallelism_data_parallel_shard_degree = RANKS;
+        setup.options.parallelism_expert_parallel_degree = RANKS;
+        for (int host = 0; host < 2; host++) {
+            setup.options.comm_expert_exchange =
+                host ? EXPERT_EXCHANGE_HOST : EXPERT_EXCHANGE_DEVICE;
+            const double bf16 =
+                             predict_adapters(&setup, preset, LORA_BASE_BF16, false, mode).memory,
+                         nf4_ = predict_adapters(&setup, preset, LORA_BASE_NF4, false, mode).memory;
+            const double experts = ((2 + full) * (up + down) + up) / RANKS * (host ? 1 : ROUNDS);
+            expect_share((nf4_ - bf16) * setup.speeds.of[RATE_COPY],
+                         32 / RANKS * each * ((2 + full) * attention + experts), 1e-6);
+        }
+    }
+    close_setting(&setup);
+}
+
+/* Rows with lengths of their own (DoRA). */
+static void test_cost__lengths_take_a_product_and_norms(void **state)
+{
+    (void)state;
+    static const char preset[] = "qwen3-vl-2b";
+    const double micros = 32, tokens = micros * 8192, act = 2;
+    setting setup;
+    open_setting(&setup, preset);
+    const text_dims *text = &setup.dims.text;
+    const double elements = attention_elements(text);
+    const double outputs =
+        (double)(text->layers *
+                 (text->hidden + (text->heads + 2 * text->kv_heads) * text->head_dim));
+    for (int mode = AC_NONE; mode <= AC_FULL; mode += AC_FULL - AC_NONE) {
+        const cost lora = predict_adapters(&setup, preset, LORA_BASE_BF16, false, mode),
+                   dora = predict_adapters(&setup, preset, LORA_BASE_BF16, true, mode);
+        const double passes = mode == AC_FULL ? 3 : 2; /* backward makes z again, full once more */
+        expect_share((dora.dense - lora.dense) * setup.speeds.of[RATE_DENSE], 2 * tokens * elements,
+                     1e-6);
+        expect_share((double)(dora.recomputed - lora.recomputed), 2 * tokens * elements, 1e-9);
+        expect_share((dora.memory - lora.memory) * setup.speeds.of[RATE_COPY],
+                     passes * micros * act * elements +
+                         ((passes - 1) * 2 + 3) * tokens * act * outputs,
+                     1e-6);
+        assert_int_equal(dora.flops.training, lora.flops.training);
+        assert_true(dora.recompute > lora.recompute && dora.step > lora.step * 1.05);
+    }
+    close_setting(&setup);
+}
+
 /* The table in trainer/ops/kernels.md, and 4 bytes of sum_squares before it. */
 static void test_cost__an_update_moves_the_bytes_of_its_states(void **state)
 {
@@ -793,6 +884,8 @@ int main(void)
         cmocka_unit_test(test_cost__moments_on_the_host_take_the_link),
         cmocka_unit_test(test_cost__frozen_weights_on_the_host_come_for_each_pass),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
+        cmocka_unit_test(test_cost__codes_are_expanded_for_each_product),
+        cmocka_unit_test(test_cost__lengths_take_a_product_and_norms),
         cmocka_unit_test(test_cost__an_update_moves_the_bytes_of_its_states),
         cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
         cmocka_unit_test(test_cost__is_what_steps_on_a_card_took),
