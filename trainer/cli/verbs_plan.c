@@ -194,6 +194,7 @@ static status plan_layout(const conf *options, const request *asked, const model
     printf("%s: %" PRId64 " parameters in %" PRId64 " stored tensors\n",
            escape_text(dims->name).text, registry->total, registry->count);
     TRY(choose_device(options, asked, speeds, (int)ranks.world, &on, &here));
+    on.host_ranks = ranks_here(&ranks, &on, speeds);
     const plan_input in = {
         .conf = options, .layout = &ranks, .dims = dims, .params = registry, .device = &on};
     if (!asked->sweep)

@@ -148,7 +148,7 @@ static status make_trial(const savings *all, plan_trial *out)
     return ST_OK;
 }
 
-/* *out_host_has: whether the host has the memory that memory.host takes of it. */
+/* *out_host_has: whether the host has the memory that memory.host takes of it for its ranks. */
 static status row_bytes(const plan_input *in, int64_t *out, bool *out_host_has)
 {
     memory_fit row = {.mode = AC_FULL,
@@ -157,7 +157,7 @@ static status row_bytes(const plan_input *in, int64_t *out, bool *out_host_has)
                       .patch_budget = memory_patch_budget(in)};
     TRY(memory_fit_bytes(in, &row));
     *out = row.total;
-    const double wanted = (double)in->layout->world * (double)row.resting;
+    const double wanted = (double)in->device->host_ranks * (double)row.resting;
     *out_host_has = in->device->host <= 0 || wanted <= in->device->host;
     return ST_OK;
 }

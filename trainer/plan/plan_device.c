@@ -69,7 +69,8 @@ static plan_device gpu_of(const char *name, double memory, int multiprocessors, 
                       .usable = memory,
                       .sharers = 1,
                       .multiprocessors = multiprocessors,
-                      .sm = sm};
+                      .sm = sm,
+                      .host_ranks = 1};
     snprintf(on.name, sizeof on.name, "%s", name);
     return on;
 }
@@ -136,7 +137,7 @@ status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
     TRY(dev->backend->memory(dev, &used, &total));
     TRY(dev->backend->available(dev, &available));
     if (dev->backend->immediate) {
-        on = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1};
+        on = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1, .host_ranks = 1};
     } else {
         on = gpu_of(dev->description, 0, dev->multiprocessors, described_sm(dev->description));
         on.name[strcspn(on.name, ",")] = 0;
@@ -172,6 +173,7 @@ status plan_device_here(const conf *options, int ranks, plan_device *out,
                       gpu.sm ? gpu.sm : gpus[0].sm);
         out->usable = (double)gpu.unused;
         out->host = host_of_gpu();
+        out->host_ranks = ranks > 1 ? ranks : 1;
         if (options->comm_engine ==
             ENGINE_MPI) /* the ranks take turns with the GPUs (session_device.c) */
             plan_device_share(out, (ranks + gpu.visible - 1) / gpu.visible);

@@ -20,6 +20,7 @@ typedef struct plan_device {
     int sharers;         /* ranks that share the device, each with an equal part; 1 or more */
     int multiprocessors; /* of a GPU, whose context grows with them */
     double host;         /* bytes of its host's memory that are available; 0: not known */
+    int host_ranks;      /* ranks of the job on that host, which share these; 1 or more */
 } plan_device;
 
 /* What a device that is there has for the ranks that share it: what no other process holds. */

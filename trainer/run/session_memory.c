@@ -89,6 +89,7 @@ status session_memory_device(session *run)
     plan_room room;
     char text[PLAN_DEVICE_TEXT];
     TRY(plan_device_opened(run->device, &run->planned, &room));
+    run->planned.host_ranks = run->world ? run->world->place.local_size : 1;
     if (!device_has_storage(run->device)) /* a dry run gives all ranks the same device */
         return ST_OK;
     /* Simulated ranks have the same device as this one. */
@@ -218,7 +219,7 @@ static status refuse_memory(const session *run, const memory_plan *plan)
 static status check_host(const session *run, const memory_plan *plan)
 {
     const double gib = 1073741824.0;
-    const int ranks = run->world ? run->world->place.local_size : 1;
+    const int ranks = run->planned.host_ranks;
     const double wanted = (double)ranks * (double)memory_resting(plan);
     host_memory host;
     if (wanted <= 0.0 || plan_device_is_cpu(&run->planned) || run->params->acts.at)

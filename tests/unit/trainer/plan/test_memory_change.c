@@ -183,6 +183,42 @@ static void test_change__knows_what_the_host_has(void **state)
     end_setup(&of);
 }
 
+/* Of four ranks, only those of one host share its memory. */
+static void test_change__counts_the_ranks_of_a_host(void **state)
+{
+    (void)state;
+    setup of;
+    recomputes recomputed;
+    memory_plan plan;
+    static const char *const shared[] = {"training.seq_len",
+                                         "8192",
+                                         "activation_checkpoint.mode",
+                                         "full",
+                                         "training.master",
+                                         "bf16",
+                                         "optimizer.states",
+                                         "int8",
+                                         "optimizer.in_backward",
+                                         "true",
+                                         "training.local_batch_size",
+                                         "1",
+                                         "training.global_batch_size",
+                                         "4",
+                                         "parallelism.data_parallel_shard_degree",
+                                         "4",
+                                         NULL};
+    begin_setup("qwen3-vl-2b", "h200", shared, &of);
+    assert_ok(memory_search_recompute(&of.asked.in, 1, SEARCH_AS_CONFIGURED, &recomputed));
+    assert_ok(layout_plan_make(&of.asked.in, 1, &recomputed, &plan));
+    const int64_t bytes = plan.total * 49 / 45; /* with the limit, 2 % too little */
+    of.card.host = 2.2 * (double)plan.moments;  /* what rests there for two ranks */
+    of.card.host_ranks = 2;
+    expect_words(&of, bytes, "memory.host moments, ", NULL);
+    of.card.host_ranks = 4;
+    expect_words(&of, bytes, "what fits: ", "memory.host");
+    end_setup(&of);
+}
+
 /* What saves next to nothing is left out: adapters of a high rank are made smaller, those of a low
  * rank are not. */
 static void test_change__leaves_out_what_saves_little(void **state)
@@ -249,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_change__is_enough_whatever_is_asked),
         cmocka_unit_test(test_change__saves_as_little_as_is_enough),
         cmocka_unit_test(test_change__knows_what_the_host_has),
+        cmocka_unit_test(test_change__counts_the_ranks_of_a_host),
         cmocka_unit_test(test_change__leaves_out_what_saves_little),
         cmocka_unit_test(test_change__names_what_can_be_set),
         cmocka_unit_test(test_change__counts_copies_on_a_cpu),

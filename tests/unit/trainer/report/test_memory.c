@@ -95,10 +95,13 @@ static void test_memory__moments_rest_on_the_host(void **state)
     setup.rank.size.moments_on_host = false;
     assert_int_equal(plan_small(&setup).total, gpu.total + 8000 - gpu.moments);
 
-    session run = {
-        .conf = &options,
-        .use = SESSION_TRAIN,
-        .planned = {.name = "GPU", .sizes = &backend_shapes, .usable = 1e15, .sharers = 1}};
+    session run = {.conf = &options,
+                   .use = SESSION_TRAIN,
+                   .planned = {.name = "GPU",
+                               .sizes = &backend_shapes,
+                               .usable = 1e15,
+                               .sharers = 1,
+                               .host_ranks = 1}};
     assert_ok(device_open(BACKEND_CPU, &(device_options){.threads = 1}, &run.device));
     assert_ok(dims_preset("qwen3-vl-235b-a22b", &run.dims));
     assert_ok(params_new(&run.dims, &run.params));
