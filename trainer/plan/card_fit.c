@@ -93,12 +93,13 @@ static status try_mode(plan_trial *one, const rates *speeds, int mode, bool *out
  * nothing does not fit. */
 static status find_fastest(plan_trial *one, card_fit *inout)
 {
-    const rates speeds = rates_of(one->in.device->name);
+    rates speeds = rates_of(one->in.device->name);
     const int64_t most = one->degrees.world > 1 || one->options.optimizer_in_backward ||
                                  one->registry->frozen_on_host
                              ? MOST_ROWS
                              : 1;
     bool fits = true;
+    speeds.sm = one->in.device->sm;
     for (int64_t rows = 1; rows <= most && fits; rows *= 2) {
         bool whole = false;
         TRY(plan_trial_rows(one, rows, step_rows(&one->options, rows)));

@@ -41,7 +41,7 @@ typedef struct card_fit {
     const card_saving *saving;
     int64_t rows, seq_len;    /* of a micro-batch */
     int mode;                 /* activation checkpointing, AC_NONE .. */
-    int64_t total, host;      /* bytes of a card, and beside it on the host */
+    int64_t total, host;      /* bytes of a card, and of its host for it alone */
     double tokens_per_s, mfu; /* of a card */
 } card_fit;
 

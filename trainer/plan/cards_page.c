@@ -6,19 +6,22 @@
 #include <string.h>
 
 #include "common/base/visible.h"
+#include "trainer/device/choices.h"
+#include "trainer/device/experts_choice.h"
 #include "trainer/plan/card_fit.h"
 
 static const double GIB = 1073741824.0;
 
 /* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken. They differ in
- * speed too: gpu is the one whose rates are taken. */
+ * speed too: gpu is the one whose rates and compute capability, times ten, are taken. */
 static const struct {
     const char *name, *device, *gpu;
-} cards[] = {{"24 GB", "24000000000", "RTX 4090"},
-             {"48 GB", "48000000000", "L40S"},
-             {"80 GB", "h100", "H100"},
-             {"141 GB", "h200", "H200"},
-             {"180 GB", "b200", "B200"}};
+    int sm;
+} cards[] = {{"24 GB", "24000000000", "RTX 4090", 89},
+             {"48 GB", "48000000000", "L40S", 89},
+             {"80 GB", "h100", "H100", 90},
+             {"141 GB", "h200", "H200", 90},
+             {"180 GB", "b200", "B200", 100}};
 
 static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwen3-vl-8b",
                                         "qwen3-vl-32b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"};
@@ -76,6 +79,7 @@ static status find_all(const conf *options, model_fits *inout)
             plan_device card;
             TRY(plan_device_named(cards[j].device, &card));
             snprintf(card.name, sizeof card.name, "%s", cards[j].gpu);
+            card.sm = cards[j].sm;
             TRY(card_fit_find(options, &inout->dims, &methods[i], &card, &inout->of[i][j]));
         }
     return ST_OK;
@@ -177,11 +181,11 @@ static void print_rates(const card_fit *fit, const char *gpu, FILE *to)
 
 static void print_model(const model_fits *fits, FILE *to)
 {
-    fprintf(
-        to,
-        "\n## %s\n\n| trained | card | fits with | recomputed | GiB of a card | GiB of the host "
-        "beside it | tokens/s of a card | MFU |\n|---|---|---|---|---|---|---|---|\n",
-        escape_text(fits->dims.name).text);
+    fprintf(to,
+            "\n## %s\n\n| trained | card | fits with | recomputed | GiB of a card | GiB of the "
+            "host for "
+            "each card | tokens/s of a card | MFU |\n|---|---|---|---|---|---|---|---|\n",
+            escape_text(fits->dims.name).text);
     for (int i = 0; i < METHODS; i++)
         for (int j = 0; j < CARDS; j++) {
             fprintf(to, "| %s | %s | ", j ? "" : methods[i].name, cards[j].name);
@@ -190,7 +194,36 @@ static void print_model(const model_fits *fits, FILE *to)
         }
 }
 
-static status print_tables(const model_fits *models, int count, FILE *to)
+enum { NAMES_TEXT = 64 };
+
+static void append_name(char names[NAMES_TEXT], const char *name)
+{
+    const size_t length = strlen(names);
+    snprintf(names + length, NAMES_TEXT - length, "%s%s", length ? ", " : "", name);
+}
+
+/* Which of the cards do not run what was timed on Hopper. */
+static status print_kernels(const conf *options, FILE *to)
+{
+    char portable[NAMES_TEXT] = "", own[NAMES_TEXT] = "";
+    for (int j = 0; j < CARDS; j++) {
+        bool hopper;
+        TRY(experts_choose((int)options->training_experts, cards[j].sm, &hopper));
+        if (!hopper)
+            append_name(portable, cards[j].name);
+        if (cards[j].sm < CHOICE_CUDNN_SM)
+            append_name(own, cards[j].name);
+    }
+    fprintf(to,
+            "\nThe experts' products are by the portable kernel on cards of %s: it has been timed "
+            "on no card, "
+            "and is slower than the rate that\nwas taken for them. Attention is by our own kernels "
+            "on those of %s, which cuDNN is not used on.\n",
+            portable, own);
+    return ST_OK;
+}
+
+static status print_tables(const conf *options, const model_fits *models, int count, FILE *to)
 {
     TRY(print_overview(models, count, to));
     fputs("\nBelow, *recomputed* is `activation_checkpoint.mode`, with `op` as much as fits; the "
@@ -206,6 +239,7 @@ static status print_tables(const model_fits *models, int count, FILE *to)
           "H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
           "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
           to);
+    TRY(print_kernels(options, to));
     for (int k = 0; k < count; k++)
         print_model(&models[k], to);
     return ST_OK;
@@ -226,7 +260,7 @@ status cards_page_write(const conf *options, const model_dims *dims, FILE *to)
             st = find_all(options, &models[k]);
     }
     if (st == ST_OK)
-        st = print_tables(models, count, to);
+        st = print_tables(options, models, count, to);
     free(models);
     return st;
 }

@@ -118,6 +118,20 @@ static void test_card_fit__uses_the_room(void **state)
     conf_done(&of.options);
 }
 
+/* The same card with a chip that cuDNN is not used on runs our own attention. */
+static void test_card_fit__predicts_the_kernels_of_the_card(void **state)
+{
+    (void)state;
+    setup of;
+    begin_setup("tile", &of);
+    const int64_t room = 10 * least_of(&of, &savings[0], 8192, 1);
+    const double hopper = find_on(&of, room).tokens_per_s;
+    of.card.sm = 89;
+    const double older = find_on(&of, room).tokens_per_s;
+    assert_true(older > 0 && older < hopper);
+    conf_done(&of.options);
+}
+
 /* Experts are shared by as many cards as is fastest, and the page names them. */
 static void test_cards_page__has_a_line_for_every_cell(void **state)
 {
@@ -134,6 +148,9 @@ static void test_cards_page__has_a_line_for_every_cell(void **state)
         lines++;
     assert_int_equal(lines, 25); /* of 5 cards and 5 things to train */
     assert_non_null(strstr(page, "| all parameters | 24 GB | 1 x 8192 | none | "));
+    assert_non_null(strstr(page, " | GiB of the host for each card | "));
+    assert_non_null(strstr(page, "by the portable kernel on cards of 24 GB, 48 GB, 180 GB: "));
+    assert_non_null(strstr(page, "by our own kernels on those of 24 GB, 48 GB, which"));
     free(page);
     conf_done(&of.options);
 }
@@ -143,6 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_card_fit__takes_what_changes_least),
         cmocka_unit_test(test_card_fit__uses_the_room),
+        cmocka_unit_test(test_card_fit__predicts_the_kernels_of_the_card),
         cmocka_unit_test(test_cards_page__has_a_line_for_every_cell),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
