@@ -49,7 +49,7 @@ def installed(root):
 
 
 def install(root, debs, never):
-    """Installs the packages, and what else they need, of which nothing must match `never`. Returns how many that are."""
+    """Installs packages and all that they depend on, and returns how many packages that adds. None may match `never`."""
     os.makedirs(root.file("srv/debs"), exist_ok=True)
     for deb in debs:
         shutil.copy(deb, root.file("srv/debs"))

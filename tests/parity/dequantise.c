@@ -1,31 +1,14 @@
 /* dequantise.c: cases of frozen matrices in blocks of codes. Scales and codes are drawn as bytes;
  * what they stand for is worked out here from the published table, bit for bit but for the rounding
  * to the device's type. */
+#include "tests/nf4_table.h"
 #include "tests/parity/parity.h"
-
-/* Dettmers et al. 2023, appendix E. */
-static const double published[] = {-1.0,
-                                   -0.6961928009986877,
-                                   -0.5250730514526367,
-                                   -0.39491748809814453,
-                                   -0.28444138169288635,
-                                   -0.18477343022823334,
-                                   -0.09105003625154495,
-                                   0.0,
-                                   0.07958029955625534,
-                                   0.16093020141124725,
-                                   0.24611230194568634,
-                                   0.33791524171829224,
-                                   0.44070982933044434,
-                                   0.5626170039176941,
-                                   0.7229568362236023,
-                                   1.0};
 
 static double share_of(bool nf4, const uint8_t *codes, int64_t index)
 {
     if (!nf4)
         return codes[index] < 128 ? codes[index] : codes[index] - 256.0;
-    return published[index % 2 ? codes[index / 2] % 16 : codes[index / 2] / 16];
+    return nf4_published[index % 2 ? codes[index / 2] % 16 : codes[index / 2] / 16];
 }
 
 static void dequantise_case(parity *test, const int64_t *shape)

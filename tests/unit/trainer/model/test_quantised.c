@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
+#include "tests/nf4_table.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/model/lora_params.h"
 #include "trainer/model/quantised.h"
@@ -14,24 +15,6 @@
 static const char targets[] = "q_proj,o_proj,gate_up_proj,down_proj";
 enum { SHARDS = 3, BLOCKS = 400 };
 
-/* Dettmers et al. 2023, arXiv:2305.14314, appendix E. */
-static const double nf4[] = {-1.0,
-                             -0.6961928009986877,
-                             -0.5250730514526367,
-                             -0.39491748809814453,
-                             -0.28444138169288635,
-                             -0.18477343022823334,
-                             -0.09105003625154495,
-                             0.0,
-                             0.07958029955625534,
-                             0.16093020141124725,
-                             0.24611230194568634,
-                             0.33791524171829224,
-                             0.44070982933044434,
-                             0.5626170039176941,
-                             0.7229568362236023,
-                             1.0};
-
 /* The distance of a share of the largest magnitude from the nearest value that a code can have. */
 static double nearest(weight_form form, double share)
 {
@@ -39,7 +22,7 @@ static double nearest(weight_form form, double share)
     if (form == WEIGHT_INT8)
         return fabs(share - rint(share * 127) / 127);
     for (int i = 0; i < 16; i++)
-        best = fmin(best, fabs(share - nf4[i]));
+        best = fmin(best, fabs(share - nf4_published[i]));
     return best;
 }
 
@@ -48,7 +31,7 @@ static double share_of(weight_form form, const uint8_t *codes, int64_t index)
 {
     if (form == WEIGHT_INT8)
         return (codes[index] < 128 ? codes[index] : codes[index] - 256.0) / 127;
-    return nf4[index % 2 ? codes[index / 2] & 15 : codes[index / 2] >> 4];
+    return nf4_published[index % 2 ? codes[index / 2] & 15 : codes[index / 2] >> 4];
 }
 
 static void check_block(weight_form form, const float *from, int64_t count)
