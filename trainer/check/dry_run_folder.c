@@ -1,12 +1,15 @@
-/* dry_run_folder.c: makes the folder, and forks the process that removes it. */
+/* dry_run_folder.c: forks the process that removes the folder, and makes the folder once that
+ * process is there, so that no signal can come in between and leave it behind. */
 #include "trainer/check/dry_run_folder.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,16 +17,19 @@
 #include "common/program/log.h"
 #include "trainer/checkpoint/folder.h"
 
-static status make_temp_folder(const char *name, char out[STATUS_PATH_MAX])
+/* name NULL: one that nobody else has. */
+static status choose_path(const char *name, char out[STATUS_PATH_MAX])
 {
     const char *temp = getenv("TMPDIR");
-    char path[STATUS_PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/dry-run-%s", temp && *temp ? temp : "/tmp",
-                 name ? name : "XXXXXX") >= (int)sizeof path)
+    uint64_t drawn[2];
+    char own[2 * sizeof drawn + 1];
+    if (!name && getrandom(drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return FAIL(ST_OS, "getrandom: %s", strerror(errno));
+    if (!name)
+        snprintf(own, sizeof own, "%016" PRIx64 "%016" PRIx64, drawn[0], drawn[1]);
+    if (snprintf(out, STATUS_PATH_MAX, "%s/dry-run-%s", temp && *temp ? temp : "/tmp",
+                 name ? name : own) >= STATUS_PATH_MAX)
         return FAIL(ST_CANT_CREATE, "the path of TMPDIR is too long for a dry run's folder");
-    if (name ? mkdir(path, 0700) != 0 && errno != EEXIST : !mkdtemp(path))
-        return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
-    memcpy(out, path, sizeof path);
     return ST_OK;
 }
 
@@ -53,14 +59,9 @@ status dry_folder_open(const char *name, dry_folder *out)
 {
     dry_folder folder = {.path = ""};
     int ends[2];
+    TRY(choose_path(name, folder.path));
     if (pipe2(ends, O_CLOEXEC) != 0)
         return FAIL(ST_OS, "pipe: %s", strerror(errno));
-    status st = make_temp_folder(name, folder.path);
-    if (st != ST_OK) {
-        close(ends[0]);
-        close(ends[1]);
-        return st;
-    }
     folder.remover = fork();
     if (folder.remover == 0) {
         close(ends[1]);
@@ -68,8 +69,15 @@ status dry_folder_open(const char *name, dry_folder *out)
     }
     close(ends[0]);
     folder.held = ends[1];
+    status st = ST_OK;
+    if (folder.remover < 0)
+        st = FAIL(ST_OS, "fork: %s", strerror(errno));
+    else if (mkdir(folder.path, 0700) != 0 && !(name && errno == EEXIST))
+        st = FAIL_IN(ST_CANT_CREATE, folder.path, "%s", strerror(errno));
+    if (st != ST_OK)
+        dry_folder_close(&folder, true); /* there is none of its own to remove */
     *out = folder;
-    return folder.remover > 0 ? ST_OK : FAIL(ST_OS, "fork: %s", strerror(errno));
+    return st;
 }
 
 void dry_folder_close(dry_folder *folder, bool keep)
