@@ -2,8 +2,8 @@
  * order:
  *
  *   step_queue    clear         sums and gradients become zero; the learning rate is sent
- *                 take_passes   for each micro-batch: wait for its rows, stage them on the device,
- *                               forward, backward (a pipeline orders these passes itself)
+ *                 take_passes   for each micro-batch: take its rows and stage them on the device
+ *                               (step_rows.c), forward, backward; a pipeline orders these itself
  *                 send_counts   this rank's counts go to the device, to be summed with the loss
  *                 update_params sums over ranks, gradient norm, AdamW
  *                 fetch_facts   results are copied to pinned host memory, then an event is recorded
@@ -19,20 +19,14 @@
 #include <string.h>
 
 #include "common/program/log.h"
-#include "proto/assign.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/exchange.h"
 #include "trainer/run/nonfinite.h"
+#include "trainer/run/step_rows.h"
 #include "trainer/run/step_totals.h"
 #include "trainer/run/stop.h"
 
 enum { SLOTS_MAX = 4 };
-
-/* The sample ids of a step, in stream order. */
-typedef struct sample_list {
-    uint64_t *id; /* heap */
-    int64_t count, capacity;
-} sample_list;
 
 /* What the host and the device exchange about a step, in pinned host memory. */
 typedef struct step_facts {
@@ -48,14 +42,10 @@ typedef struct step_facts {
 /* A step from the time it is queued until it is told, and the memory that its report points to. */
 typedef struct step_slot {
     step_report report;
-    sample_list samples;
-    char *cursor; /* heap */
-    size_t cursor_bytes;
+    step_rows rows;
     step_facts *facts;
     int32_t *expert_count; /* [L, E], pinned; NULL without experts */
-    event *wanted, *ready; /* the device could have begun; its first micro-batch had arrived */
-    int64_t first_wait_ns; /* how long the host waited for that micro-batch */
-    event *done;
+    event *wanted, *done;  /* the device could have begun; it has reached the step's end */
 } step_slot;
 
 struct step_slots {
@@ -93,8 +83,8 @@ status step_open(session *run)
         TRY(backend->alloc_host(run->device, sizeof *slot->facts, (void **)&slot->facts));
         if (counts)
             TRY(backend->alloc_host(run->device, counts, (void **)&slot->expert_count));
+        TRY(step_rows_open(run, &slot->report, &run->steps->no_rows, &slot->rows));
         TRY(backend->event_new(run->device, &slot->wanted));
-        TRY(backend->event_new(run->device, &slot->ready));
         TRY(backend->event_new(run->device, &slot->done));
     }
     return ST_OK;
@@ -120,13 +110,12 @@ void step_close(session *run)
         log_error("the steps under way failed: %s", status_text());
     for (int64_t i = 0; i < run->steps->count; i++) {
         step_slot *slot = &run->steps->slot[i];
-        free(slot->samples.id);
-        free(slot->cursor);
+        step_rows_close(run, &slot->rows);
         if (slot->facts)
             backend->release_host(run->device, slot->facts);
         if (slot->expert_count)
             backend->release_host(run->device, slot->expert_count);
-        event **const events[] = {&slot->wanted, &slot->ready, &slot->done};
+        event **const events[] = {&slot->wanted, &slot->done};
         for (size_t j = 0; j < sizeof events / sizeof *events; j++)
             if (*events[j])
                 backend->event_free(events[j]);
@@ -147,123 +136,6 @@ bool step_is_void(const session *run)
     return run->steps && run->steps->is_void;
 }
 
-/* Appends the sample ids of a row to those of the step. A prefix is no sample. */
-static status note_samples(sample_list *samples, const row *work)
-{
-    if (samples->count + work->n_docs > samples->capacity) {
-        int64_t capacity = 2 * (samples->count + work->n_docs);
-        uint64_t *id = realloc(samples->id, (size_t)capacity * sizeof *id);
-        if (!id)
-            return FAIL(ST_NO_MEMORY, "no memory for %" PRId64 " sample ids", capacity);
-        samples->id = id;
-        samples->capacity = capacity;
-    }
-    for (int64_t doc = 0; doc < work->n_docs; doc++)
-        if (!row_is_prefix(work, doc))
-            samples->id[samples->count++] = work->doc_sample_id[doc];
-    return ST_OK;
-}
-
-/* The predicted time of a row, by the measure with which the daemon and the reader of a recording
- * distribute rows. */
-static int64_t predicted_cost(const row *work)
-{
-    return assign_cost(&(row_measure){.tokens = work->n_tokens,
-                                      .patches = work->n_patches + work->n_video_patches,
-                                      .squares = row_squares(work)});
-}
-
-/* The documents of a row that have targets. */
-static int64_t count_pairs(const row *work)
-{
-    int64_t count = 0;
-    for (int64_t doc = 0; doc < work->n_docs; doc++) {
-        int64_t token = work->cu_seqlens[doc];
-        while (token < work->cu_seqlens[doc + 1] && work->labels[token] == NO_LABEL)
-            token++;
-        count += token < work->cu_seqlens[doc + 1];
-    }
-    return count;
-}
-
-/* Counts what the rows hold: real documents and grids, without padding. */
-static status account(session *run, const received *rows, int64_t n_rows, step_slot *slot)
-{
-    step_report *report = &slot->report;
-    for (int64_t i = 0; i < n_rows; i++) {
-        const row *work = &rows[i].row;
-        const int64_t samples = slot->samples.count;
-        TRY(note_samples(&slot->samples, work));
-        flops sum;
-        dims_flops(&run->dims, work->n_tokens, (row_squares(work) + work->n_tokens) / 2,
-                   work->grid_thw, work->n_items, &sum);
-        flops_add(&report->flops, &sum);
-        report->documents += slot->samples.count - samples;
-        report->pairs += count_pairs(work);
-        report->cost += predicted_cost(work);
-        report->tokens += work->n_tokens;
-        report->patches += work->n_patches + work->n_video_patches;
-        report->images += work->n_items;
-        report->rows_digest = hash_chain(report->rows_digest, rows[i].head.digest);
-    }
-    report->rows += n_rows;
-    report->row_capacity += run->conf->training_local_batch_size * run->seq_len;
-    return ST_OK;
-}
-
-static status keep_cursor(step_slot *slot, const char *cursor)
-{
-    size_t bytes = strlen(cursor) + 1;
-    if (bytes > slot->cursor_bytes) {
-        char *at = realloc(slot->cursor, 2 * bytes);
-        if (!at)
-            return FAIL(ST_NO_MEMORY, "no memory for a cursor of %zu bytes", bytes);
-        slot->cursor = at;
-        slot->cursor_bytes = 2 * bytes;
-    }
-    memcpy(slot->cursor, cursor, bytes);
-    return ST_OK;
-}
-
-/* Enters the bytes of a row that another rank received and passed on to this one. They arrived
- * while earlier steps computed, and the ledger counts them with the step that uses the row. */
-static void count_shared(const session *run, const received *got)
-{
-    const comm peers = comm_alone("rows");
-    if (!got->shared_bytes)
-        return;
-    comm_ledger *ledger = mesh_comm(&run->mesh, MESH_WORLD)->ledger;
-    comm_ledger_enter(ledger, &peers, COMM_BROADCAST, (comm_at){"share rows", -1},
-                      got->shared_bytes);
-    comm_ledger_leave(ledger);
-}
-
-static status next_row(session *run, received *out, int64_t *inout_waited_ns)
-{
-    rank_link *link = run->world ? run->world->rank_link : NULL;
-    rank_link_waits(link, "rows"); /* tells the other ranks not to take this one for hung */
-    status st = receiver_next(run->train, out, inout_waited_ns);
-    rank_link_waits(link, NULL);
-    return st;
-}
-
-/* Takes the rows of a micro-batch into run->got. */
-static status take_rows(session *run, bool first, step_report *report, int64_t *out_n)
-{
-    for (*out_n = 0; *out_n < run->conf->training_local_batch_size; ++*out_n) {
-        status st = next_row(run, &run->got[*out_n], &report->wait_ns);
-        if (st == ST_END && !(first && *out_n == 0))
-            return FAIL(ST_PROTOCOL,
-                        "the stream ended in the middle of step %" PRId64
-                        "; prepd should have completed the step with empty rows",
-                        report->step);
-        TRY(st);
-        run->rows[*out_n] = run->got[*out_n].row;
-        count_shared(run, &run->got[*out_n]);
-    }
-    return ST_OK;
-}
-
 /* Runs one pass over a micro-batch, or replays its graph if steps are captured. */
 static status run_pass(session *run, const model_pass *step)
 {
@@ -275,87 +147,6 @@ static status run_pass(session *run, const model_pass *step)
     if (done)
         return ST_OK;
     return graph_replay_end(run->stream, model_run(run->model, run->stream, step, &sums));
-}
-
-/* Notes why this rank has no rows; from now on its steps are void. Returns ST_OK if the step
- * continues with an empty row. */
-static status go_without_rows(session *run, status st)
-{
-    if (st == ST_END || st == ST_BAD_DEVICE)
-        return st;
-    run->steps->no_rows = *status_last();
-    run->steps->no_rows.code = st;
-    return ST_OK;
-}
-
-static status stage_nothing(session *run, const batch_shape *least, device_batch **out)
-{
-    int32_t border[] = {0};
-    const row empty = {.cu_seqlens = border};
-    return upload_ring_stage(run->upload_ring, &empty, 1, least, out);
-}
-
-/* Agrees with the other ranks on the shape of the micro-batch in which this rank has these rows.
- * Then all replay the same graph, as NCCL demands of captured calls. It is done for every
- * micro-batch, also by a rank that has no rows. */
-static status agree_on_shape(session *run, int64_t n_rows, batch_shape *out)
-{
-    *out = n_rows > 0 ? upload_ring_shape(run->upload_ring, run->rows, n_rows) : (batch_shape){0};
-    if (!run->same_shapes)
-        return ST_OK;
-    uint8_t need[LINK_NEEDS] = {(uint8_t)out->bucket, out->prefixes, out->wide, out->shared};
-    TRY(rank_link_agree(run->world->rank_link, need));
-    *out = (batch_shape){need[0], need[1], need[2], need[3]};
-    return ST_OK;
-}
-
-/* Puts the rows of the next micro-batch on their way to the device, or an empty row if there are no
- * more. */
-static status stage_next(session *run, bool first, step_slot *slot, int64_t *out_n,
-                         device_batch **out)
-{
-    batch_shape least;
-    *out_n = 0;
-    if (run->steps->no_rows.code == ST_OK) {
-        status st = take_rows(run, first, &slot->report, out_n);
-        run->stream->part = PART_TEXT;
-        TRY(st == ST_OK ? ST_OK : go_without_rows(run, st));
-    }
-    const bool has_rows = run->steps->no_rows.code == ST_OK;
-    TRY(agree_on_shape(run, has_rows ? *out_n : 0, &least));
-    if (!has_rows)
-        return stage_nothing(run, &least, out);
-    status st = upload_ring_stage(run->upload_ring, run->rows, *out_n, &least, out);
-    if (st == ST_OK)
-        return account(run, run->got, *out_n, slot);
-    TRY(go_without_rows(run, st));
-    return stage_nothing(run, &least, out);
-}
-
-/* Waits for the rows of the next micro-batch, stages them, and adds them to the step's counts. */
-static status take_batch(session *run, bool first, step_slot *slot, device_batch **out)
-{
-    int64_t count;
-    status st = stage_next(run, first, slot, &count, out);
-    if (st != ST_OK)
-        goto done;
-    if (first) {
-        slot->first_wait_ns = slot->report.wait_ns;
-        TRY_OR(done, run->device->backend->event_record(run->stream, slot->ready));
-    }
-    slot->report.targets += (*out)->targets;
-    slot->report.own_tokens += batch_sizes(*out).tokens;
-    slot->report.own_features += (*out)->feature_rows;
-    slot->report.own_context_balance =
-        fmax(slot->report.own_context_balance, (*out)->context_uneven);
-    slot->report.own_vision_balance = fmax(slot->report.own_vision_balance, (*out)->vision_uneven);
-    if (run->world) /* if this rank is lost from here on, the others can say with which samples */
-        rank_link_at_step(run->world->rank_link, slot->report.step, slot->samples.id,
-                          slot->samples.count);
-done:
-    for (int64_t i = 0; i < count; i++)
-        receiver_give_back(run->train, &run->got[i]);
-    return st;
 }
 
 /* Marks a void step: the weight of this rank becomes minus infinity, a value to which no rows can
@@ -377,7 +168,7 @@ static status take_pass(session *run, const stage_pass *part, step_slot *slot)
     struct step_slots *all = run->steps;
     const int flight = (int)(part->micro_batch % model_flights(run->model));
     if (part->kind != PASS_BACKWARD)
-        TRY(take_batch(run, part->micro_batch == 0, slot, &all->batch[flight]));
+        TRY(step_rows_take(run, part->micro_batch == 0, &slot->rows, &all->batch[flight]));
     if (run->params->in_backward)
         TRY(send_void(run, slot)); /* before the pass changes a value */
     const model_pass next = {part->kind, flight, all->batch[flight]};
@@ -474,8 +265,7 @@ status step_queue(session *run, int64_t step)
     step_report *report = &slot->report;
     memset(report, 0, sizeof *report);
     report->step = step;
-    slot->samples.count = 0;
-    slot->first_wait_ns = 0;
+    step_rows_begin(&slot->rows);
     all->half_queued = true;
     TRY(clear(run));
     TRY(run->device->backend->event_record(run->stream, slot->wanted));
@@ -484,12 +274,7 @@ status step_queue(session *run, int64_t step)
     TRY(take_passes(run, slot));
 
     report->flops.training = groups_training_flops(&report->flops, &run->share);
-    report->sample = slot->samples.id;
-    report->n_samples = slot->samples.count;
-    report->samples_digest =
-        hash_bytes(slot->samples.id, (size_t)slot->samples.count * sizeof *slot->samples.id);
-    TRY(keep_cursor(slot, receiver_cursor(run->train)));
-    report->cursor = slot->cursor;
+    TRY(step_rows_end(run, &slot->rows));
     report->expert_count = slot->expert_count;
 
     run->stream->part = PART_OPTIMIZER;
@@ -544,11 +329,11 @@ status step_told(session *run, step_report *out)
     step_slot *slot = &all->slot[all->told % all->count];
     step_report *report = &slot->report;
     TRY(run->device->backend->event_wait(run->device, slot->done));
-    TRY(run->device->backend->event_ns(slot->wanted, slot->ready, &report->input_ns));
+    TRY(run->device->backend->event_ns(slot->wanted, slot->rows.arrived, &report->input_ns));
     /* The host may have waited longer than the device stood idle, if the device was still busy with
      * the step before. Only the idle part counts. */
-    if (slot->first_wait_ns > report->input_ns)
-        report->wait_ns -= slot->first_wait_ns - report->input_ns;
+    if (slot->rows.first_wait_ns > report->input_ns)
+        report->wait_ns -= slot->rows.first_wait_ns - report->input_ns;
     run->steps->unsaid_wait_ns += report->wait_ns;
     all->told++;
     const step_facts *facts = slot->facts;
