@@ -13,14 +13,14 @@ from prepd_flow import LIMIT_S, check, main, wait_for
 
 SCRIPT = os.path.join(os.path.abspath(os.environ.get("TESSERA_SOURCE", ".")), "deploy/log-to-wandb")
 
-# Both stand-ins append what they are told to the file SAID, and fail once for each line of the file FAIL.
+# Both stand-ins append what they are told to the file SAID, and fail while there is a file SAID.fail, or at the beginning SAID.closed.
 COMMON = '''
 import json, os
 def say(*words):
     with open(os.environ["SAID"], "a") as f:
         f.write(json.dumps(words) + "\\n")
-def fail():
-    if os.path.exists(os.environ["SAID"] + ".fail"):
+def fail(at=".fail"):
+    if os.path.exists(os.environ["SAID"] + at):
         raise OSError("no network")
 '''
 WANDB = COMMON + '''
@@ -31,6 +31,7 @@ class Run:
         say("log", values)
     def finish(self): say("finish")
 def init(**words):
+    fail(".closed")
     run = Run()
     run.id = words["id"]
     if not run.id:
@@ -174,6 +175,9 @@ def what_fails_is_tried_again():
         os.remove(run.file("said.fail"))
         run.once()
         check(run.steps() == [1, 2], f"{run.steps()}")
+        open(run.file("said.closed"), "w").close()
+        said = run.once(code=1)
+        check("wandb could not begin: no network" in said and "Traceback" not in said, said)
         os.remove(run.file("modules/wandb.py"))
         said = run.once(code=1)
         check("pip install wandb" in said and "Traceback" not in said, said)
