@@ -2,12 +2,14 @@
 #include "trainer/plan/cost.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/device/experts_choice.h"
 #include "trainer/model/params_sketch.h"
 #include "trainer/ops/state_codes.h"
+#include "trainer/plan/adapter_work.h"
 #include "trainer/plan/attention_kernels.h"
 #include "trainer/plan/base_work.h"
 #include "trainer/plan/recompute_plan.h"
@@ -273,10 +275,14 @@ static void step_compute(const conf *options, const layout *degrees, const model
     recompute_plan_count(recomputed, dims, &share, sum, tokens, (int64_t)patches, &more);
     const base_work base =
         base_work_of(options, degrees, dims, registry, &recomputed->text, share.text_dgrad, tokens);
+    const adapter_work adapters = adapter_work_of(
+        options, degrees, dims, registry, &recomputed->text, share.text_dgrad, tokens, speeds);
     more.dense += base.flops;
     price->flops.training = groups_training_flops(sum, &share);
-    price->recomputed = more.dense + more.experts + more.attention + more.vision_attention;
     const double ranks = (double)degrees->world;
+    price->adapter_flops = llround(adapters.forward.flops * ranks);
+    price->recomputed = more.dense + more.experts + more.attention + more.vision_attention +
+                        llround(adapters.again.flops * ranks);
     double text = 1.0 + share.wgrad[GROUP_TEXT] + share.text_dgrad;
     double expert = 1.0 + share.wgrad[GROUP_EXPERTS] + share.text_dgrad;
     double eye = 1.0 + share.wgrad[GROUP_VISION] + share.vision_dgrad;
@@ -295,6 +301,7 @@ static void step_compute(const conf *options, const layout *degrees, const model
     price->vision_attention = attention_seconds(sum->vision_attention, share.vision_dgrad,
                                                 more.vision_attention, &eye_by, speeds) /
                               ranks;
+    price->adapters = adapters.forward.seconds + adapters.backward.seconds + adapters.again.seconds;
     price->text_backward = text_by.backward;
     price->vision_backward = eye_by.backward;
     /* The forward pass moves a third of the bytes of both passes. */
@@ -315,7 +322,7 @@ static void step_compute(const conf *options, const layout *degrees, const model
                         (double)more.vision_attention / speeds->of[eye_by.forward] +
                         bytes_recomputed / speeds->of[RATE_COPY]) /
                            ranks +
-                       base.again / speeds->of[RATE_COPY];
+                       base.again / speeds->of[RATE_COPY] + adapters.again.seconds;
     const double updated =
         (double)params_trained(registry) /
         (double)(degrees->shard * degrees->context * degrees->tensor * degrees->pipeline);
@@ -350,8 +357,8 @@ static void add_host(double forward, double backward, double link, cost *price)
  * uneven: the slowest stage's time over the mean. */
 static void compose_step(const layout *degrees, double uneven, double link, cost *price)
 {
-    double compute =
-        price->dense + price->experts + price->attention + price->vision_attention + price->memory;
+    double compute = price->dense + price->experts + price->attention + price->vision_attention +
+                     price->memory + price->adapters;
     double gather = price->traffic[TRAFFIC_GATHER].seconds / 2.0;
     double reduce = price->traffic[TRAFFIC_REDUCE].seconds;
     double forward = (compute - price->recompute) / 3.0; /* the backward pass is the rest */

@@ -43,6 +43,8 @@ typedef struct cost {
     traffic traffic[TRAFFIC_KEYS];
     /* seconds that one rank spends in a step; memory: element-wise work, update: the optimiser */
     double dense, experts, attention, vision_attention, memory, update;
+    double adapters;       /* seconds of what adapters compute beside their matrices */
+    int64_t adapter_flops; /* of that in the forward pass, on all ranks */
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
     bool portable_experts;                   /* the experts' products are by the portable kernel */
     bool deterministic, in_backward;

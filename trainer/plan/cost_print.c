@@ -64,6 +64,8 @@ static void print_flops(FILE *to, const cost *price)
     fprintf(to, "; FLOPs of a step, forward:\n");
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
         fprintf(to, "  %-26s %24" PRId64 "\n", work[i].name, work[i].count);
+    if (price->adapter_flops > 0)
+        fprintf(to, "  %-26s %24" PRId64 "\n", "adapters", price->adapter_flops);
 }
 
 static void print_traffic(FILE *to, const traffic *sent)
@@ -135,6 +137,8 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     print_part(to, "experts", price->experts, price->step);
     print_part(to, "text attention", price->attention, price->step);
     print_part(to, "vision attention", price->vision_attention, price->step);
+    if (price->adapters > 0)
+        print_part(to, "adapters", price->adapters, price->step);
     print_part(to, "element-wise", price->memory, price->step);
     print_part(to, "of these computed again", price->recompute, price->step);
     print_part(to, "optimiser", price->update, price->step);

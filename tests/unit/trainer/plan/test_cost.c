@@ -314,6 +314,48 @@ static void test_cost__codes_are_expanded_for_each_product(void **state)
     close_setting(&setup);
 }
 
+/* Whether the text that is printed has these words. */
+static bool prints(const setting *setup, const cost *price, const char *words)
+{
+    char *text = NULL;
+    size_t size;
+    layout degrees;
+    assert_ok(layout_of(&setup->options, NULL, &degrees));
+    FILE *to = open_memstream(&text, &size);
+    assert_non_null(to);
+    cost_print(price, &degrees, to);
+    assert_int_equal(fclose(to), 0);
+    const bool found = strstr(text, words) != NULL;
+    free(text);
+    return found;
+}
+
+/* Adapters' own products are a part of the step, and of its useful work. */
+static void test_cost__adapters_are_a_part_of_the_step(void **state)
+{
+    (void)state;
+    setting setup;
+    training_share share;
+    open_setting(&setup, "qwen3-vl-30b-a3b");
+    for (int mode = AC_NONE; mode <= AC_FULL; mode += AC_FULL - AC_NONE) {
+        const cost price =
+            predict_adapters(&setup, "qwen3-vl-30b-a3b", LORA_BASE_BF16, false, mode);
+        expect_share(price.step,
+                     price.dense + price.experts + price.attention + price.vision_attention +
+                         price.adapters + price.memory + price.update,
+                     1e-9);
+        /* Narrow products wait for memory: they take longer than at the rate of products. */
+        assert_true(price.adapters * setup.speeds.of[RATE_DENSE] > 5.0 * price.adapter_flops);
+        groups_share(setup.registry, &setup.dims, &share);
+        expect_share((double)price.adapter_flops, (double)price.flops.text_linear * share.adapters,
+                     1e-6);
+        assert_true(prints(&setup, &price, "\n  adapters       "));
+        assert_true(price.recompute > 0.1 * price.adapters); /* x A was not kept */
+    }
+    assert_false(prints(&setup, &(cost){.step = 1}, "adapters"));
+    close_setting(&setup);
+}
+
 /* Rows with lengths of their own (DoRA). */
 static void test_cost__lengths_take_a_product_and_norms(void **state)
 {
@@ -333,7 +375,9 @@ static void test_cost__lengths_take_a_product_and_norms(void **state)
         const double passes = mode == AC_FULL ? 3 : 2; /* backward makes z again, full once more */
         expect_share((dora.dense - lora.dense) * setup.speeds.of[RATE_DENSE], 2 * tokens * elements,
                      1e-6);
-        expect_share((double)(dora.recomputed - lora.recomputed), 2 * tokens * elements, 1e-9);
+        /* So are the products of the adapter. */
+        expect_share((double)(dora.recomputed - lora.recomputed),
+                     2 * tokens * elements + (double)lora.adapter_flops, 1e-9);
         expect_share((dora.memory - lora.memory) * setup.speeds.of[RATE_COPY],
                      passes * micros * act * elements +
                          ((passes - 1) * 2 + 3) * tokens * act * outputs,
@@ -370,22 +414,6 @@ static void test_cost__an_update_moves_the_bytes_of_its_states(void **state)
     assert_true(setup.registry->total > 31e9);
     assert_true(seconds < 0.12); /* what one card may spend on it in a step */
     close_setting(&setup);
-}
-
-/* Whether the text that is printed has these words. */
-static bool prints(const setting *setup, const cost *price, const char *words)
-{
-    char *text = NULL;
-    size_t size;
-    layout degrees;
-    assert_ok(layout_of(&setup->options, NULL, &degrees));
-    FILE *to = open_memstream(&text, &size);
-    assert_non_null(to);
-    cost_print(price, &degrees, to);
-    assert_int_equal(fclose(to), 0);
-    const bool found = strstr(text, words) != NULL;
-    free(text);
-    return found;
 }
 
 /* Whose kernels do attention's backward pass depends on the shape and on training.deterministic. */
@@ -885,6 +913,7 @@ int main(void)
         cmocka_unit_test(test_cost__frozen_weights_on_the_host_come_for_each_pass),
         cmocka_unit_test(test_cost__work_is_divided_by_rates),
         cmocka_unit_test(test_cost__codes_are_expanded_for_each_product),
+        cmocka_unit_test(test_cost__adapters_are_a_part_of_the_step),
         cmocka_unit_test(test_cost__lengths_take_a_product_and_norms),
         cmocka_unit_test(test_cost__an_update_moves_the_bytes_of_its_states),
         cmocka_unit_test(test_cost__attention_goes_at_the_rate_of_its_kernels),
