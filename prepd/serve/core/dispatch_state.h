@@ -461,6 +461,7 @@ void seat_gone(dispatch *dispatch, worker_seat *worker, loss how, const char *wh
  * marked late, until its connection ends or it leaves. Its answer may still arrive, behind a JOIN
  * that it sent while it was idle, and must not be taken for the answer of a new worker. */
 void seat_set_aside(dispatch *dispatch, worker_seat *worker, const char *what);
+/* The sample is bad from here on, for this reason, in the rows of all who have been welcomed. */
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
 /* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
 void seats_condemn(dispatch *dispatch, const lease *lease, int64_t item, const char *cause);

@@ -62,6 +62,7 @@ static void set_up(scene *all, int workers)
     all->consumer = (consumer_seat *)calloc(1, sizeof *all->consumer);
     assert_non_null(all->consumer);
     all->consumer->src = &all->state.train;
+    all->consumer->welcomed = true;
     all->consumer->n_slots = 1;
     all->row = all->consumer->slots[0].row = ROW;
     all->state.consumer_seats = all->consumer;

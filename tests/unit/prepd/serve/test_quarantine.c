@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prepd/serve/core/dispatch_state.h"
 #include "tests/harness.h"
+#include "tests/unit/prepd/serve/still_world.h"
 
 static void test_quarantine__keeps_the_first_cause_in_order_of_samples(void **state)
 {
@@ -137,6 +139,26 @@ static void test_quarantine__causes_are_short(void **state)
     quarantine_done(&second);
 }
 
+/* All ranks of a run bring the same list. One whose HELLO waits while a worker finds one of these
+ * samples bad must not have another cause in its cursors than the others. */
+static void test_seats_quarantine__is_told_to_who_has_been_welcomed(void **state)
+{
+    (void)state;
+    static dispatch daemon;
+    static consumer_seat waits, reads;
+    daemon = (dispatch){.outside = still_world(), .consumer_seats = &waits};
+    daemon.train = (source){.of = &daemon, .name = "train"};
+    waits = (consumer_seat){.src = &daemon.train, .next = &reads};
+    reads = (consumer_seat){.src = &daemon.train, .welcomed = true};
+    seats_quarantine(&daemon, &daemon.train, 1, "truncated");
+    assert_null(quarantine_find(&waits.bad, 1));
+    assert_string_equal(quarantine_find(&reads.bad, 1), "truncated");
+    assert_string_equal(quarantine_find(&daemon.train.bad, 1), "truncated");
+    assert_int_equal(daemon.counts.quarantined, 1);
+    quarantine_done(&reads.bad);
+    quarantine_done(&daemon.train.bad);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -144,6 +166,7 @@ int main(void)
         cmocka_unit_test(test_quarantine__is_restored_from_a_cursor),
         cmocka_unit_test(test_quarantine__lists_are_joined),
         cmocka_unit_test(test_quarantine__causes_are_short),
+        cmocka_unit_test(test_seats_quarantine__is_told_to_who_has_been_welcomed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
