@@ -42,7 +42,7 @@ def train_names_the_same_figures():
                                             "job.dump_folder": f.file(mode)}))
             planned, trained = (trainer(verb, "-c", f.config, *values, *FULL) for verb in ("plan", "train"))
             (device, whole), (same, own) = regions(planned), regions(trained)
-            told = re.search(r"^memory: (\d+) bytes by the options alone", trained, re.M)
+            told = re.search(r"^memory: (\d+) bytes by the options alone, which is what trainer plan --device cpu prints", trained, re.M)
             check(whole["total"] == (int(told[1]) if told else own["total"]), f"{mode}: {planned}{trained}")
             check(device == same and whole.keys() == own.keys(), f"{mode}: {planned}{trained}")
             fixed = "parameters", "gradients", "moments", "units gathered, their gradients"
@@ -50,7 +50,7 @@ def train_names_the_same_figures():
 
 
 def a_cpu_hears_of_a_cpu():
-    for words in ["--training.backend", "cpu"], ["--device", "cpu"]:
+    for words in ["--training.backend", "cpu"], ["--device", "cpu"], ["--device", "CPU"]:
         said = trainer("plan", *DEBUG, *FULL, *words)
         check(" on the device CPU of " in regions(said)[0] and "H200" not in said and "GPU" not in said, said)
         check("host: snapshot of a checkpoint" in said and "captured steps" not in said, said)

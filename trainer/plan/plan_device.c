@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "trainer/device/host_memory.h"
 #include "trainer/device/nvml.h"
@@ -108,11 +109,11 @@ status plan_device_named(const char *name, plan_device *out)
 {
     char *end;
     for (int i = 0; i < GPUS; i++)
-        if (strcmp(name, gpus[i].word) == 0) {
+        if (strcasecmp(name, gpus[i].word) == 0) {
             *out = gpu_of(gpus[i].name, gpus[i].gib * GIB, gpus[i].multiprocessors, gpus[i].sm);
             return ST_OK;
         }
-    if (strcmp(name, "cpu") == 0)
+    if (strcasecmp(name, "cpu") == 0)
         return this_cpu(out);
     errno = 0;
     const long long bytes = strtoll(name, &end, 10);

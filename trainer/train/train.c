@@ -231,6 +231,8 @@ static status show_memory(training *run)
 {
     const session *opened = &run->session;
     const bool full = run->conf->memory_table == TABLE_FULL;
+    /* Where there is no GPU, plan is about an H200 unless it is told otherwise. */
+    const char *named = plan_device_is_cpu(&opened->planned) ? " --device cpu" : "";
     char text[MEMORY_BYTES_TEXT];
     memory_plan plan;
     TRY(session_memory_plan(opened, &plan));
@@ -242,12 +244,12 @@ static status show_memory(training *run)
         printf("memory: %s by the shapes of the stream\n", memory_bytes_text(plan.total, text));
     if (full && plan.total != opened->planned_by_options)
         printf("memory: %" PRId64
-               " bytes by the options alone, which is what trainer plan prints; the plan above "
+               " bytes by the options alone, which is what trainer plan%s prints; the plan above "
                "uses the stream's shapes\n",
-               opened->planned_by_options);
+               opened->planned_by_options, named);
     else if (plan.total != opened->planned_by_options && opened->mesh.layout.world == 1)
-        printf("  %-36s %12s  by the options alone, as trainer plan says\n", "",
-               memory_bytes_text(opened->planned_by_options, text));
+        printf("  %-36s %12s  by the options alone, as trainer plan%s says\n", "",
+               memory_bytes_text(opened->planned_by_options, text), named);
     return training_is_first(run) ? memory_file_write(run->conf->job_dump_folder, opened, &plan)
                                   : ST_OK;
 }
