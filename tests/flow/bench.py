@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 from prepd_flow import BIN, SANITIZED, SOURCE, Daemon, Folder, check, main, run
 from train_flow import SHORT, TRAINER, facts, options, train, trainer
@@ -313,5 +314,13 @@ def figures_of_many_daemons_are_computed():
     check(p.returncode == 0, p.stdout + p.stderr)
 
 
+def a_missing_build_is_named():
+    """The bench beside PyTorch needs both programs and the Python package, and says what makes them."""
+    p = subprocess.run([sys.executable, "-B", os.path.join(SOURCE, "tests/bench/pytorch"), "--build", "/nowhere"],
+                       capture_output=True, text=True)
+    check(p.returncode == 1 and "`ninja -C /nowhere programs` makes it" in p.stderr and "Traceback" not in p.stderr, p.stderr)
+
+
 main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_page, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings, few_values_are_drawn,
-     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for, figures_of_many_daemons_are_computed)
+     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for, figures_of_many_daemons_are_computed,
+     a_missing_build_is_named)
