@@ -86,12 +86,14 @@ void seats_quarantine(dispatch *state, source *section, int64_t id, const char *
     if (!fresh)
         return;
     /* The others get the whole list with their welcome, after their own, whose causes stand. */
-    for (consumer_seat *to = state->consumer_seats; to; to = to->next)
-        if (to->welcomed && to->src == section &&
-            quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
+    for (consumer_seat *to = state->consumer_seats; to; to = to->next) {
+        if (!to->welcomed)
+            continue;
+        if (to->src == section && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
             dispatch_fail(state, ST_NO_MEMORY);
             return;
         }
+    }
     outside_warn(&state->outside, "sample quarantined section=%s id=%lld cause=\"%s\"",
                  section->name, (long long)id, cause);
     state->counts.quarantined++;
