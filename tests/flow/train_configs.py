@@ -52,6 +52,8 @@ def plan_is_printed(path, out):
     said = trainer("plan", "-c", path, *model)
     check(re.search(r"^fits: [0-9.]+ % of the card", said, re.MULTILINE), f"{name}: {said}")
     check(re.search(r"^  step .* tokens/s per rank, mfu [1-9]", said, re.MULTILINE), f"{name}: {said}")
+    mfu = float(re.search(r"^  step .* mfu ([0-9.]+) %$", said, re.MULTILINE)[1])
+    check(mfu >= 30 or name != "vqav2-30b-one-h200.yaml", f"{name}: {mfu} % of the peak is predicted")
     ranks = int(re.search(r"layout: (\d+) ranks", said)[1])
     if name == "smoke.yaml" or (ranks == 1 and HOLDS_THEM):
         return

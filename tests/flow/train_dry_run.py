@@ -165,6 +165,29 @@ def one_card():
     expect(host[0] == host[1] and 58 << 30 < host[0] < 60 << 30, f"{host}")
 
 
+def one_card_adapters():
+    """What is frozen takes its bf16 and nothing more, so that LoRA of 30B-A3B has room on one card of 80 or 96 GB."""
+    attention, experts = "q_proj,k_proj,v_proj,o_proj", "gate_up_proj,down_proj"
+    for model, targets, states, most in (("30b-a3b", attention, "float32", 67), ("30b-a3b", experts, "float32", 78),
+                                         ("30b-a3b", experts, "int8", 74), ("4b", attention, "float32", 17)):
+        options = {"training.seq_len": 8192, "training.local_batch_size": 1, "training.global_batch_size": 1, "device": "h200",
+                   "activation_checkpoint.mode": "full", "lora.rank": 16, "lora.targets": targets, "optimizer.states": states}
+        said = dry("qwen3-vl-" + model, options)
+        total, saved = said["bytes of trainer plan, in all"], said["elements in training files"][1]
+        expect(total[0] == total[1] and (most - 2) << 30 < total[0] <= most << 30, f"{model} {targets} {states}: {total}")
+        got, plan, err = trainer("plan", "--model.path", "qwen3-vl-" + model, "--memory.table", "full", *words(options))
+        expect(got == 0, err)
+        held = {what: int(count) for what, count in re.findall(r"^  ([a-z].*?) +(\d+) bytes", plan, re.M)}
+        counts = re.search(r"^([\d,]+) of ([\d,]+) parameters are trained", plan, re.M).groups()
+        trained, everything = (int(count.replace(",", "")) for count in counts)
+        bytes_held = sum(held[what] for what in ("parameters (master values)", "compute weights", "gradients", "moments"))
+        per_trained = 4 + 4 + (8 if states == "float32" else 2.04)
+        expect(bytes_held <= 2 * everything + per_trained * trained + (1 << 24), f"{model} {targets}: {bytes_held}")
+        expect(saved <= 3 * trained * 1.01, f"{model} {targets}: {saved} elements saved of {trained} that are trained")
+        if model == "4b":
+            expect(bytes_held <= 1.03 * 2 * (everything - trained), f"{bytes_held} of {everything}")
+
+
 def refused():
     options = dict(GLOBAL, **{"parallelism.data_parallel_shard_degree": 2})
     err = dry("debug", dict(options, **{"parallelism.expert_parallel_degree": 3}), 78)
@@ -181,6 +204,7 @@ def main():
         mission(root)
         large()
         one_card()
+        one_card_adapters()
         refused()
         expect(not [n for n in os.listdir(root) if n.startswith("dry-run")], "something is left behind")
     finally:
