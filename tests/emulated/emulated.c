@@ -77,7 +77,7 @@ static bool have_come(const peers_meet_args *args)
     bool all = true;
     for (int32_t peer = 0; peer < args->peers.size; peer++)
         all &= (int32_t)(__atomic_load_n(&arrived[peer], __ATOMIC_ACQUIRE) - turn) >= 0;
-    return all || (args->stop && __atomic_load_n(args->stop, __ATOMIC_RELAXED));
+    return all || (args->watch && __atomic_load_n(&args->watch->stop, __ATOMIC_RELAXED));
 }
 
 static bool poll_meeting(void *work, bool first)

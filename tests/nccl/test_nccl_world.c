@@ -15,12 +15,15 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "tests/emulated/emulated.h"
+#include "trainer/ops/peers.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 
 enum { COUNT = 3000, ROUNDS = 20, MOST_RANKS = 4 };
 /* How long a rank waits for rows: more than twice the time that a call may take in that case. */
 static const int64_t ROWS_NS = INT64_C(12000) * 1000 * 1000;
+/* Of that time the watcher, which looks every 50 ms, spends the most beside other work. */
+enum { TIMES_ANEW = 40 };
 static const int64_t PATIENCE_NS = INT64_C(60) * 1000 * 1000 * 1000; /* then the test gives up */
 
 /* ---- a rank ---- */
@@ -64,7 +67,7 @@ static status hear_waiting(const place *spot)
 
 /* The last rank makes its call and then waits for rows, longer than any call may take. The others
  * wait for it. */
-static status waits_for_rows(const place *spot)
+static status wait_for_rows(const place *spot)
 {
     TRY(sum_world(spot, spot->queue));
     if (spot->job->place.rank == spot->job->place.size - 1) {
@@ -77,6 +80,32 @@ static status waits_for_rows(const place *spot)
     TRY(wait_streams(spot));
     TRY(sum_world(spot, spot->queue));
     return wait_streams(spot);
+}
+
+/* What a kernel that waits for another rank is told, as far as this program can see it: a wait may
+ * last longer than the watcher allows, and while ranks are patient it begins anew. */
+static status waits_for_rows(const place *spot)
+{
+    static const int64_t ALLOWED_NS = INT64_C(30) * 1000 * 1000 * 1000; /* 4 x call_s + 10 s */
+    const comm *all = mesh_comm(&spot->ranks, MESH_WORLD);
+    comm_window window;
+    status st = comm_window_open(all, all, spot->queue, COUNT, &window);
+    if (st == ST_UNAVAILABLE) { /* built without them */
+        if (spot->job->place.rank == 0)
+            printf("skipped: what a waiting kernel is told: %s\n", status_text());
+        status_clear();
+        return wait_for_rows(spot);
+    }
+    TRY(st);
+    const peer_watch before = *window.watch;
+    st = wait_for_rows(spot);
+    const int32_t times = __atomic_load_n(&window.watch->anew, __ATOMIC_RELAXED) - before.anew;
+    if (st == ST_OK && (before.longest_ns != ALLOWED_NS || window.watch->stop))
+        st = FAIL(ST_INTERNAL, "a kernel may wait for %lld ns", (long long)before.longest_ns);
+    if (st == ST_OK && times < TIMES_ANEW)
+        st = FAIL(ST_INTERNAL, "a kernel's wait began anew only %d times", times);
+    comm_window_close(all, spot->queue, &window);
+    return st;
 }
 
 /* Waits until this rank is told that the job is over. */

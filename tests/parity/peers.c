@@ -98,8 +98,9 @@ static void meet_case(parity *test, const int64_t *shape)
     const int64_t ranks = shape[0], each = ranks + 1;
     int32_t *want = parity_zero_ints(test, ranks * each), turn[RANKS_MOST];
     int32_t *dev = parity_ints(test, want, ranks * each);
-    int32_t *rounds = parity_ints(test, (int32_t[]){2}, 1),
-            *stop = parity_ints(test, (int32_t[]){1}, 1);
+    int32_t *rounds = parity_ints(test, (int32_t[]){2}, 1);
+    const peer_watch over = {.longest_ns = INT64_MAX, .stop = 1};
+    peer_watch *watch = parity_bytes(test, &over, sizeof over);
     void *const *base = bases(test, dev, ranks, (size_t)each * sizeof *dev);
     for (int32_t round = 0; round < 3; round++) {
         peers_meet_args args = {
@@ -119,11 +120,20 @@ static void meet_case(parity *test, const int64_t *shape)
     assert_ok(op_peers_meet(test->queue, &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
                                                             .met = (size_t)ranks * sizeof *dev,
                                                             .phase = MEET_ARRIVE | MEET_WAIT,
-                                                            .stop = stop}));
+                                                            .watch = watch}));
     for (int64_t rank = 0; rank < ranks; rank++)
         want[rank * each] = 3;
     want[ranks] = 3;
     parity_expect_ints(test, "met without the others", dev, want, ranks * each);
+    /* A wait that is too long fails. What it costs on a GPU is in tests/simt/test_meeting.c. */
+    if (ranks > 1 && strcmp(test->queue->dev->backend->name, "cpu") == 0)
+        assert_fails(ST_TIMEOUT,
+                     op_peers_meet(test->queue,
+                                   &(peers_meet_args){.peers = {base, 0, (int32_t)ranks},
+                                                      .met = (size_t)ranks * sizeof *dev,
+                                                      .phase = MEET_ARRIVE | MEET_WAIT,
+                                                      .watch = &(peer_watch){.longest_ns = 1000}}),
+                     "rank 1 of the group did not come to turn 4");
 }
 
 /* A row of an owner's order. */

@@ -12,6 +12,8 @@ extern "C" const struct ops_table ops_cuda;
 
 enum { SCRATCH_ALIGN = 256 };
 
+static kernel_stuck stuck; /* a program has one harness */
+
 typedef struct simt_stream {
     stream base;
     void *scratch;
@@ -28,6 +30,7 @@ static status simt_open(const device_options *options, device **out)
     dev->backend = backend_simt();
     dev->ops = &ops_cuda;
     snprintf(dev->description, sizeof dev->description, "SIMT harness");
+    stuck = {};
     *out = dev;
     return ST_OK;
 }
@@ -58,6 +61,15 @@ static void simt_stream_free(stream **held)
     *held = NULL;
 }
 
+/* As on a GPU: after a kernel has given up a wait, every wait of the host says so. */
+static status simt_wait(stream *queue)
+{
+    return stuck.kernel == STUCK_NOWHERE
+               ? backend_cpu.wait(queue)
+               : kernel_stuck_failed(&stuck, "wait", cudaErrorLaunchFailure,
+                                     cudaGetErrorString(cudaErrorLaunchFailure));
+}
+
 const backend_vtable *backend_simt(void)
 {
     static backend_vtable backend;
@@ -69,13 +81,14 @@ const backend_vtable *backend_simt(void)
     backend.close = simt_close;
     backend.stream_new = simt_stream_new;
     backend.stream_free = simt_stream_free;
+    backend.wait = simt_wait;
     backend.fixed_shapes = true;
     return &backend;
 }
 
 const cuda_facts *cuda_facts_of(const stream *)
 {
-    static const cuda_facts small = {90, 3, 227 << 10, 1 << 20, NULL, 2};
+    static const cuda_facts small = {90, 3, 227 << 10, 1 << 20, &stuck, 2};
     return &small;
 }
 

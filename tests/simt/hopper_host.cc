@@ -8,6 +8,8 @@
 
 #include <vector>
 
+#include "trainer/ops/cuda/waits.cuh"
+
 extern "C" {
 #include "tests/simt/fiber.h"
 }
@@ -67,6 +69,7 @@ static host_thread *now;
 static size_t shared_bytes;
 static int block_threads, cluster_blocks;
 static int64_t progress;
+static bool hopeless; /* nothing has happened for a while, and nothing will */
 static uint64_t dice;
 static void (*run_body)(void *);
 static void *run_context;
@@ -212,11 +215,19 @@ void barrier_arrive_at(uint64_t *b, uint32_t rank)
     change((int)rank, find_offset(b), 1, 0);
 }
 
-/* A wait that never ends is reported by the fibers, so nothing is written to *stuck. */
-void barrier_wait(uint64_t *b, uint32_t parity, kernel_stuck *, int, int)
+extern "C" void simt_trap(const char *, int)
 {
-    while (load_barrier(now->block, find_offset(b)).phase == parity)
+    die("block %u: the kernel traps", blockIdx.x);
+}
+
+/* Gives up as the kernel does, but once nothing happens any more and not after a time. */
+void barrier_wait(uint64_t *b, uint32_t parity, kernel_stuck *stuck, int kernel, int barrier)
+{
+    while (load_barrier(now->block, find_offset(b)).phase == parity) {
+        if (hopeless && stuck)
+            give_up_wait(stuck, {kernel, (int32_t)blockIdx.x, barrier, (int32_t)parity});
         yield();
+    }
 }
 
 void named_sync(int id, int of)
@@ -407,8 +418,9 @@ static void run_cluster(int first_block, uint64_t order)
             break;
         land_some(quiet > 0);
         quiet = progress == before ? quiet + 1 : 0;
-        if (quiet > 3)
+        if (quiet > 4)
             die("block %d and its cluster wait for ever", first_block);
+        hopeless = quiet > 3; /* one more round, in which waits are given up */
     }
     if (!landings.empty())
         die("block %d ends before its loads have landed", first_block);

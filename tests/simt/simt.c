@@ -252,6 +252,11 @@ void simt_stop(const char *condition, const char *file, int line)
     fail("thread %d: %s:%d: the check %s failed", machine.self, base_name(file), line, condition);
 }
 
+void simt_trap(const char *file, int line)
+{
+    fail("thread %d: %s:%d: the kernel traps", machine.self, base_name(file), line);
+}
+
 void simt_barrier(const char *file, int line)
 {
     thread *self = machine.thread + machine.self;

@@ -53,6 +53,8 @@ extern int64_t simt_products;
 void *simt_shared(void);
 /* Ends the launch because a check inside the kernel failed. */
 void simt_stop(const char *condition, const char *file, int line) __attribute__((noreturn));
+/* Ends the launch because the kernel traps. */
+void simt_trap(const char *file, int line) __attribute__((noreturn));
 /* The device's clock. It advances a little at each reading, and by the time that a thread sleeps.
  */
 int64_t simt_clock_ns(void);

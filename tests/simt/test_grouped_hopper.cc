@@ -1,12 +1,17 @@
 /* test_grouped_hopper.cc: the grouped product's kernel for Hopper, run on the host instruction by
  * instruction (hopper_host.h) and compared with plain loops: every mode, ragged and empty groups,
- * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads.
+ * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads;
+ * and what a wait leaves that never ends.
  * Letters: x, w, y the input, the weights and the output; k, n the sizes of a product; T a type. */
 #include "tests/simt/hopper_host.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -301,6 +306,37 @@ static int check_walks(void)
     return bad != 0;
 }
 
+/* ---- a wait that never ends ---- */
+
+static void wait_in_vain(void *of)
+{
+    uint64_t *barrier = (uint64_t *)hopper_shared();
+    if (threadIdx.x == 0)
+        barrier_init(barrier, 1);
+    __syncthreads();
+    barrier_wait(barrier, 0, (kernel_stuck *)of, STUCK_GROUPED + GROUPED_DGRAD, 2 * 3 + 1);
+}
+
+/* It leaves its place where the host finds it after the kernel has ended, here with its process. */
+static int check_stuck(void)
+{
+    kernel_stuck *stuck = (kernel_stuck *)mmap(NULL, sizeof *stuck, PROT_READ | PROT_WRITE,
+                                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const pid_t child = stuck == MAP_FAILED ? -1 : fork();
+    int how = 0;
+    if (child == 0) {
+        hopper_run(1, 1, 32, 1024, 0, wait_in_vain, stuck);
+        _exit(0);
+    }
+    if (child < 0 || waitpid(child, &how, 0) != child)
+        return 1;
+    const bool trapped = how != 0 && kernel_stuck_failed(stuck, "", 719, "ended") == ST_BAD_DEVICE;
+    const bool told = trapped && strstr(status_text(), "(grouped_hopper, dgrad) waited in block 0 "
+                                                       "for stage 3 to become full, phase 0");
+    printf("%s a wait that never ends: %s\n", told ? "ok" : "failed", status_text());
+    return !told;
+}
+
 int main(void)
 {
     const problem problems[] = {
@@ -322,7 +358,7 @@ int main(void)
         "forward",     "input gradient",    "weight gradient", "all on one",  "all on one, weights",
         "no rows",     "no rows, weights",  "gated",           "gated alone", "gated, narrow",
         "three turns", "two turns, weights"};
-    int bad = check_covers() + check_walks();
+    int bad = check_covers() + check_walks() + check_stuck();
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (uint64_t order = 0; order < 3; order++)
             bad += check_problem(names[i], problems[i], order);

@@ -355,20 +355,10 @@ static status cuda_zero(stream *queue, void *dst, size_t bytes)
 /* What became of queued work. A kernel that gave up a wait has said where. */
 static status end_of_work(const device *dev, cudaError_t error, const char *seen_at)
 {
-    static const char *const mode[] = {"forward", "dgrad", "wgrad"};
-    const kernel_stuck *stuck = ((const cuda_device *)dev)->facts.stuck;
-    if (error == cudaSuccess)
-        return ST_OK;
-    if (stuck->kernel < 1 || stuck->kernel > 3)
-        return FAIL(ST_BAD_DEVICE, "work queued on the GPU, seen at %s: CUDA error %d, %s", seen_at,
-                    (int)error, cudaGetErrorString(error));
-    return FAIL(
-        ST_BAD_DEVICE,
-        "the experts' kernel (grouped_hopper, %s) waited in block %d for stage %d to become "
-        "%s, phase %d, which never came; training.experts: portable does without it (CUDA "
-        "error %d, %s)",
-        mode[stuck->kernel - 1], stuck->block, stuck->barrier / 2,
-        stuck->barrier % 2 ? "full" : "empty", stuck->phase, (int)error, cudaGetErrorString(error));
+    return error == cudaSuccess
+               ? ST_OK
+               : kernel_stuck_failed(((const cuda_device *)dev)->facts.stuck, seen_at, (int)error,
+                                     cudaGetErrorString(error));
 }
 
 static status synchronize(stream *queue)

@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "trainer/device/backend.h"
+#include "trainer/device/kernel_stuck.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,14 +29,6 @@ static inline cudaStream_t cuda_handle(const stream *queue)
 {
     return (cudaStream_t)queue->handle;
 }
-
-/* What a kernel writes before it gives up a wait that will never end, and traps. */
-typedef struct kernel_stuck {
-    int32_t kernel;  /* 1 + its mode (GROUPED_* of gemm.h); 0: none is stuck */
-    int32_t block;   /* of the grid */
-    int32_t barrier; /* 2 x stage, + 1 if the stage was to become full, not empty */
-    int32_t phase;   /* its parity */
-} kernel_stuck;
 
 /* A later turn begins about 5 us after a block has ended: 0.4 to 0.7 % of the 2 to 4 ms that such a
  * kernel takes. A kernel of NCCL that holds multiprocessors at its start then delays it by a

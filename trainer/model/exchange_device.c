@@ -169,7 +169,7 @@ static status meet_peers(const pass *walk, const int32_t *of)
                                             .phase = MEET_ARRIVE | MEET_WAIT,
                                             .round = of ? *of : 0,
                                             .rounds = of ? walk->state->rounds : NULL,
-                                            .stop = walk->window->memory.stop});
+                                            .watch = walk->window->memory.watch});
 }
 
 static status tell_offsets(const pass *walk, bool backward)

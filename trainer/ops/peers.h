@@ -33,18 +33,28 @@ typedef struct peers_tell_args {
 
 enum { MEET_ARRIVE = 1, MEET_WAIT = 2 };
 
+/* What the host tells a meeting that waits, in memory that the device can read too. */
+typedef struct peer_watch {
+    int64_t longest_ns; /* how long a wait may be, by the clock of the device that waits */
+    int32_t stop;       /* not 0: the wait ends without the others, since the job is over */
+    int32_t anew;       /* when it changes, the time of a wait begins anew */
+} peer_watch;
+
+/* How long a wait may be where no host watches it: in a group of one, which waits for nobody. */
+static const int64_t PEERS_ALONE_NS = 1000000000;
+
 /* Makes ranks meet. With MEET_ARRIVE it tells all ranks that what was queued here before is done;
  * with MEET_WAIT it waits until all have said so; with both it is a barrier. `arrived` is the byte
  * in the window of [P] uint32 and `met` that of one more; they start as 0 and nothing else may use
- * them. *stop other than 0 ends the wait without the others, so that a failed rank does not hang
- * the rest. */
+ * them. A wait that is longer than it may be fails with ST_TIMEOUT on the CPU; on a GPU it leaves a
+ * record and traps (device/kernel_stuck.h). */
 typedef struct peers_meet_args {
     peer_set peers;
     size_t arrived, met;
     int phase; /* MEET_ARRIVE, MEET_WAIT, or both */
     int32_t round;
-    const int32_t *rounds; /* NULL: the meeting belongs to no round and is always needed */
-    const int32_t *stop;   /* host memory that the device reads; NULL: the wait never ends early */
+    const int32_t *rounds;   /* NULL: the meeting belongs to no round and is always needed */
+    const peer_watch *watch; /* NULL: no host watches */
 } peers_meet_args;
 
 /* Computes, from borders [P, E+1] (the offsets of all ranks), what this rank's exchange needs.

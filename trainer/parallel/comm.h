@@ -99,9 +99,8 @@ typedef struct comm_window {
     size_t bytes;
     void *own;   /* this rank's memory */
     void **base; /* device memory, [size]: the address of every rank's memory */
-    /* Readable by the device: becomes nonzero when the run is over, so that a kernel which waits
-     * for another rank can give up. NULL in a group of one. */
-    const int32_t *stop;
+    /* What kernels that wait for another rank are told (ops/peers.h). NULL in a group of one. */
+    const struct peer_watch *watch;
     void *handle; /* the engine's own */
 } comm_window;
 

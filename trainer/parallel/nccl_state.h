@@ -28,7 +28,7 @@ struct nccl_world {
     pthread_mutex_t listing; /* held to read or write the next three, never during a call */
     nccl_group *groups;      /* the first has all ranks */
     int n_groups;
-    int32_t *stop; /* stage.stop; NULL: the stage is closed */
+    peer_watch *watch; /* stage.watch; NULL: the stage is closed */
 
     pthread_t watcher;
     bool watched; /* the watcher runs */
@@ -46,6 +46,10 @@ struct nccl_world {
 /* Ends everything with the failure that this thread has just reported: threads that call or wait
  * look for it, and the watcher aborts the communicators. Does nothing after the first time. */
 void nccl_watch_end(nccl_world *world, status cause);
+/* Says how long a kernel may wait for other ranks: longer than the watcher lets anything last, so
+ * that it is the watcher which ends the wait. To be called when timeout_ns or `watch` has changed.
+ */
+void nccl_watch_allow(nccl_world *world);
 /* The failure that ended everything, as a status of this thread. */
 WARN_UNUSED status nccl_watch_ended(const nccl_world *world);
 /* Starts the watcher, unless it runs. */

@@ -31,6 +31,27 @@ static void sleep_ns(int64_t ns)
     nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
 }
 
+/* ---- kernels that wait for other ranks (ops/peers.h) ---- */
+
+void nccl_watch_allow(nccl_world *world)
+{
+    enum { TIMEOUTS = 4 }; /* find_late ends everything after two at most */
+    const int64_t longest_ns = TIMEOUTS * atomic_load(&world->timeout_ns) + END_NS;
+    pthread_mutex_lock(&world->listing);
+    if (world->watch)
+        __atomic_store_n(&world->watch->longest_ns, longest_ns, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&world->listing);
+}
+
+/* To be called wherever find_late begins to count anew, so that kernels do too. */
+static void begin_meetings_anew(nccl_world *world)
+{
+    pthread_mutex_lock(&world->listing);
+    if (world->watch)
+        __atomic_fetch_add(&world->watch->anew, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&world->listing);
+}
+
 /* ---- calls ---- */
 
 status nccl_watch_ended(const nccl_world *world)
@@ -46,8 +67,8 @@ void nccl_watch_end(nccl_world *world, status cause)
     snprintf(world->why, sizeof world->why, "%s", status_text());
     atomic_store(&world->over, true);
     pthread_mutex_lock(&world->listing);
-    if (world->stop)
-        __atomic_store_n(world->stop, 1, __ATOMIC_RELEASE);
+    if (world->watch)
+        __atomic_store_n(&world->watch->stop, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&world->listing);
 }
 
@@ -90,10 +111,10 @@ status nccl_leave(const nccl_group *group, ncclResult_t result)
         st = nccl_watch_ended(world);
     else if (result != ncclSuccess)
         st = refused(group->comm, result, what);
-    if (st == ST_OK)
-        atomic_compare_exchange_strong(&world->called_at, &none, clock_ns());
-    else
+    if (st != ST_OK)
         nccl_watch_end(world, st);
+    else if (atomic_compare_exchange_strong(&world->called_at, &none, clock_ns()))
+        begin_meetings_anew(world);
     pthread_mutex_unlock(&world->calling);
     return st;
 }
@@ -102,6 +123,7 @@ void nccl_watch_wait_begins(void *world)
 {
     nccl_world *nccl = world;
     atomic_store(&nccl->waits_since, clock_ns());
+    begin_meetings_anew(nccl);
     say_held(nccl, true);
 }
 
@@ -110,6 +132,7 @@ status nccl_watch_wait_ended(void *world, status how)
     nccl_world *nccl = world;
     atomic_store(&nccl->waits_since, 0);
     atomic_store(&nccl->called_at, 0);
+    begin_meetings_anew(nccl);
     say_held(nccl, false);
     return atomic_load(&nccl->over) ? nccl_watch_ended(nccl) : how;
 }
@@ -267,6 +290,7 @@ static status find_late(nccl_world *world)
         begin_anew(&world->waits_since);
         begin_anew(&world->called_at);
         begin_anew(&world->call_ns);
+        begin_meetings_anew(world);
     }
     const int64_t timeout_ns = atomic_load(&world->timeout_ns), now = clock_ns();
     const int64_t waits = atomic_load(&world->waits_since), called = atomic_load(&world->called_at);

@@ -59,7 +59,7 @@ status nccl_window_new(const comm *group, stream *queue, size_t bytes, comm_wind
         return FAIL(ST_NO_MEMORY, "no memory for a window");
     out->handle = memory;
     out->bytes = bytes;
-    out->stop = nccl_world_stage(calls->world)->stop;
+    out->watch = nccl_world_stage(calls->world)->watch;
     ncclResult_t result = nccl_api()->MemAlloc(&memory->memory, bytes);
     if (result != ncclSuccess)
         return FAIL(ST_NO_MEMORY, "%s has no %zu bytes left for a window: ncclMemAlloc: %s",

@@ -139,11 +139,12 @@ static void free_groups(nccl_world *world)
 
 /* ---- the stage ---- */
 
-static void set_stop(nccl_world *world, int32_t *stop)
+static void set_watch(nccl_world *world, peer_watch *watch)
 {
     pthread_mutex_lock(&world->listing);
-    world->stop = stop;
+    world->watch = watch;
     pthread_mutex_unlock(&world->listing);
+    nccl_watch_allow(world);
 }
 
 /* Host values are real on every device: if the device has no storage they go through pinned
@@ -152,16 +153,16 @@ static status open_stage(nccl_world *world)
 {
     const backend_vtable *backend = world->device->backend;
     const bool kept = device_has_storage(world->device);
-    void *device_memory = NULL, *host = NULL, *stop = NULL;
+    void *device_memory = NULL, *host = NULL, *watch = NULL;
     TRY(device_urgent_stream(world->device, &world->stage.stream));
     TRY((kept ? backend->alloc : backend->alloc_host)(world->device, COMM_STAGE_BYTES,
                                                       &device_memory));
     world->stage.device = device_memory;
     TRY(backend->alloc_host(world->device, COMM_STAGE_BYTES, &host));
     world->stage.host = host;
-    TRY(backend->alloc_host(world->device, sizeof *world->stage.stop, &stop));
-    world->stage.stop = stop;
-    set_stop(world, stop);
+    TRY(backend->alloc_host(world->device, sizeof *world->stage.watch, &watch));
+    world->stage.watch = watch;
+    set_watch(world, watch);
     return ST_OK;
 }
 
@@ -169,7 +170,7 @@ static void close_stage(nccl_world *world)
 {
     const backend_vtable *backend = world->device->backend;
     nccl_stage *stage = &world->stage;
-    set_stop(world, NULL);
+    set_watch(world, NULL);
     if (stage->stream)
         backend->stream_free(&stage->stream);
     if (stage->device)
@@ -177,8 +178,8 @@ static void close_stage(nccl_world *world)
                                            : backend->release_host)(world->device, stage->device);
     if (stage->host)
         backend->release_host(world->device, stage->host);
-    if (stage->stop)
-        backend->release_host(world->device, stage->stop);
+    if (stage->watch)
+        backend->release_host(world->device, stage->watch);
     *stage = (nccl_stage){0};
 }
 
@@ -214,6 +215,7 @@ status nccl_world_new(const comm_join *options, nccl_world **out)
 void nccl_world_set_timeout(nccl_world *world, double seconds)
 {
     atomic_store(&world->timeout_ns, (int64_t)(seconds * 1e9));
+    nccl_watch_allow(world);
 }
 
 status nccl_world_attach(nccl_world *world, device *opened)

@@ -13,6 +13,7 @@
 #ifndef TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 #define TESSERA_TRAINER_PARALLEL_NCCL_WORLD_H
 
+#include "trainer/ops/peers.h"
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/nccl.h"
 
@@ -32,7 +33,7 @@ typedef struct nccl_group {
 typedef struct nccl_stage {
     stream *stream;
     char *device, *host; /* [COMM_STAGE_BYTES]; host is pinned */
-    int32_t *stop; /* pinned: not 0 once the job has ended; for kernels that wait for others */
+    peer_watch *watch;   /* pinned; for kernels that wait for other ranks */
 } nccl_stage;
 
 /* Loads NCCL (nccl_open) and notes what the job is. No communicator is made yet. */

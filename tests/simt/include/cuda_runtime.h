@@ -71,6 +71,11 @@ static inline void __syncthreads(SIMT_HERE)
     simt_barrier(file, line);
 }
 
+static inline void __trap(SIMT_HERE)
+{
+    simt_trap(file, line);
+}
+
 static inline void __nanosleep(unsigned ns)
 {
     simt_sleep(ns);

@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "trainer/ops/cpu/cpu_ops.h"
 
 static char *locate_window(const peer_set *peers, int64_t rank, size_t at)
@@ -29,9 +30,27 @@ static bool has_arrived(const uint32_t *arrived, uint32_t turn)
     return (int32_t)(__atomic_load_n(arrived, __ATOMIC_ACQUIRE) - turn) >= 0;
 }
 
-static bool is_stopped(const int32_t *stop)
+/* Waits until the rank `peer` has reached the turn, or the job is over. */
+static status wait_for(const peers_meet_args *args, const uint32_t *arrived, int32_t peer,
+                       uint32_t turn)
 {
-    return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+    const peer_watch *watch = args->watch;
+    int64_t since_ns = clock_ns();
+    int32_t anew = watch ? __atomic_load_n(&watch->anew, __ATOMIC_RELAXED) : 0;
+    while (!has_arrived(arrived + peer, turn)) {
+        const int32_t now_anew = watch ? __atomic_load_n(&watch->anew, __ATOMIC_RELAXED) : 0;
+        const int64_t now_ns = clock_ns(),
+                      longest_ns = watch ? __atomic_load_n(&watch->longest_ns, __ATOMIC_RELAXED)
+                                         : PEERS_ALONE_NS;
+        if (watch && __atomic_load_n(&watch->stop, __ATOMIC_RELAXED) != 0)
+            return ST_OK;
+        since_ns = now_anew == anew ? since_ns : now_ns;
+        anew = now_anew;
+        if (now_ns - since_ns > longest_ns)
+            return FAIL(ST_TIMEOUT, "rank %d of the group did not come to turn %u", peer, turn);
+        sched_yield();
+    }
+    return ST_OK;
 }
 
 status CPU_OP(peers_meet)(stream *queue, const peers_meet_args *args)
@@ -49,9 +68,8 @@ status CPU_OP(peers_meet)(stream *queue, const peers_meet_args *args)
         return ST_OK;
     const uint32_t *arrived =
         (const uint32_t *)(void *)locate_window(&args->peers, args->peers.rank, args->arrived);
-    for (int64_t i = 0; i < args->peers.size; i++)
-        while (!has_arrived(arrived + i, turn) && !is_stopped(args->stop))
-            sched_yield();
+    for (int32_t i = 0; i < args->peers.size; i++)
+        TRY(wait_for(args, arrived, i, turn));
     *met = turn;
     return ST_OK;
 }

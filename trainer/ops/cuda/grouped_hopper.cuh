@@ -122,8 +122,8 @@ static __device__ void grouped_produce(const grouped_work &work, const grouped_s
     for (int32_t i = 0; i < walk.count; i++, at += walk.step) {
         grouped_tile tile = grouped_tile_at(&work, shared.first, shared.begin, at, rank);
         for (int step = 0; step < tile.steps; step++) {
-            barrier_wait(&shared.empty[place.stage], place.parity, shared.stuck, MODE + 1,
-                         2 * place.stage);
+            barrier_wait(&shared.empty[place.stage], place.parity, shared.stuck,
+                         STUCK_GROUPED + MODE, 2 * place.stage);
             grouped_load<MODE>(shared, a_map, b_map, tile, step, rank, place.stage);
             grouped_advance(place);
         }
@@ -162,7 +162,7 @@ grouped_multiply(const grouped_shared &shared, const grouped_tile &tile, int gro
     int before = 0;
     for (int step = 0; step < tile.steps; step++) {
         unsigned char *stage = shared.stages + place.stage * GROUPED_STAGE_BYTES;
-        barrier_wait(&shared.full[place.stage], place.parity, shared.stuck, MODE + 1,
+        barrier_wait(&shared.full[place.stage], place.parity, shared.stuck, STUCK_GROUPED + MODE,
                      2 * place.stage + 1);
         if (MODE == GROUPED_WGRAD && step == tile.steps - 1 && tile.tail < GROUPED_STEP)
             grouped_zero_tail(stage, tile.tail, threadIdx.x - 128);

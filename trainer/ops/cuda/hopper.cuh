@@ -12,7 +12,7 @@
 #include <cuda.h> /* for CUtensorMap; no symbol of libcuda is used */
 #include <stdint.h>
 
-#include "trainer/device/cuda.h"
+#include "trainer/ops/cuda/waits.cuh"
 
 static __device__ __forceinline__ uint32_t hopper_address(const void *shared)
 {
@@ -95,9 +95,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity
     while (!barrier_try(b, parity)) {
         if (hopper_time() - since <= LONGEST)
             continue;
-        *stuck = {kernel, (int32_t)blockIdx.x, barrier, (int32_t)parity};
-        __threadfence_system();
-        __trap();
+        give_up_wait(stuck, {kernel, (int32_t)blockIdx.x, barrier, (int32_t)parity});
     }
 }
 

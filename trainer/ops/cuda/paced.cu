@@ -10,6 +10,7 @@
  * a microsecond each time is some 30 GB/s; 16 blocks would then reach an NVLink. On an H200 16
  * blocks without a pace wrote 446 and 457 GB/s in two runs; an NVLink carries 450. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
+#include "trainer/ops/cuda/waits.cuh"
 
 enum {
     THREADS = 512,
@@ -19,18 +20,8 @@ enum {
     NAP_NS = 200         /* pause between two readings of the clock */
 };
 
-static __device__ __forceinline__ int64_t device_ns()
-{
-#ifdef __CUDACC__
-    int64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-#else
-    return simt_clock_ns();
-#endif
-}
-
-/* Waits until the clock reaches ns. One thread reads the clock and all wait for it. */
+/* Waits until the clock reaches ns, and so not for ever. One thread reads the clock and all wait
+ * for it. */
 static __device__ __forceinline__ void hold_until(int64_t ns)
 {
     if (threadIdx.x == 0)

@@ -6,8 +6,13 @@
  * written once, each way. A meeting is one warp, so that it takes next to nothing of the GPU while
  * it waits, whatever else must run there before the others can come. Its stores to other ranks are
  * released at system scope after all that earlier kernels wrote, and what later kernels read was
- * acquired by it. */
+ * acquired by it.
+ *
+ * A wait ends when the other ranks have come, or when the host says that the job is over. If
+ * neither happens for longer than the host allows, it leaves rank, turn and phase in pinned memory
+ * and traps (waits.cuh). */
 #include "trainer/ops/cuda/route.cuh"
+#include "trainer/ops/cuda/waits.cuh"
 
 enum {
     TELL_THREADS = 256,
@@ -15,7 +20,8 @@ enum {
     PLAN_THREADS = PLAN_WARPS * LANES,
     ROW_WARPS = 8,
     ROW_PIECES = 4,
-    /* Readings of other ranks' flags between two of *stop, which lies in host memory. */
+    /* Readings of a rank's flag between two of *watch, which lies in host memory, and of the clock.
+     */
     LOOKS = 1024
 };
 
@@ -60,24 +66,47 @@ static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *from)
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 #else
-    return *from;
+    return *(const volatile uint32_t *)from;
 #endif
 }
 
-/* Waits until *arrived has reached the turn. */
-static __device__ __forceinline__ void wait_for(const uint32_t *arrived, uint32_t turn,
-                                                const int32_t *stop)
+/* What a wait knows of its time. */
+typedef struct wait_time {
+    int64_t since_ns;
+    int32_t anew; /* of the watch, when that time began */
+    bool begun;
+} wait_time;
+
+/* Whether the wait may go on; otherwise the job is over. Gives up a wait that is too long. */
+static __device__ __forceinline__ bool may_wait(const peers_meet_args &args, wait_time &time,
+                                                kernel_stuck *stuck, kernel_stuck where)
 {
-#ifdef __CUDACC__
-    for (int look = 1; (int32_t)(load_acquire(arrived) - turn) < 0; look++)
-        if (look % LOOKS == 0 && stop && *(const volatile int32_t *)stop)
-            return;
-#else /* on the host no other rank can arrive while a kernel runs */
-    DEVICE_CHECK((int32_t)(load_acquire(arrived) - turn) >= 0 || (stop && *stop));
-#endif
+    const volatile peer_watch *watch = args.watch;
+    const int32_t anew = watch ? watch->anew : 0;
+    const int64_t longest_ns = watch ? watch->longest_ns : PEERS_ALONE_NS, now = device_ns();
+    if (!time.begun || anew != time.anew)
+        time = {now, anew, true};
+    if (watch && watch->stop)
+        return false;
+    if (now - time.since_ns > longest_ns)
+        give_up_wait(stuck, where);
+    return true;
 }
 
-static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args args)
+/* Waits until the rank `peer` has reached the turn. */
+static __device__ __forceinline__ void wait_for(const peers_meet_args &args,
+                                                const uint32_t *arrived, int peer, uint32_t turn,
+                                                kernel_stuck *stuck)
+{
+    wait_time time = {};
+    for (unsigned look = 1; (int32_t)(load_acquire(arrived + peer) - turn) < 0; look++)
+        if (look % LOOKS == 0 &&
+            !may_wait(args, time, stuck, {STUCK_MEETING, peer, (int32_t)turn, args.phase}))
+            return;
+}
+
+static __global__ void __launch_bounds__(LANES)
+    meet_kernel(peers_meet_args args, kernel_stuck *stuck)
 {
     if (!needs_round(args.round, args.rounds))
         return;
@@ -94,7 +123,7 @@ static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args args
     const uint32_t *arrived =
         (const uint32_t *)locate_window(args.peers, args.peers.rank, args.arrived);
     for (int i = (int)threadIdx.x; i < args.peers.size; i += LANES)
-        wait_for(arrived + i, turn, args.stop);
+        wait_for(args, arrived, i, turn, stuck);
     __syncwarp();
     if (threadIdx.x == 0)
         *met = turn;
@@ -102,7 +131,7 @@ static __global__ void __launch_bounds__(LANES) meet_kernel(peers_meet_args args
 
 extern "C" status cuda_peers_meet(stream *queue, const peers_meet_args *args)
 {
-    return LAUNCH(queue, meet_kernel, grid_of(1), LANES, 0, *args);
+    return LAUNCH(queue, meet_kernel, grid_of(1), LANES, 0, *args, cuda_facts_of(queue)->stuck);
 }
 
 /* ---- the plan: one block, a warp for each owner ---- */
