@@ -19,7 +19,7 @@ from prepd_flow import Daemon, Folder, check, main, run, wait_for
 PROTO = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto")
 PYTHON = os.path.join(PROTO, "python")
 sys.path.insert(0, PYTHON)
-from tessera import client  # noqa: E402
+from tessera import client, messages, row_order  # noqa: E402
 import numpy as np  # noqa: E402
 import zmq  # noqa: E402
 
@@ -262,19 +262,19 @@ def floats_are_the_reference_s():
     check((eval(line, {"patches": patches}) == wanted["torch"]).all(), f"the page's {line} is another arithmetic")
 
 
-def answers(*messages):
+def answers(*given):
     """A daemon that gives these answers, as (kind, row, JSON), to the first peer that says HELLO."""
     def serve(socket):
         peer = socket.recv_multipart()[0]
-        for kind, row, said in messages:
+        for kind, row, said in given:
             text = json.dumps(said).encode()
-            socket.send_multipart([peer, client.HEADER.pack(b"TSRA", 1, kind, row, 0, 0, len(text), 0, bytes(16), bytes(8)), text])
+            socket.send_multipart([peer, messages.HEADER.pack(b"TSRA", 1, kind, row, 0, 0, len(text), 0, bytes(16), bytes(8)), text])
         socket.recv_multipart()  # BYE
     return serve
 
 
 def rows_out_of_order_are_refused():
-    """client.py refuses rows out of order as client.c does (test_row_order.c): from a daemon that sends them, and by
+    """The client in Python refuses rows out of order as client.c does (test_row_order.c): from a daemon that sends them, and by
     its rules alone."""
     def refused(what, words):
         try:
@@ -285,7 +285,7 @@ def rows_out_of_order_are_refused():
             check(False, f"taken, wanted: {words}")
 
     def order(welcome, cursor=None, start_row=0, rank=0, ranks=1, taken=()):
-        o = client.Order(welcome, cursor, start_row, rank, ranks)
+        o = row_order.Order(welcome, cursor, start_row, rank, ranks)
         for number in taken:
             o.take(number)
         return o
@@ -304,9 +304,9 @@ def rows_out_of_order_are_refused():
     second.take(6)
     with tempfile.TemporaryDirectory() as folder:
         context = zmq.Context()
-        for said, words in ((((client.WELCOME, 0, steps), (client.ROW, 1, {})), "row 1 came where row 0 was expected"),
-                            (((client.ROW, 0, {}),), "a row came before WELCOME"),
-                            (((client.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 but row 0 was asked for")):
+        for said, words in ((((messages.WELCOME, 0, steps), (messages.ROW, 1, {})), "row 1 came where row 0 was expected"),
+                            (((messages.ROW, 0, {}),), "a row came before WELCOME"),
+                            (((messages.WELCOME, 0, dict(steps, row=8)),), "begins at row 8 but row 0 was asked for")):
             socket, end = context.socket(zmq.ROUTER), "ipc://" + os.path.join(folder, "d.sock")
             socket.setsockopt(zmq.RCVTIMEO, 30000)
             socket.bind(end)
@@ -326,10 +326,10 @@ def welcome(folder, **more):
     socket.setsockopt(zmq.RCVTIMEO, 30000)
     socket.connect(endpoint(folder))
     text = json.dumps(dict({"version": 3, "stream": "train", "credit_bytes": 1}, **more)).encode()
-    socket.send_multipart([client.HEADER.pack(b"TSRA", 1, client.HELLO, 0, 0, 0, len(text), 0, bytes(16),
+    socket.send_multipart([messages.HEADER.pack(b"TSRA", 1, messages.HELLO, 0, 0, 0, len(text), 0, bytes(16),
                                               bytes(8)), text])
     parts = socket.recv_multipart()
-    check(client.header(parts[0])[0] == client.WELCOME, parts)
+    check(messages.header(parts[0])[0] == messages.WELCOME, parts)
     socket.close()
     context.term()
     return json.loads(parts[1])

@@ -22,7 +22,7 @@ from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
 from prepd_workers import FAILED, JOIN, LEASE, ROW, answer, joining, message
 
 sys.path.insert(0, os.path.join(os.environ["TESSERA_SOURCE"], "proto", "python"))
-from tessera import client  # noqa: E402
+from tessera import client, messages, recording  # noqa: E402
 
 ERROR = 6
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 0
@@ -91,10 +91,10 @@ class BadLink(Middle):
 
     def to_daemon(self, peer, parts):
         if struct.unpack_from("<H", parts[0], 6)[0] == ROW:
-            _, number, *_, good = client.header(parts[0])
+            _, number, *_, good = messages.header(parts[0])
             if number % 100 == 7:
                 parts = flipped(parts, number)
-            self.made[number] = good, client.header(parts[0])[-1]
+            self.made[number] = good, messages.header(parts[0])[-1]
         super().to_daemon(peer, parts)
 
 
@@ -116,8 +116,8 @@ def flipped(parts, number):
     part[40] ^= 1
     part[16:24] = client.hash_of(bytes(part[32:]))[:8]
     rest[k] = bytes(part)
-    row, _ = client.tensors(client.unzstd(rest[0], client.header(header)[3]))
-    pixels = [client.image(p, grid)[1] for p, grid in zip(rest[1:], row["grid_thw"])]
+    row, _ = client.tensors(messages.unzstd(rest[0], messages.header(header)[3]))
+    pixels = [messages.image(p, grid)[1] for p, grid in zip(rest[1:], row["grid_thw"])]
     row = dict(row, pixels=np.concatenate(pixels))
     return [head_of(header, number, client.digest_of(row)), *rest]
 
@@ -131,9 +131,9 @@ def head_of(header, number, digest=None):
 def recorded(path):
     """The rows of a recording as (number, parts of the message that its worker had sent)."""
     with open(path, "rb") as f:
-        recording = client.Recording(path, f.read())
-        rows = [recording.row(at) for at in recording.rows]
-    return [(client.header(parts[0])[1], parts[:-1]) for parts in rows]  # the last part is the tag
+        kept = recording.Recording(path, f.read())
+        rows = [kept.row(at) for at in kept.rows]
+    return [(messages.header(parts[0])[1], parts[:-1]) for parts in rows]  # the last part is the tag
 
 
 def status(f):

@@ -21,7 +21,7 @@ from prometheus import asked_by_dashboard, asked_by_rules, check_asked, figures
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
-from tessera import client  # noqa: E402
+from tessera import client, messages  # noqa: E402
 
 
 def get(port, path, timeout=60.0):
@@ -113,7 +113,7 @@ def a_daemon_says(endpoint, answer, after_s=0):
         who, *_ = socket.recv_multipart()
         time.sleep(after_s)
         text = json.dumps(answer).encode()
-        head = client.HEADER.pack(b"TSRA", 1, 33, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
+        head = messages.HEADER.pack(b"TSRA", 1, 33, 0, 0, 0, len(text), 0, bytes(16), bytes(8))
         socket.send_multipart([who, head, text])
         context.destroy(linger=5000)
     thread = threading.Thread(target=serve, daemon=True)

@@ -18,7 +18,7 @@ from prepd_flow import BIN, SOURCE, Daemon, Folder, check, digest, free_ports, m
 from prepd_video import clip, write_video
 
 sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
-from tessera import client  # noqa: E402
+from tessera import client, daemon_session  # noqa: E402
 
 PREFIX = {"data.group": "shared_prefix", "training.epochs": 1, "training.seq_len": 128}
 NEEDS = "needs protocol version 2"
@@ -208,13 +208,13 @@ def old_consumers_are_refused_and_recordings_play():
             with Daemon(f.config, *args):
                 up(f) if not args else wait_for(lambda: os.path.exists(f.file("d.sock")), "endpoint")
                 refused(rows_of(f, prefixes=False), "data.group shared_prefix", NEEDS, "prefixes=True", "has version 3")
-                newest, client.SESSION_VERSION = client.SESSION_VERSION, 1
+                newest, daemon_session.SESSION_VERSION = daemon_session.SESSION_VERSION, 1
                 try:
                     refused(rows_of(f, prefixes=False), "needs protocol version 3", "this one has version 1")
-                    client.SESSION_VERSION = 4
+                    daemon_session.SESSION_VERSION = 4
                     refused(rows_of(f), "needs one of the versions 1 to 3", "needs a daemon with protocol version 4")
                 finally:
-                    client.SESSION_VERSION = newest
+                    daemon_session.SESSION_VERSION = newest
                 rows = rows_of(f)
                 check([client.digest_of(next(rows)) for _ in chain] == chain, f"{args}: other rows")
                 rows.close()

@@ -15,7 +15,7 @@ from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run, wait_for
 
 PYTHON = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python")
 sys.path.insert(0, PYTHON)
-from tessera import client  # noqa: E402
+from tessera import client, hashes  # noqa: E402
 
 STEP, STEPS, FROM = 4, 3, 2  # training.global_batch_size of the folder; how many steps are recorded, from which one
 ROWS, FIRST = STEP * STEPS, STEP * FROM
@@ -119,7 +119,7 @@ def a_damaged_row_is_told():
 
 
 def replay_checks_every_hash():
-    """client.py on a file: what is damaged is named with its place; without any hash function nothing is read unless
+    """The reader in numpy on a file: what is damaged is named with its place; without any hash function nothing is read unless
     that is asked for."""
     with Folder() as f:
         path = f.file("rows.rec")
@@ -148,15 +148,15 @@ def replay_checks_every_hash():
         for data, words in ((whole[:-1], "cut short"), (whole[:row], "cut short"), (whole[:60], "cut short"), (b"", "it is empty"),
                             (b'{"a": 1}' * 20, "not a recording")):
             told(data, words)
-        found, client.xxh3_128 = client.xxh3_128, None
+        found, hashes.xxh3_128 = hashes.xxh3_128, None
         try:
             told(whole, "neither python3-xxhash nor libxxhash", "--unchecked", error=ImportError)
             check(len(list(client.replay(path, unchecked=True))) == n, "not read although that was asked for")
         finally:
-            client.xxh3_128 = found
+            hashes.xxh3_128 = found
         blind = f.file("blind/tessera")  # the program in a Python that finds neither
         shutil.copytree(os.path.join(PYTHON, "tessera"), blind)
-        with open(os.path.join(PYTHON, "tessera", "client.py")) as x, open(os.path.join(blind, "client.py"), "w") as y:
+        with open(os.path.join(PYTHON, "tessera", "hashes.py")) as x, open(os.path.join(blind, "hashes.py"), "w") as y:
             y.write(x.read().replace("from xxhash import", "from no_such_module import").replace("libxxhash.so.0", "no_such_library.so"))
         for words, code, said in (((), 69, "cannot be checked"), (("--unchecked",), 0, "")):
             p = subprocess.run(["/usr/bin/python3", "-B", blind, path, *words], capture_output=True, text=True, timeout=LIMIT_S)

@@ -6,6 +6,6 @@ import sys
 if not __package__:  # run as a folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from tessera.client import main  # noqa: E402
+from tessera.command import main  # noqa: E402
 
 main()

@@ -12,9 +12,10 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import numpy as np
 import torch
 
-from . import client, masks
+from . import masks
 from .isolation import IsolationProbe
 from .row_readers import Row
+from .stream_errors import check
 
 MASKED = -100  # a label that does not count
 KINDS = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
@@ -46,7 +47,7 @@ def join_rows(rows: List[Row]) -> Row:
 def split_row(row: Row) -> Iterator[Row]:
     """The samples of a row, each as a row of its own with the pictures that it shows; a branch has its prefix before it. Only rows
     without clips."""
-    client.check("pixels_video" not in row, "a row with clips cannot be split")
+    check("pixels_video" not in row, "a row with clips cannot be split")
     ends, prefix = masks.documents(row)
     patches = np.cumsum([0, *np.asarray(row["grid_thw"]).prod(1)])
     for d in range(len(prefix)):
@@ -90,7 +91,7 @@ def which_are_clips(row: Row) -> np.ndarray:
     place = {int(v): i for i, v in reversed(list(enumerate(np.asarray(row["visual_row"])))) if v >= 0}
     under = np.asarray(row["input_ids"])[[place[int(b)] for b in begins]]
     fits = [i for i in np.unique(under) if patches[under == i].sum() == videos]
-    client.check(fits, "no token id has the row's", videos, "patches of clips under it")
+    check(fits, "no token id has the row's", videos, "patches of clips under it")
     return under == fits[-1]
 
 
@@ -132,15 +133,15 @@ class ForTransformers:
     """See for_transformers."""
 
     def __init__(self, attention: str, resampler: str, dtype: torch.dtype, ignore_weights: bool):
-        client.check(attention in KINDS, "there is no attention", attention + "; known are", *KINDS)
-        client.check(resampler in ("torch", "pillow", "pillow13"), "there is no resampler", resampler)
+        check(attention in KINDS, "there is no attention", attention + "; known are", *KINDS)
+        check(resampler in ("torch", "pillow", "pillow13"), "there is no resampler", resampler)
         self.attention, self.resampler, self.dtype, self.ignore_weights = attention, resampler, dtype, ignore_weights
         self.probe: Any = None
 
     def __call__(self, rows: List[Row]) -> Dict[str, Any]:
         row = join_rows(rows)
-        client.check("loss_weight" not in row or self.ignore_weights, "the row has loss_weight, which the loss of transformers' models does "
-                     "not heed: compute the loss from the logits, and say ignore_weights=True here")
+        check("loss_weight" not in row or self.ignore_weights, "the row has loss_weight, which the loss of transformers' models does "
+              "not heed: compute the loss from the logits, and say ignore_weights=True here")
         positions = np.concatenate([in_document(row)[None], np.asarray(row["position_ids"])])
         batch = {"input_ids": whole_numbers(row["input_ids"])[None], "labels": whole_numbers(row["labels"])[None],
                  "position_ids": whole_numbers(positions)[:, None], "use_cache": False, **self.attend(row), **self.see(row)}
@@ -196,7 +197,7 @@ def for_torchtitan(attention: str = "flex", pixels: bool = True, resampler: str 
     input_dict has "input" [1, T], "positions" [1, T] (from 0 in each document), "mrope_positions" [3, 1, T], "attention_masks": a
     BlockMask (attention "flex"), VarlenMetadata's members ("varlen") or a mask [1, 1, T, T] ("sdpa"); and, with pixels,
     "pixel_values" [S, 1536] and "grid_thw"."""
-    client.check(attention in ("flex", "varlen", "sdpa"), "there is no attention", attention)
+    check(attention in ("flex", "varlen", "sdpa"), "there is no attention", attention)
     kinds = {"flex": block_mask, "varlen": borders, "sdpa": lambda row: masks.mask_4d(row, torch.bool)}
 
     def collate(rows: List[Row]) -> Tuple[Dict[str, Any], torch.Tensor]:
@@ -205,7 +206,7 @@ def for_torchtitan(attention: str = "flex", pixels: bool = True, resampler: str 
         inputs = {"input": whole_numbers(row["input_ids"])[None], "positions": whole_numbers(in_document(row))[None],
                   "mrope_positions": whole_numbers(row["position_ids"])[:, None], "attention_masks": kinds[attention](row)}
         if pixels and len(row["grid_thw"]):
-            client.check("pixels_video" not in row, "the row has clips, which this collator does not give")
+            check("pixels_video" not in row, "the row has clips, which this collator does not give")
             inputs["pixel_values"] = pixel_floats(row["pixels"], resampler, torch.float32)
             inputs["grid_thw"] = whole_numbers(row["grid_thw"])
         return inputs, torch.cat([labels[1:], labels.new_full((1,), MASKED)])[None]

@@ -1,5 +1,5 @@
-"""What tessera.Rows takes its rows from: proto's own reader in C (the extension _reader), or the one in numpy (client.py) where
-there is no extension. Both make the same checks, take the same rows and raise the same exceptions."""
+"""What tessera.Rows takes its rows from: proto's own reader in C (the extension _reader), or the one in numpy (daemon_session.py and
+recording.py) where there is no extension. Both make the same checks, take the same rows and raise the same exceptions."""
 import importlib.util
 import json
 import os
@@ -9,7 +9,11 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 
-from . import client
+from .daemon_session import Session
+from .decisions import decisions_of, merge_quarantine
+from .messages import DTYPES
+from .recording import replay, welcome_of
+from .stream_errors import NO_PREFIXES, Refused, check
 
 try:
     from . import _reader
@@ -72,8 +76,8 @@ def rows_before(taken: int, options: Options, step: int) -> int:
     if options.world == 1:
         return taken
     own = share_of(step, step, options.rank, options.world)
-    client.check(own and taken % own == 0, f"{options.source}: {taken} rows were taken of it, which are no whole steps of {own} rows of "
-                 f"this rank, and {options.world} ranks go on in a recording only where a step begins")
+    check(own and taken % own == 0, f"{options.source}: {taken} rows were taken of it, which are no whole steps of {own} rows of "
+          f"this rank, and {options.world} ranks go on in a recording only where a step begins")
     return taken // own * step
 
 
@@ -85,7 +89,7 @@ def arrays_of(values: dict) -> Row:
     """The numpy arrays over a row's memory, which they own together: nothing is copied."""
     arrays = {}
     for name, (memory, dtype, shape) in values.items():
-        dtype = np.dtype(client.DTYPES[dtype])
+        dtype = np.dtype(DTYPES[dtype])
         arrays[name] = np.frombuffer(memory, dtype).reshape(shape) if 0 not in shape else np.zeros(shape, dtype)
     return arrays
 
@@ -94,7 +98,7 @@ class NativeReader:
     """Rows by the C extension."""
 
     def __init__(self, options: Options, place: Place):
-        self.options, self.heard = options, client.merge_quarantine([{"decisions": place.decisions}])
+        self.options, self.heard = options, merge_quarantine([{"decisions": place.decisions}])
         self.reader = _reader.Reader()
         self.bytes = 0
 
@@ -118,7 +122,7 @@ class NativeReader:
         recorded, left = self.reader.recorded()
         if recorded >= 0:
             welcome["rows"] = recorded - left
-        client.check(o.prefixes or not welcome.get("prefixes"), f"{o.source}:", client.NO_PREFIXES)
+        check(o.prefixes or not welcome.get("prefixes"), f"{o.source}:", NO_PREFIXES)
         return welcome
 
     def next(self) -> Optional[Row]:
@@ -128,9 +132,9 @@ class NativeReader:
         number, self.bytes, arrays, texts = values
         row = dict(arrays_of(arrays), number=number, cursor=texts["cursor"], quarantine=texts["quarantine"],
                    references=texts["references"])
-        client.check(self.options.prefixes or "doc_prefix" not in row, f"{self.options.source}:", client.NO_PREFIXES)
-        own = list(client.decisions_of(row["quarantine"] or [], number))
-        self.heard = client.merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
+        check(self.options.prefixes or "doc_prefix" not in row, f"{self.options.source}:", NO_PREFIXES)
+        own = list(decisions_of(row["quarantine"] or [], number))
+        self.heard = merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
         return dict(row, decisions=self.heard)
 
     def rejoin(self, place: Place, seconds: float) -> None:
@@ -151,22 +155,22 @@ class NativeReader:
 
 
 def exception_of(code: str, words: str) -> Exception:
-    """The exception that client.py raises for the same."""
+    """The exception that the reader in numpy raises for the same."""
     kinds = {"ST_STOPPED": InterruptedError, "ST_TIMEOUT": TimeoutError, "ST_NO_INPUT": FileNotFoundError, "ST_IO": OSError,
              "ST_BAD_INPUT": ValueError, "ST_PROTOCOL": ValueError, "ST_NO_MEMORY": MemoryError}
     if code == "ST_UNAVAILABLE":
         return Gone(words)
     if code == "ST_CONFIG" and "this user may not write to the socket" in words:
         return PermissionError(words)
-    return kinds[code](words) if code in kinds else client.Refused(words, code)
+    return kinds[code](words) if code in kinds else Refused(words, code)
 
 
 class NumpyReader:
-    """Rows by client.py."""
+    """Rows by the reader in numpy."""
 
     def __init__(self, options: Options, place: Place):
         self.options, self.heard, self.stop = options, place.decisions, threading.Event()
-        self.session: Any = None  # a client.Session
+        self.session: Any = None  # a Session
         self.recording: Optional[Iterator[Row]] = None
         self.bytes = 0
 
@@ -174,17 +178,17 @@ class NumpyReader:
         o = self.options
         if is_endpoint(o.source):
             return self.enter(place, o.timeout, rows_later)
-        client.check(o.world == 1, f"{o.source}: sharing a recording out among {o.world} ranks needs the C extension, or prepd serve "
-                     "--recording")
-        self.recording = client.replay(o.source, prefixes=o.prefixes)
+        check(o.world == 1, f"{o.source}: sharing a recording out among {o.world} ranks needs the C extension, or prepd serve "
+              "--recording")
+        self.recording = replay(o.source, prefixes=o.prefixes)
         for _ in range(place.taken):
-            client.check(next(self.recording, None), f"{o.source}: it has fewer rows than the {place.taken} that were taken")
-        return client.welcome_of(o.source)
+            check(next(self.recording, None), f"{o.source}: it has fewer rows than the {place.taken} that were taken")
+        return welcome_of(o.source)
 
     def enter(self, place: Place, seconds: float, rows_later: bool = True) -> dict:
         o = self.options
-        self.session = client.Session(o.source, o.stream, place.cursor or None, 0, o.rank, o.world, o.credit_bytes, seconds, o.keys,
-                                      o.prefixes, self.heard, rows_later, o.run, o.consumer, watched=True, stop=self.stop)
+        self.session = Session(o.source, o.stream, place.cursor or None, 0, o.rank, o.world, o.credit_bytes, seconds, o.keys,
+                               o.prefixes, self.heard, rows_later, o.run, o.consumer, watched=True, stop=self.stop)
         self.call(self.session.open)
         self.session.timeout = o.timeout
         return self.session.welcome
@@ -200,7 +204,7 @@ class NumpyReader:
     def call(self, function):
         try:
             return function()
-        except client.Refused as refused:
+        except Refused as refused:
             if refused.code in ("ST_UNAVAILABLE", "ST_STOPPED"):
                 raise Gone(str(refused)) from None
             raise

@@ -11,8 +11,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
-from . import client, row_readers
+from . import row_readers
+from .decisions import merge_quarantine
 from .row_readers import Gone, Options, Place, Row
+from .stream_errors import Refused, check
 
 STATE = 1  # the form of state_dict
 LOOK_S = 0.1  # how often the thread looks whether it is to stop
@@ -100,7 +102,7 @@ class Feed:
                 self.stopping.wait(NAP_S)
         if self.stopping.is_set():
             raise InterruptedError
-        raise client.Refused(f"{where}: the daemon did not come back within {patience:g} s (reconnect): {why}", "ST_UNAVAILABLE")
+        raise Refused(f"{where}: the daemon did not come back within {patience:g} s (reconnect): {why}", "ST_UNAVAILABLE")
 
 
 def to_torch(row: Row, pin: bool) -> Row:
@@ -134,12 +136,12 @@ class Rows:
                  tensors: str = "numpy", pin_memory: bool = False, prefetch: int = 2, keys: Optional[str] = None,
                  prefixes: bool = False, credit_bytes: int = 256 << 20, timeout: float = 60.0, reconnect: float = 600.0,
                  run: Optional[str] = None, native: Optional[bool] = None):
-        client.check((rank is None) == (world is None), "rank and world belong together")
+        check((rank is None) == (world is None), "rank and world belong together")
         rank = int(os.environ.get("RANK", 0)) if rank is None else rank
         world = int(os.environ.get("WORLD_SIZE", 1)) if world is None else world
-        client.check(0 <= rank < world, "rank", rank, "of", world, "ranks")
-        client.check(tensors in ("numpy", "torch"), "there are no tensors of", tensors)
-        client.check(prefetch >= 1, "prefetch is", prefetch, "expected 1 or more")
+        check(0 <= rank < world, "rank", rank, "of", world, "ranks")
+        check(tensors in ("numpy", "torch"), "there are no tensors of", tensors)
+        check(prefetch >= 1, "prefetch is", prefetch, "expected 1 or more")
         if native and row_readers._reader is None:
             raise ImportError(f"the C extension is not there: {row_readers.why_absent()}")
         self.options = Options(str(source), stream, rank, world, keys, prefixes, credit_bytes, timeout, reconnect, run,
@@ -148,7 +150,7 @@ class Rows:
         self.convert = (lambda row: row) if tensors == "numpy" and not pin_memory else (lambda row: to_torch(row, pin_memory))
         if pin_memory:
             import torch
-            client.check(torch.cuda.is_available(), "pin_memory is for a GPU, and torch finds none")
+            check(torch.cuda.is_available(), "pin_memory is for a GPU, and torch finds none")
         self.feed: Optional[Feed] = None
         self.known: Dict[str, Any] = {}  # WELCOME
         self.rewind()
@@ -172,8 +174,8 @@ class Rows:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where a state_dict was taken. After a whole step the states of all ranks mean the same, and any number of ranks
         can go on from any one of them, or from merge_states of all."""
-        client.check(state.get("tessera") == STATE, "this is no state of tessera.Rows:", sorted(state))
-        client.check(state["stream"] == self.options.stream, "the state is of the stream", state["stream"] + ", not of", self.options.stream)
+        check(state.get("tessera") == STATE, "this is no state of tessera.Rows:", sorted(state))
+        check(state["stream"] == self.options.stream, "the state is of the stream", state["stream"] + ", not of", self.options.stream)
         self.rewind()
         self.place = Place(state["cursor"], list(state["decisions"]), share_again(state, self.options.world))
         self.number = state["number"]
@@ -283,6 +285,6 @@ def merge_states(states: List[Dict[str, Any]]) -> Dict[str, Any]:
     """The states of all ranks after a whole step as one, with the bad samples that any rank has heard of."""
     first = states[0]
     rows = {json.loads(s["cursor"])["row"] if s["cursor"] else 0 for s in states}
-    client.check(len(rows) == 1, "the ranks' states are not after the same step: they go on at the rows", sorted(rows))
-    return dict(first, decisions=client.merge_quarantine(states), number=max((s["number"] for s in states if s["number"] is not None),
-                                                                             default=None))
+    check(len(rows) == 1, "the ranks' states are not after the same step: they go on at the rows", sorted(rows))
+    return dict(first, decisions=merge_quarantine(states), number=max((s["number"] for s in states if s["number"] is not None),
+                                                                      default=None))

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, sys.argv[1])
-from tessera import client  # noqa: E402
+from tessera import client, daemon_session, row_checks  # noqa: E402
 
 source, files = sys.argv[2], sys.argv[3:]
 rows = list(client.connect(source, prefixes=True) if source.startswith("ipc:") else client.replay(source, prefixes=True))
@@ -26,7 +26,7 @@ for number, (row, path) in enumerate(zip(rows, files)):
 def refused(row, **changed):
     """What the row is refused with if it has these arrays instead; None leaves one out."""
     try:
-        client.check_documents({k: v for k, v in {**row, **changed}.items() if v is not None})
+        row_checks.check_documents({k: v for k, v in {**row, **changed}.items() if v is not None})
     except ValueError as e:
         return str(e)
     return None
@@ -58,8 +58,8 @@ for order in itertools.permutations(ranks):
     assert client.merge_quarantine(order) == union, client.merge_quarantine(order)
     assert client.merge_quarantine([*order, {"decisions": union}]) == union
 # A HELLO that no daemon accepts is not sent, and the member that is too long is named.
-for name, given in (("cursor", {"cursor": {"row": 0, "quarantine": ["x" * client.HELLO_LIMIT]}}),
-                    ("quarantine", {"quarantine": [{"id": 1, "cause": "x" * client.HELLO_LIMIT}]})):
+for name, given in (("cursor", {"cursor": {"row": 0, "quarantine": ["x" * daemon_session.HELLO_LIMIT]}}),
+                    ("quarantine", {"quarantine": [{"id": 1, "cause": "x" * daemon_session.HELLO_LIMIT}]})):
     try:
         next(client.connect(f"ipc:///tmp/none-{os.getpid()}", **given))
     except ValueError as e:

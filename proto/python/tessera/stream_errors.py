@@ -1,0 +1,18 @@
+"""What goes wrong with a stream, and the exceptions that say so."""
+
+NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which (data.group shared_prefix): cu_seqlens alone "
+               "would show questions without their pictures. Take the row's mask from masks.py, and say so with prefixes=True")
+
+
+class Refused(RuntimeError):
+    """The daemon refused: its words, and in `code` its reason, such as "ST_CONFIG"."""
+
+    def __init__(self, message, code):
+        super().__init__(message)
+        self.code = code
+
+
+def check(good, *words):
+    """Raises ValueError with these words unless something that came from outside is good."""
+    if not good:
+        raise ValueError(" ".join(str(w) for w in words))
