@@ -83,3 +83,13 @@ double bench_acc_bytes(const bench_case *bench)
 {
     return (double)st_dtype_size(bench->queue->dev->backend->acc);
 }
+
+double count_act_bytes(const bench_case *bench, double elements)
+{
+    return bench_act_bytes(bench) * elements;
+}
+
+double count_acc_bytes(const bench_case *bench, double elements)
+{
+    return bench_acc_bytes(bench) * elements;
+}

@@ -35,8 +35,10 @@ typedef struct bench_row {
     void (*make)(bench_case *bench);
 } bench_row;
 
-/* The cases by what limits them; each list ends with op_name NULL. */
-extern const bench_row bench_products[], bench_memory[], bench_routing[];
+/* The cases; each list ends with op_name NULL. bench_layers, bench_rows and bench_update are
+ * limited by memory bandwidth, each shape of bench_products by that or by FLOPs. */
+extern const bench_row bench_products[], bench_layers[], bench_rows[], bench_update[],
+    bench_routing[];
 
 /* Device arrays of the case, `count` elements of the type of activations or of sums, filled with
  * random numbers. All arrays belong to the case; NULL after an error, which is in bench->st. */
@@ -52,5 +54,8 @@ int32_t *bench_ints_of(bench_case *bench, const int32_t *host, int64_t count);
 /* Bytes of one element of the type of activations, and of that of sums. */
 double bench_act_bytes(const bench_case *bench);
 double bench_acc_bytes(const bench_case *bench);
+/* Bytes of so many elements of these types. */
+double count_act_bytes(const bench_case *bench, double elements);
+double count_acc_bytes(const bench_case *bench, double elements);
 
 #endif

@@ -5,16 +5,6 @@
 #define TEXT (bench->sizes->dims->text)
 #define T    (bench->sizes->tokens)
 
-static double count_act_bytes(const bench_case *bench, double elements)
-{
-    return bench_act_bytes(bench) * elements;
-}
-
-static double count_acc_bytes(const bench_case *bench, double n)
-{
-    return bench_acc_bytes(bench) * n;
-}
-
 /* top_k different experts for each token. */
 static int32_t choose_expert(const bench_sizes *sizes, int64_t index)
 {

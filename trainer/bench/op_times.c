@@ -112,7 +112,8 @@ static void print_low(const bench_sums *sums, FILE *to)
                 100.0 * sums->low[i].share);
 }
 
-static const bench_row *const lists[] = {bench_products, bench_memory, bench_routing};
+static const bench_row *const lists[] = {bench_products, bench_layers, bench_rows, bench_update,
+                                         bench_routing};
 enum { LISTS = sizeof lists / sizeof *lists };
 
 status bench_ops_counted(const bench_sizes *shapes, const bench_ceilings *limit, FILE *to)
