@@ -172,6 +172,13 @@ static void plan_values(const memory_rank *rank, const backend_vtable *backend, 
     plan->resting_frozen = size->resting;
 }
 
+/* Of frozen values in the files of model.path, also of those that are kept in codes. */
+static int64_t frozen_bytes(const params_sizes *size, const backend_vtable *backend)
+{
+    const int64_t coded = size->uncoded / (int64_t)st_dtype_size(backend->act);
+    return (int64_t)st_dtype_size(DT_BF16) * (size->stored - size->trained + coded);
+}
+
 static int64_t sum_of(const memory_plan *plan, const plan_device *on)
 {
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
@@ -195,6 +202,8 @@ status memory_plan_make(const memory_options *how, const memory_rank *rank,
     plan_rows(&made, how, backend, &plan);
     if (how->answers)
         plan.answers = generate_bytes(rank->dims, rank->mesh, made.cap.tokens / how->rows, backend);
+    plan.copied = checkpoint_writer_snapshot(&rank->size, backend, 1, false);
+    plan.frozen = frozen_bytes(&rank->size, backend);
     plan.snapshot =
         checkpoint_writer_snapshot(&rank->size, backend, how->copies, how->keeps_frozen);
     plan_gpu(&made, how, rank, shapes, on, &plan.gpu);

@@ -30,9 +30,12 @@ typedef struct memory_plan {
     memory_gpu gpu;      /* what the driver and the libraries take; 0 on the CPU */
     /* host: moments and frozen weights that rest there, pinned for a GPU (memory.host) */
     int64_t resting_moments, resting_frozen;
-    int64_t built;       /* host: micro-batches being built; pinned for a GPU */
-    int64_t received;    /* host: rows received ahead of their step */
-    int64_t snapshot;    /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */
+    int64_t built;    /* host: micro-batches being built; pinned for a GPU */
+    int64_t received; /* host: rows received ahead of their step */
+    int64_t snapshot; /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */
+    /* Not part of the total: one copy of what is trained, with its moments; what is frozen, as the
+     * files of model.path have it. */
+    int64_t copied, frozen;
     int64_t total;       /* of the device; on the CPU it includes the host's regions */
     model_regions parts; /* what activations and window consist of */
 } memory_plan;

@@ -1,5 +1,4 @@
-/* restart.c: see restart.h. On a GPU the master values and the moments are what is trained, and so
- * what a copy has; the plan of memory knows their bytes. */
+/* restart.c: see restart.h. The plan of memory knows the bytes. */
 #include "trainer/plan/restart.h"
 
 #include <inttypes.h>
@@ -17,10 +16,7 @@ status restart_plan_make(const plan_input *in, const recomputes *recomputed, con
 {
     memory_plan plan;
     TRY(layout_plan_make(in, in->conf->training_local_batch_size, recomputed, &plan));
-    /* Without float32 masters, those are the weights that are computed with. */
-    const int64_t masters = plan.parameters ? plan.parameters : plan.weights;
-    const double bytes =
-        (double)(masters + (plan.resting_moments ? plan.resting_moments : plan.moments));
+    const double bytes = (double)plan.copied, frozen = (double)plan.frozen;
     const int64_t near =
         in->layout->world < speeds->per_node ? in->layout->world : speeds->per_node;
     const double moved = bytes / speeds->of[RATE_HOST];
@@ -28,7 +24,9 @@ status restart_plan_make(const plan_input *in, const recomputes *recomputed, con
     *out = (restart_plan){.bytes = bytes,
                           .from_memory = kept ? bytes / speeds->of[RATE_HASH] + moved : 0,
                           .from_disk = (double)near * bytes / speeds->of[RATE_DISK] + moved,
-                          .copying = kept ? moved : 0};
+                          .copying = kept ? moved : 0,
+                          .frozen = frozen,
+                          .reading = (double)near * frozen / speeds->of[RATE_DISK]};
     return ST_OK;
 }
 
@@ -41,6 +39,11 @@ void restart_print(const conf *options, const restart_plan *plan, double step, F
     if (plan->from_memory > 0)
         fprintf(to, " %.1f s from the copy in memory,", plan->from_memory);
     fprintf(to, " at least %.1f s from the disk\n", plan->from_disk);
+    if (plan->frozen > 0)
+        fprintf(to,
+                "  beside them %.1f GiB of frozen values are read as at every start: %.1f s from "
+                "the disk, less if their files are still in the machine's memory\n",
+                plan->frozen / GIB, plan->reading);
     if (plan->copying > 0 && interval > 0)
         fprintf(to, "  a copy every %" PRId64 " steps takes %.2f s, %.2f %% of the time\n",
                 interval, plan->copying,

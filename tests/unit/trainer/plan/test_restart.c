@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/restart.h"
 
@@ -92,6 +93,7 @@ static void test_restart__without_copies_only_the_disk_is_left(void **unused)
     (void)unused;
     char *text = printed(&plan);
     assert_non_null(strstr(text, "from the copy in memory, at least"));
+    assert_null(strstr(text, "frozen"));
     assert_non_null(strstr(text, "a copy every 100 steps takes 0.2"));
     free(text);
     options.checkpoint_memory_folder = "";
@@ -105,6 +107,31 @@ static void test_restart__without_copies_only_the_disk_is_left(void **unused)
     text = printed(&plan);
     assert_string_equal(text, "");
     free(text);
+}
+
+/* Adapters alone are copied, in the types of their states, and the base is read as at every
+ * start. */
+static void test_restart__the_base_is_read_again(void **unused)
+{
+    const rates speeds = rates_h200();
+    (void)unused;
+    options.lora_rank = 16;
+    options.training_master = MASTER_BF16;
+    assert_ok(groups_apply(&options, registry));
+    const double trained = (double)params_trained(registry);
+    const double frozen = (double)registry->total - trained;
+    restart_plan plan = predict(&speeds);
+    expect_near(plan.bytes, 10 * trained / 32, 0.05);
+    expect_near(plan.frozen, 2 * frozen / 32, 0.01);
+    expect_near(plan.reading, 8 * plan.frozen / speeds.of[RATE_DISK], 1e-12);
+    char *text = printed(&plan);
+    assert_non_null(
+        strstr(text, "beside them 1.8 GiB of frozen values are read as at every start"));
+    free(text);
+    for (int64_t i = 0; i < registry->count; i++) /* codes are made of the same files */
+        registry->list[i].form =
+            registry->list[i].group == GROUP_EXPERTS ? WEIGHT_NF4 : WEIGHT_PLAIN;
+    expect_near(predict(&speeds).frozen, plan.frozen, 1e-3);
 }
 
 /* This machine has room for the copies of one small rank, but not for those of millions. */
@@ -141,6 +168,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_restart__bytes_over_rates, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart__without_copies_only_the_disk_is_left, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_restart__the_base_is_read_again, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart__says_that_there_is_no_room, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
