@@ -123,7 +123,7 @@ status plan_device_named(const char *name, plan_device *out)
     return ST_OK;
 }
 
-/* The compute capability that a GPU's description names (device/cuda.c): "NAME, sm_90, ..". */
+/* The compute capability that a GPU's description names (device/cuda_open.c): "NAME, sm_90, ..". */
 static int described_sm(const char *description)
 {
     static const char before[] = ", sm_";
