@@ -46,7 +46,7 @@ WARN_UNUSED status progress_parse(const char *text, const char *path, progress *
  * stream that does not contradict the step or the rows, and a quarantine list that can be read; of
  * a recording there must be a row for every step at least. ST_BAD_INPUT names `path`, where the
  * state was read, and what is wrong. Whether the cursor's row is that of `rows` is checked later,
- * when the daemon has said how rows are numbered (run/session.c). */
+ * when the daemon has said how rows are numbered (run/session_stream.c). */
 WARN_UNUSED status progress_check(const progress *state, const char *path);
 
 #endif
