@@ -19,16 +19,16 @@
 #include "common/base/hash.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
-#include "common/base/words.h"
 #include "trainer/parallel/rank_link_notes.h"
 #include "trainer/parallel/rank_link_sockets.h"
+#include "trainer/parallel/rank_link_where.h"
 
-enum { IDS_TOLD = 16, VERSION_MAX = 96, READ_MAX = 1 << 14 };
+enum { VERSION_MAX = 96, READ_MAX = 1 << 14 };
 
 struct rank_link {
     link_core *core;
     rank_link_sockets sockets;
-    comm_ledger *ledger;
+    rank_link_where where;
     void *id; /* [CONTROL_ID_BYTES] while ranks meet: where the others receive it */
     pthread_t thread;
     bool joined, left;
@@ -38,15 +38,11 @@ struct rank_link {
     int64_t reach_until; /* rank 0 is to be reached before that; 0: not now */
 
     pthread_mutex_t lock; /* guards what follows */
-    int64_t step;         /* 0: before the first one */
-    uint64_t sample[IDS_TOLD];
-    int64_t n_samples;
     bool closing;
     char late[CONTROL_TEXT_MAX]; /* why calls have not ended in time; "": they have */
     const char *failed; /* what happened to this rank, borrowed while it closes; NULL: nothing */
     char lost[CONTROL_TEXT_MAX]; /* which rank ended the job and how; written before `over` */
     atomic_bool over;
-    _Atomic(const char *) waits; /* what this rank waits for; NULL: nothing */
     atomic_bool others_wait;
     atomic_bool held; /* this rank waits for others, by rank_link_held */
 
@@ -59,46 +55,15 @@ struct rank_link {
 
 /* ---- where this rank is ---- */
 
-static void tell_place(rank_link *link, char *out, size_t size)
-{
-    comm_now now = comm_ledger_now(link->ledger);
-    pthread_mutex_lock(&link->lock);
-    size_t count = 0;
-    if (link->step == 0)
-        count = words_add(out, size, count, "before the first step");
-    else
-        count = words_add(out, size, count, "step %" PRId64, link->step);
-    if (now.what) {
-        count = words_add(out, size, count, ", %s %s: %s", now.inside ? "in" : "after",
-                          comm_kind_name(now.kind), now.what);
-        if (now.layer >= 0)
-            count = words_add(out, size, count, " of layer %" PRId64, now.layer);
-        count = words_add(out, size, count, " over %s", now.group);
-        if (now.inside)
-            count = words_add(out, size, count, " for %.1f s",
-                              (double)(clock_ns() - now.since_ns) * 1e-9);
-    }
-    if (link->n_samples > 0)
-        count = words_add(out, size, count, ", samples");
-    for (int64_t i = 0; i < link->n_samples && i < IDS_TOLD && count + 32 < size; i++)
-        count = words_add(out, size, count, " %" PRIu64, link->sample[i]);
-    if (link->n_samples > IDS_TOLD)
-        count = words_add(out, size, count, " .. (%" PRId64 ")", link->n_samples);
-    const char *waits = atomic_load(&link->waits);
-    if (waits)
-        words_add(out, size, count, ", waiting for %s", waits);
-    pthread_mutex_unlock(&link->lock);
-}
-
 void rank_link_waits(rank_link *link, const char *what)
 {
     if (link)
-        atomic_store(&link->waits, what);
+        atomic_store(&link->where.waits, what);
 }
 
 bool rank_link_is_waiting(rank_link *link)
 {
-    return atomic_load(&link->waits) != NULL;
+    return atomic_load(&link->where.waits) != NULL;
 }
 
 bool rank_link_others_wait(rank_link *link)
@@ -113,13 +78,8 @@ void rank_link_held(rank_link *link, bool held)
 
 void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count)
 {
-    if (!link)
-        return;
-    pthread_mutex_lock(&link->lock);
-    link->step = step;
-    link->n_samples = count;
-    memcpy(link->sample, sample, (size_t)(count < IDS_TOLD ? count : IDS_TOLD) * sizeof *sample);
-    pthread_mutex_unlock(&link->lock);
+    if (link)
+        rank_link_where_set(&link->where, step, sample, count);
 }
 
 status rank_link_check(rank_link *link)
@@ -129,21 +89,13 @@ status rank_link_check(rank_link *link)
     return FAIL(ST_UNAVAILABLE, "%s", link->lost); /* written once, before over */
 }
 
-static bool has_begun(rank_link *link)
-{
-    pthread_mutex_lock(&link->lock);
-    const bool began = link->step != 0;
-    pthread_mutex_unlock(&link->lock);
-    return began;
-}
-
 /* Whether this rank waits for the others, in whatever way. */
 static bool is_held(rank_link *link)
 {
     pthread_mutex_lock(&link->lock);
     const bool asks = link->asks;
     pthread_mutex_unlock(&link->lock);
-    return asks || atomic_load(&link->held) || comm_ledger_now(link->ledger).inside;
+    return asks || atomic_load(&link->held) || comm_ledger_now(link->where.ledger).inside;
 }
 
 static link_now see_now(rank_link *link)
@@ -151,7 +103,7 @@ static link_now see_now(rank_link *link)
     return (link_now){.ns = clock_ns(),
                       .waits = rank_link_is_waiting(link),
                       .held = is_held(link),
-                      .began = has_begun(link),
+                      .began = rank_link_where_began(&link->where),
                       .call_ns = atomic_load(&link->agree_ns)};
 }
 
@@ -167,7 +119,7 @@ static void end_job(rank_link *link, const link_action *end)
     pthread_mutex_unlock(&link->lock);
     if (!end->say)
         return;
-    tell_place(link, place, sizeof place);
+    rank_link_where_tell(&link->where, place, sizeof place);
     log_hush(end->hush);
     log_error("the run ends: %s; this rank: %s", end->text, place);
 }
@@ -189,7 +141,7 @@ static void end_process(const link_action *end)
 static void send_place(rank_link *link, const link_action *beat)
 {
     char place[CONTROL_TEXT_MAX];
-    tell_place(link, place, sizeof place);
+    rank_link_where_tell(&link->where, place, sizeof place);
     rank_link_sockets_send(&link->sockets, beat->conn, beat->message, place, strlen(place), true);
 }
 
@@ -485,6 +437,7 @@ static void rank_link_free(rank_link **link)
     rank_link_sockets_close(&(*link)->sockets);
     link_core_free(&(*link)->core);
     rank_link_notes_done(&(*link)->notes);
+    rank_link_where_done(&(*link)->where);
     pthread_mutex_destroy(&(*link)->lock);
     pthread_cond_destroy(&(*link)->agreed);
     free(*link);
@@ -496,7 +449,7 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
     rank_link *link = calloc(1, sizeof *link);
     if (!link)
         return FAIL(ST_NO_MEMORY, "no memory for the rank link");
-    link->ledger = options->ledger;
+    rank_link_where_init(&link->where, options->ledger);
     link->sockets.listener = link->sockets.wake = -1;
     rank_link_set_timeout(link, options->timeout_s);
     pthread_mutex_init(&link->lock, NULL);
@@ -516,7 +469,8 @@ status rank_link_open(const rank_link_options *options, void *id, rank_link **ou
 /* Decides about the last line of a rank that ends before the first step. */
 static void fit_last_line(rank_link *link, const char *failed)
 {
-    const link_last_line last = link_core_last_line(link->core, has_begun(link), failed);
+    const link_last_line last =
+        link_core_last_line(link->core, rank_link_where_began(&link->where), failed);
     log_hush(last.hush);
     if (last.say)
         log_error("the run ends: %s", last.say);
