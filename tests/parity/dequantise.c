@@ -39,6 +39,9 @@ static void dequantise_case(parity *test, const int64_t *shape)
 
 const parity_case parity_dequantise[] = {
     {"dequantise", "empty", dequantise_case, {0, 64, 1}},
+    {"dequantise", "empty int8", dequantise_case, {0, 131, 0}},
+    {"dequantise", "empty rows nf4", dequantise_case, {3, 0, 1}},
+    {"dequantise", "empty rows int8", dequantise_case, {3, 0, 0}},
     {"dequantise", "one nf4", dequantise_case, {1, 1, 1}},
     {"dequantise", "one int8", dequantise_case, {1, 1, 0}},
     {"dequantise", "ragged nf4", dequantise_case, {5, 131, 1}},

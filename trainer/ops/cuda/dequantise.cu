@@ -40,8 +40,12 @@ static __global__ void __launch_bounds__(THREADS) dequantise_kernel(dequantise_a
     const int64_t wide = weight_row_blocks(args.n), number = piece / PARTS;
     const int part = (int)(piece % PARTS);
     const int64_t words = weight_block_bytes(args.form) / 4;
-    if (threadIdx.x < WEIGHT_LEVELS)
-        level[threadIdx.x] = weight_level((int)threadIdx.x);
+    /* With constant numbers the levels are part of the code; else they would be a table in memory.
+     */
+#pragma unroll
+    for (int i = 0; i < WEIGHT_LEVELS; i++)
+        if ((int)threadIdx.x == i)
+            level[i] = weight_level(i);
     __syncthreads();
     if (number >= args.rows * wide)
         return;
