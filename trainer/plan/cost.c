@@ -272,7 +272,7 @@ static void step_compute(const conf *options, const layout *degrees, const model
     groups_share(registry, dims, &share);
     const flops *sum = &price->flops;
     const int64_t tokens = options->training_global_batch_size * price->row.seq_len;
-    recompute_plan_count(recomputed, dims, &share, sum, tokens, (int64_t)patches, &more);
+    recompute_plan_count(recomputed, degrees, dims, &share, sum, tokens, (int64_t)patches, &more);
     const base_work base =
         base_work_of(options, degrees, dims, registry, &recomputed->text, share.text_dgrad, tokens);
     const adapter_work adapters = adapter_work_of(

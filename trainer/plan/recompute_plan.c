@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/model/moe.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
@@ -90,13 +91,13 @@ static double seconds_of(const conf *options, const layout *degrees, const model
     const double hidden = (double)(vision ? dims->vision.hidden : dims->text.hidden);
     const double wide = vision ? hidden : (double)(dims->text.heads * dims->text.head_dim);
     const double narrow = vision ? hidden : (double)(dims->text.kv_heads * dims->text.head_dim);
-    const bool moe = !vision && dims_layer_is_moe(dims, dims->text.layers - 1);
+    const bool is_moe = !vision && dims_layer_is_moe(dims, dims->text.layers - 1);
     const bool shared = degrees->expert * degrees->expert_tensor > 1;
-    const double slots = moe ? (double)dims->text.top_k : 1;
-    const double width = (double)(vision ? dims->vision.intermediate
-                                  : moe  ? dims->text.expert_width
-                                         : dims->text.intermediate);
-    const double product = speeds.of[moe ? RATE_EXPERTS : RATE_DENSE];
+    const double slots = is_moe ? (double)dims->text.top_k : 1;
+    const double width = (double)(vision   ? dims->vision.intermediate
+                                  : is_moe ? dims->text.expert_width
+                                           : dims->text.intermediate);
+    const double product = speeds.of[is_moe ? RATE_EXPERTS : RATE_DENSE];
     const double fc1 = MACS * slots * hidden * width * (vision ? 1 : 2) / product;
     switch (kind) {
     case RECOMPUTE_QKV:
@@ -108,10 +109,10 @@ static double seconds_of(const conf *options, const layout *degrees, const model
     case RECOMPUTE_PROJ:
         return MACS * hidden * wide / speeds.of[RATE_DENSE];
     case RECOMPUTE_FC1:
-        return moe && shared ? 0 : fc1; /* experts that ranks share never keep it */
+        return is_moe && shared ? 0 : fc1; /* experts that ranks share never keep it */
     default:
-        if (!moe || !shared)
-            return moe ? fc1 / 2 : 0;
+        if (!is_moe || !shared)
+            return is_moe ? fc1 / 2 : 0;
         /* Tokens must be sent to their experts once more. */
         return 1.5 * fc1 + 2 * slots * hidden * ACT / speeds.of[RATE_LINK];
     }
@@ -291,12 +292,22 @@ double recompute_plan_share(const recompute *tower, int64_t count, double reache
     return count > 0 ? (double)layers_recomputed(tower, count, reached, kind) / (double)count : 0;
 }
 
+/* Multiply-adds with which the experts of a layer recompute `what` for one token. Those that ranks
+ * share keep nothing of their first product, so the backward pass makes it in any case, and the way
+ * to the output of the second once more. */
+static int64_t count_experts(const text_dims *text, bool shared, unsigned what)
+{
+    const int64_t second = text->top_k * text->hidden * text->expert_width, first = 2 * second;
+    if (shared)
+        return first + (what & RECOMPUTE_FC2 ? first + second : 0);
+    return (what & RECOMPUTE_FC1 ? first : 0) + (what & RECOMPUTE_FC2 ? second : 0);
+}
+
 /* Adds the multiply-adds with which a layer recomputes `what` for one token. */
-static void count_layer(const text_dims *text, bool is_moe, unsigned what, int64_t *dense,
-                        int64_t *experts)
+static void count_layer(const text_dims *text, bool is_moe, bool shared, unsigned what,
+                        int64_t *dense, int64_t *experts)
 {
     const int64_t query = text->heads * text->head_dim, kv = text->kv_heads * text->head_dim;
-    const int64_t slots = text->top_k * text->hidden * text->expert_width;
     *dense += what & RECOMPUTE_QKV ? text->hidden * (query + 2 * kv) : 0;
     *dense += what & RECOMPUTE_PROJ ? text->hidden * query : 0;
     if (!is_moe) {
@@ -304,21 +315,20 @@ static void count_layer(const text_dims *text, bool is_moe, unsigned what, int64
         return;
     }
     *dense += what & RECOMPUTE_ROUTE ? text->hidden * text->experts : 0;
-    *experts += what & RECOMPUTE_FC1 ? 2 * slots : 0;
-    *experts += what & RECOMPUTE_FC2 ? slots : 0;
+    *experts += count_experts(text, shared, what);
 }
 
-void recompute_plan_count(const recomputes *recomputed, const model_dims *dims,
-                          const training_share *share, const flops *forward, int64_t tokens,
-                          int64_t patches, recompute_flops *out)
+void recompute_plan_count(const recomputes *recomputed, const layout *degrees,
+                          const model_dims *dims, const training_share *share, const flops *forward,
+                          int64_t tokens, int64_t patches, recompute_flops *out)
 {
     const text_dims *text = &dims->text;
     const vision_dims *vision = &dims->vision;
     int64_t dense = 0, experts = 0, block;
     for (int64_t layer = find_first_reached(text->layers, share->text_dgrad); layer < text->layers;
          layer++)
-        count_layer(text, dims_layer_is_moe(dims, layer), recompute_of(&recomputed->text, layer),
-                    &dense, &experts);
+        count_layer(text, dims_layer_is_moe(dims, layer), moe_is_shared(degrees),
+                    recompute_of(&recomputed->text, layer), &dense, &experts);
     *out =
         (recompute_flops){.dense = MACS * tokens * dense,
                           .experts = MACS * tokens * experts,

@@ -32,10 +32,11 @@ const char *recompute_plan_text(const recompute *tower, char text[RECOMPUTE_TEXT
 typedef struct recompute_flops {
     int64_t dense, experts, attention, vision_attention;
 } recompute_flops;
-/* forward: FLOPs of the forward pass over the step's rows, which have these tokens and patches. */
-void recompute_plan_count(const recomputes *recomputed, const model_dims *dims,
-                          const training_share *share, const flops *forward, int64_t tokens,
-                          int64_t patches, recompute_flops *out);
+/* forward: FLOPs of the forward pass over the step's rows, which have these tokens and patches.
+ * degrees: whether ranks share experts, whose activations are then computed again in any case. */
+void recompute_plan_count(const recomputes *recomputed, const layout *degrees,
+                          const model_dims *dims, const training_share *share, const flops *forward,
+                          int64_t tokens, int64_t patches, recompute_flops *out);
 /* How many of `count` layers keep this kind (RECOMPUTE_QKV ..). */
 int64_t recompute_plan_kept(const recompute *tower, int64_t count, unsigned kind);
 /* The share of `count` layers that recompute this kind; the backward pass reaches the share

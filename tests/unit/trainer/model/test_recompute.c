@@ -190,6 +190,7 @@ static void test_recompute__plan_counts_the_work(void **state)
     groups_share(setup.setup.registry, &setup.setup.dims, &share);
     count_step(&setup, &(recomputes){0});
     const int64_t dense = count.dense, experts = count.experts;
+    const layout alone = {.expert = 1, .expert_tensor = 1};
     const flops one_each = {.text_attention = setup.setup.dims.text.layers,
                             .vision_attention = setup.setup.dims.vision.depth};
     const int64_t patches = setup.packed.n_patches + setup.packed.n_video_patches;
@@ -198,7 +199,7 @@ static void test_recompute__plan_counts_the_work(void **state)
         for (int vision = 0; vision < RULES; vision++) {
             const recomputes recomputed = {rules[text], rules[vision]};
             recompute_flops want;
-            recompute_plan_count(&recomputed, &setup.setup.dims, &share, &one_each,
+            recompute_plan_count(&recomputed, &alone, &setup.setup.dims, &share, &one_each,
                                  setup.packed.n_tokens, patches, &want);
             count_step(&setup, &recomputed);
             assert_int_equal(2 * (count.dense - dense), want.dense);

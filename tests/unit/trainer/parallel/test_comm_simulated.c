@@ -1,7 +1,7 @@
 /* test_comm_simulated.c: the engine that simulates all other ranks of a layout. Each collective
  * leaves this rank's own values where those of others would be, and takes at least the time of its
- * bytes. Whole steps of several layouts receive the bytes of the formula, and a simulated run
- * refuses to save anything. */
+ * bytes. Whole steps of several layouts receive the bytes of the formula and recompute what the
+ * plan counts, and a simulated run refuses to save anything. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -14,6 +14,8 @@
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/train_state.h"
 #include "trainer/ops/open.h"
+#include "trainer/ops/table.h"
+#include "trainer/plan/recompute_plan.h"
 #include "trainer/run/step.h"
 
 enum { RANKS = 4, RANK = 1, NUMBERS = 6 };
@@ -294,6 +296,71 @@ static void test_steps__have_the_bytes_of_the_formula(void **state)
     }
 }
 
+/* Multiply-adds of the experts' products, by their mode. */
+static struct {
+    int64_t macs[3];
+    const ops_table *real;
+} counted;
+
+static status counted_grouped(stream *queue, const grouped_gemm_args *args)
+{
+    counted.macs[args->mode] += args->offset[args->experts] * args->k * args->n;
+    return counted.real->grouped_gemm(queue, args);
+}
+
+/* FLOPs that the plan says the experts recompute, for those of a forward pass over one token. */
+static double planned_again(const session *opened)
+{
+    const text_dims *text = &opened->dims.text;
+    training_share share;
+    recompute_flops again;
+    groups_share(opened->params, &opened->dims, &share);
+    recompute_plan_count(&opened->recomputed, &opened->mesh.layout, &opened->dims, &share,
+                         &(flops){0}, 1, 0, &again);
+    return (double)again.experts /
+           (double)(2 * text->layers * text->top_k * 3 * text->hidden * text->expert_width);
+}
+
+/* Products that a backward pass repeats are of the forward kind; one gradient of the inputs takes
+ * as many multiply-adds as a forward pass. */
+static void test_steps__recompute_what_the_plan_counts(void **state)
+{
+    (void)state;
+    static const char *const layouts[] = {
+        "--parallelism.world_size 2 --parallelism.expert_parallel_degree 2",
+        "--parallelism.tensor_parallel_degree 2 --parallelism.expert_tensor_parallel_degree 2",
+        "--parallelism.world_size 2"};
+    static const struct {
+        const char *options;
+        double shared, own; /* passes over both products that are repeated */
+    } modes[] = {{"none", 2.0 / 3, 0},
+                 {"full", 5.0 / 3, 1},
+                 {"selective --activation_checkpoint.save fc2", 2.0 / 3, 2.0 / 3},
+                 {"selective --activation_checkpoint.save fc1", 5.0 / 3, 1.0 / 3}};
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
+            run setup;
+            step_report report;
+            char options[256];
+            snprintf(options, sizeof options,
+                     "%s --training.global_batch_size 2 --activation_checkpoint.mode %s",
+                     layouts[i], modes[k].options);
+            assert_ok(open_run(&setup, options));
+            ops_table counting = *setup.run.stream->ops;
+            memset(&counted, 0, sizeof counted);
+            counted.real = setup.run.stream->ops;
+            counting.grouped_gemm = counted_grouped;
+            setup.run.stream->ops = &counting;
+            assert_ok(step_run(&setup.run, 1, &report));
+            setup.run.stream->ops = counted.real;
+            const double again =
+                (double)counted.macs[GROUPED_FWD] / (double)counted.macs[GROUPED_DGRAD] - 1;
+            assert_float_equal(again, i < 2 ? modes[k].shared : modes[k].own, 1e-12);
+            assert_float_equal(planned_again(&setup.run), again, 1e-12);
+            close_run(&setup);
+        }
+}
+
 static void test_steps__nothing_is_kept(void **state)
 {
     (void)state;
@@ -339,6 +406,7 @@ int main(void)
         cmocka_unit_test(test_simulated__all_to_all_repeats_own_values),
         cmocka_unit_test(test_simulated__takes_the_time_of_the_bytes),
         cmocka_unit_test(test_steps__have_the_bytes_of_the_formula),
+        cmocka_unit_test(test_steps__recompute_what_the_plan_counts),
         cmocka_unit_test(test_steps__nothing_is_kept),
         cmocka_unit_test(test_simulated__refuses_what_it_cannot_simulate),
     };
