@@ -1,5 +1,5 @@
 /* test_cost.c: the predictions of `trainer plan`: bytes between ranks against sums made by hand,
- * times as work over rate, and rates read from a file. */
+ * and times as work over rate. */
 #include "tests/harness.h"
 
 #include <math.h>
@@ -7,50 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/trainer/plan/plan_setting.h"
 #include "trainer/optim/groups.h"
-#include "trainer/plan/cost.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/stage_plan.h"
-#include "trainer/plan/sweep.h"
-
-typedef struct setting {
-    conf options;
-    model_dims dims;
-    params *registry;
-    rates speeds;
-    plan_device device;
-} setting;
-
-static plan_input input_of(const setting *setup, const layout *degrees)
-{
-    return (plan_input){.conf = &setup->options,
-                        .layout = degrees,
-                        .dims = &setup->dims,
-                        .params = setup->registry,
-                        .device = &setup->device};
-}
-
-static void open_setting(setting *setup, const char *preset)
-{
-    char name[] = "trainer", *argv[] = {name, NULL};
-    int argc = 1;
-    assert_ok(conf_load(&setup->options, &argc, argv));
-    setup->options.training_seq_len = 8192;
-    setup->options.training_global_batch_size = 32;
-    setup->options.training_local_batch_size = 1;
-    setup->options.parallelism_world_size = 0;
-    assert_ok(dims_preset(preset, &setup->dims));
-    assert_ok(params_new(&setup->dims, &setup->registry));
-    setup->speeds = rates_h200();
-    assert_ok(plan_device_named("h200", &setup->device));
-}
-
-static void close_setting(setting *setup)
-{
-    params_free(&setup->registry);
-    conf_done(&setup->options);
-}
 
 static cost predict(setting *setup, int mode)
 {
@@ -64,12 +25,6 @@ static cost predict(setting *setup, int mode)
     assert_ok(cost_of(&setup->options, &degrees, &setup->dims, setup->registry, &setup->speeds,
                       &again, &price));
     return price;
-}
-
-static void expect_share(double first, double second, double share)
-{
-    if (fabs(first - second) > share * fabs(second))
-        fail_msg("%.15g is not %.15g", first, second);
 }
 
 static void test_cost__one_rank_has_no_traffic(void **state)
@@ -590,85 +545,6 @@ static void test_cost__rows_without_packing(void **state)
     close_setting(&setup);
 }
 
-/* What mode `op` keeps fills memory.limit: one more layer would not fit, and a higher limit keeps
- * more. */
-static void test_recompute__keeps_what_fits(void **state)
-{
-    (void)state;
-    setting setup;
-    layout degrees;
-    memory_plan planned;
-    recomputes recomputed, more;
-    char text[RECOMPUTE_TEXT_MAX];
-    open_setting(&setup, "qwen3-vl-30b-a3b");
-    setup.options.activation_checkpoint_mode = AC_SELECTIVE;
-    setup.options.parallelism_data_parallel_shard_degree = 8;
-    setup.options.training_global_batch_size = 32;
-    setup.options.training_local_batch_size = 4;
-    assert_ok(layout_of(&setup.options, NULL, &degrees));
-    const plan_input in = input_of(&setup, &degrees);
-    double before = 0;
-    for (int percent = 84; percent <= 98; percent += 7) {
-        setup.options.memory_limit = percent / 100.0;
-        const double most = setup.options.memory_limit * setup.device.usable;
-        assert_ok(recompute_plan_of(&in, 4, &recomputed));
-        assert_ok(layout_plan_make(&in, 4, &recomputed, &planned));
-        print_message("%d %%: %s", percent, recompute_plan_text(&recomputed.text, text));
-        print_message("; vision %s\n", recompute_plan_text(&recomputed.vision, text));
-        assert_true((double)planned.total <= most && (double)planned.total > before);
-        assert_true((recomputed.text.layers > 0) != (recomputed.vision.layers > 0));
-        more = recomputed;
-        (recomputed.text.layers > 0 ? &more.text : &more.vision)->layers++;
-        before = (double)planned.total;
-        assert_ok(layout_plan_make(&in, 4, &more, &planned));
-        assert_true((double)planned.total > most);
-    }
-    /* Where everything fits, all products are kept; only norms and activations are recomputed. */
-    setup.options.training_seq_len = 256;
-    assert_ok(recompute_plan_of(&in, 1, &recomputed));
-    assert_int_equal(recomputed.text.what, RECOMPUTE_CHEAP);
-    assert_int_equal(recomputed.vision.what & ~RECOMPUTE_FC2, RECOMPUTE_CHEAP);
-    assert_string_equal(recompute_plan_text(&recomputed.text, text),
-                        "selective: keeps qkv, attention, proj, fc1, fc2");
-    close_setting(&setup);
-}
-
-static void test_recompute__options_decide(void **state)
-{
-    (void)state;
-    setting setup;
-    layout degrees;
-    recomputes recomputed;
-    char text[RECOMPUTE_TEXT_MAX];
-    open_setting(&setup, "qwen3-vl-30b-a3b");
-    assert_ok(layout_of(&setup.options, NULL, &degrees));
-    const plan_input in = input_of(&setup, &degrees);
-    setup.options.activation_checkpoint_mode = AC_SELECTIVE;
-    setup.options.activation_checkpoint_save = "attention, fc1";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_FULL;
-    assert_ok(recompute_plan_of(&in, 1, &recomputed));
-    assert_int_equal(recomputed.text.what,
-                     RECOMPUTE_CHEAP | RECOMPUTE_QKV | RECOMPUTE_PROJ | RECOMPUTE_FC2);
-    assert_int_equal(recomputed.vision.what, RECOMPUTE_ALL);
-    assert_string_equal(recompute_plan_text(&recomputed.text, text),
-                        "selective: keeps attention, fc1");
-    setup.options.activation_checkpoint_save = "none";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_NONE;
-    assert_ok(recompute_plan_of(&in, 1, &recomputed));
-    assert_string_equal(recompute_plan_text(&recomputed.text, text),
-                        "selective: keeps routes alone");
-    assert_int_equal(recomputed.vision.what, 0);
-    setup.options.activation_checkpoint_selective_ac_option = "3";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_SAME;
-    assert_ok(recompute_plan_of(&in, 1, &recomputed));
-    assert_int_equal(recompute_of(&recomputed.text, 1), 0);
-    assert_int_equal(recompute_of(&recomputed.text, 2), RECOMPUTE_ALL);
-    assert_int_equal(recompute_plan_kept(&recomputed.vision, 27, RECOMPUTE_QKV), 18);
-    assert_string_equal(recompute_plan_text(&recomputed.text, text),
-                        "selective: of layers 3, 6, ..");
-    close_setting(&setup);
-}
-
 static void test_cost__far_groups_take_the_network(void **state)
 {
     (void)state;
@@ -743,105 +619,6 @@ static void test_cost__experts_cross_by_their_own_adapter(void **state)
     close_setting(&setup);
 }
 
-/* The built-in rates say of each how it is known and where it comes from. */
-static void test_rates__built_in_rates_name_their_source(void **state)
-{
-    (void)state;
-    const rates speeds = rates_h200();
-    char *text = NULL;
-    size_t size;
-    FILE *to = open_memstream(&text, &size);
-    rates_print(&speeds, to);
-    fclose(to);
-    for (int k = 0; k < RATE_KEYS; k++) {
-        char *line = strstr(text, rate_name((rate_key)k));
-        assert_non_null(line);
-        assert_non_null(speeds.from[k]);
-        static const char *const kinds[] = {[RATE_ASSUMED] = "assumed, ",
-                                            [RATE_PUBLISHED] = "published, ",
-                                            [RATE_NOMINAL] = "nominal, ",
-                                            [RATE_MEASURED] = "measured, "};
-        assert_int_equal(speeds.kind[k] == RATE_ASSUMED, k >= RATE_HOST && k <= RATE_DISK);
-        assert_int_equal(speeds.kind[k] == RATE_NOMINAL, k == RATE_PEAK);
-        const char *kind = kinds[speeds.kind[k]];
-        line = strstr(line, kind);
-        assert_non_null(line);
-        assert_memory_equal(line + strlen(kind), speeds.from[k], strlen(speeds.from[k]));
-    }
-    free(text);
-}
-
-static void test_rates__file_and_back(void **state)
-{
-    (void)state;
-    char *folder = harness_temp(), path[4096];
-    snprintf(path, sizeof path, "%s/rates.yaml", folder);
-    rates speeds = {.memory = 0}, back;
-    speeds.of[RATE_EXPERTS] = 612.5e12;
-    speeds.kind[RATE_EXPERTS] = RATE_MEASURED;
-    snprintf(speeds.source, sizeof speeds.source, "a card, its driver");
-    FILE *file = fopen(path, "w");
-    rates_write(&speeds, file);
-    fprintf(file, "memory_gib: 80\nranks_per_node: 4\n");
-    fclose(file);
-    assert_ok(rates_read(path, &back));
-    expect_share(back.of[RATE_EXPERTS], 612.5e12, 1e-12);
-    assert_true(back.kind[RATE_EXPERTS] == RATE_MEASURED && !back.from[RATE_EXPERTS]);
-    assert_int_equal(back.kind[RATE_DENSE], rates_h200().kind[RATE_DENSE]);
-    assert_ptr_equal(back.from[RATE_DENSE], rates_h200().from[RATE_DENSE]);
-    expect_share(back.of[RATE_DENSE], rates_h200().of[RATE_DENSE], 0);
-    expect_share(back.memory, 80.0 * 1073741824, 0);
-    assert_int_equal(back.per_node, 4);
-    assert_string_equal(back.source, "a card, its driver");
-    file = fopen(path, "w"); /* from before the passes of attention had rates of their own */
-    fprintf(file, "attention_tflops: 217\nvision_attention_tflops: 224\n");
-    fclose(file);
-    assert_ok(rates_read(path, &back));
-    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER; k++) {
-        expect_share(back.of[k], k < RATE_VISION_ATTENTION ? 217e12 : 224e12, 1e-12);
-        assert_true(back.kind[k] == RATE_MEASURED && !back.from[k]);
-    }
-    expect_share(back.of[RATE_OWN_ATTENTION], rates_h200().of[RATE_OWN_ATTENTION], 0);
-    for (int last = 0; last < 2; last++) { /* a pass with a rate of its own keeps it */
-        file = fopen(path, "w");
-        fprintf(file, "%sattention_backward_tflops: 100\n%s", last ? "attention_tflops: 217\n" : "",
-                last ? "" : "attention_tflops: 217\n");
-        fclose(file);
-        assert_ok(rates_read(path, &back));
-        expect_share(back.of[RATE_ATTENTION], 217e12, 1e-12);
-        expect_share(back.of[RATE_ATTENTION_BACKWARD], 100e12, 1e-12);
-    }
-    file = fopen(path, "w");
-    fprintf(file, "dense_tflops: 700\ncopy_gbs: fast\n");
-    fclose(file);
-    assert_fails(ST_CONFIG, rates_read(path, &back), "copy_gbs: expected a number above 0");
-    file = fopen(path, "w");
-    fprintf(file, "dense_tflop: 700\n");
-    fclose(file);
-    assert_fails(ST_CONFIG, rates_read(path, &back), "there is no rate named dense_tflop");
-    harness_remove(&folder);
-}
-
-static void test_rates__are_those_of_the_card(void **state)
-{
-    (void)state;
-    const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
-                b200 = rates_of("NVIDIA B200"), l40s = rates_of("NVIDIA L40S"),
-                t4 = rates_of("Tesla T4");
-    expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
-    expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
-    expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
-    assert_string_equal(h200.source, rates_h200().source);
-    assert_non_null(strstr(t4.source, "none for Tesla T4"));
-    assert_non_null(strstr(b200.source, "none measured for the B200"));
-    expect_share(b200.of[RATE_DENSE] / b200.of[RATE_PEAK], h200.of[RATE_DENSE] / 989e12, 1e-9);
-    expect_share(b200.of[RATE_COPY] / 8000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
-    assert_true(b200.kind[RATE_DENSE] == RATE_ASSUMED && h200.kind[RATE_DENSE] == RATE_MEASURED);
-    /* cuDNN does not go there: our own kernels do both passes. */
-    expect_share(l40s.of[RATE_ATTENTION], l40s.of[RATE_OWN_ATTENTION], 0);
-    expect_share(l40s.of[RATE_VISION_ATTENTION_BACKWARD], l40s.of[RATE_OWN_VISION_ATTENTION], 0);
-}
-
 static void test_cost__a_short_part_is_not_called_nothing(void **state)
 {
     (void)state;
@@ -865,44 +642,6 @@ static void test_cost__a_short_part_is_not_called_nothing(void **state)
     close_setting(&setup);
 }
 
-static void test_sweep__fastest_that_fits_first(void **state)
-{
-    (void)state;
-    setting setup;
-    char *text = NULL;
-    size_t size;
-    open_setting(&setup, "qwen3-30b-a3b");
-    const plan_input in = input_of(&setup, NULL);
-    FILE *to = open_memstream(&text, &size);
-    assert_ok(sweep_layouts(&in, 8, &setup.speeds, 50, to));
-    fclose(to);
-    double before = INFINITY;
-    int count = 0;
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        long long degree[7], rows;
-        double memory, ms, tps, mfu;
-        char mode[8];
-        if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %7s %lf%% %lf %lf %lf%%",
-                   &degree[0], &degree[1], &degree[2], &degree[3], &degree[4], &degree[5],
-                   &degree[6], &rows, mode, &memory, &ms, &tps, &mfu) != 13)
-            continue;
-        count++;
-        assert_int_equal(degree[0] * degree[1] * degree[2] * degree[3] * degree[4], 8);
-        assert_int_equal(32 % (degree[0] * degree[1] * rows), 0);
-        assert_true(memory <= 85.05 && tps <= before);
-        before = tps;
-    }
-    assert_true(count > 5);
-    free(text);
-    setup.device.memory = setup.device.usable = 1e9;
-    to = open_memstream(&text, &size);
-    assert_fails(ST_CONFIG, sweep_layouts(&in, 8, &setup.speeds, 50, to),
-                 "more ranks or shorter rows");
-    fclose(to);
-    free(text);
-    close_setting(&setup);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -921,15 +660,10 @@ int main(void)
         cmocka_unit_test(test_cost__questions_that_share_a_picture),
         cmocka_unit_test(test_cost__rows_without_packing),
         cmocka_unit_test(test_cost__a_short_part_is_not_called_nothing),
-        cmocka_unit_test(test_recompute__keeps_what_fits),
-        cmocka_unit_test(test_recompute__options_decide),
         cmocka_unit_test(test_cost__far_groups_take_the_network),
         cmocka_unit_test(test_cost__adapters_of_a_node_share_a_ring),
         cmocka_unit_test(test_cost__experts_cross_by_their_own_adapter),
-        cmocka_unit_test(test_rates__built_in_rates_name_their_source),
-        cmocka_unit_test(test_rates__file_and_back),
-        cmocka_unit_test(test_rates__are_those_of_the_card),
-        cmocka_unit_test(test_sweep__fastest_that_fits_first),
     };
-    return cmocka_run_group_tests_name("cost", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("cost", tests, NULL, NULL) + run_rates_tests() +
+           run_recompute_tests() + run_sweep_tests();
 }

@@ -1,5 +1,6 @@
-/* test_layout.c: refusals of layouts, on random layouts of random models. Whatever a refusal
- * suggests (another layout, batch or split points) must itself be accepted by the same check. */
+/* test_layout.c: which layouts fit together, and refusals of random layouts of random models.
+ * Whatever a refusal suggests (another layout, batch or split points) must itself be accepted by
+ * the same check. */
 #include "tests/harness.h"
 
 #include <inttypes.h>
@@ -270,9 +271,51 @@ static void test_layout__suggestions_suit_the_model(void **state)
     conf_done(&options);
 }
 
+static void test_layout__ranks_fit_each_other(void **state)
+{
+    (void)state;
+    const struct {
+        int64_t world, shard, tensor, context, expert, expert_tensor, local, global;
+        const char *words; /* expected error; NULL: none */
+        int64_t accumulation;
+    } cases[] = {
+        {0, -1, 1, 1, 1, 1, 1, 6, NULL, 6},
+        {8, -1, 1, 1, 8, 1, 2, 32, NULL, 2},
+        {8, -1, 4, 1, 2, 4, 2, 8, NULL, 2}, /* the expert ranks divide the two shards */
+        {8, -1, 4, 1, 2, 1, 2, 8, "must divide 8 ranks and be a multiple of 4", 0},
+        {8, 3, 1, 1, 1, 1, 1, 8, "8 ranks are not the product", 0},
+        {16, -1, 2, 2, 4, 1, 1, 4, NULL, 1},
+        {8, -1, 1, 1, 3, 1, 1, 8, "expert_parallel_degree 3", 0},
+        {8, -1, 1, 1, 1, 1, 3, 8, "local_batch_size 3 x 8", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        conf options = {.model_path = "",
+                        .parallelism_data_parallel_replicate_degree = 1,
+                        .parallelism_pipeline_parallel_degree = 1,
+                        .parallelism_pipeline_parallel_split_points = "",
+                        .parallelism_world_size = cases[i].world,
+                        .parallelism_data_parallel_shard_degree = cases[i].shard,
+                        .parallelism_tensor_parallel_degree = cases[i].tensor,
+                        .parallelism_context_parallel_degree = cases[i].context,
+                        .parallelism_expert_parallel_degree = cases[i].expert,
+                        .parallelism_expert_tensor_parallel_degree = cases[i].expert_tensor,
+                        .training_local_batch_size = cases[i].local,
+                        .training_global_batch_size = cases[i].global};
+        layout degrees;
+        if (cases[i].words) {
+            assert_fails(ST_CONFIG, layout_of(&options, NULL, &degrees), cases[i].words);
+            continue;
+        }
+        assert_ok(layout_of(&options, NULL, &degrees));
+        assert_int_equal(degrees.accumulation, cases[i].accumulation);
+        assert_int_equal(degrees.shard * degrees.tensor * degrees.context, degrees.world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout__ranks_fit_each_other),
         cmocka_unit_test(test_layout__what_a_refusal_suggests_is_accepted),
         cmocka_unit_test(test_layout__suggestions_suit_the_model),
     };

@@ -1,0 +1,118 @@
+/* test_rates.c: rates of trainer plan: built in, of a card, and read from a file. Part of
+ * test_cost. */
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/trainer/plan/plan_setting.h"
+
+/* The built-in rates say of each how it is known and where it comes from. */
+static void test_rates__built_in_rates_name_their_source(void **state)
+{
+    (void)state;
+    const rates speeds = rates_h200();
+    char *text = NULL;
+    size_t size;
+    FILE *to = open_memstream(&text, &size);
+    rates_print(&speeds, to);
+    fclose(to);
+    for (int k = 0; k < RATE_KEYS; k++) {
+        char *line = strstr(text, rate_name((rate_key)k));
+        assert_non_null(line);
+        assert_non_null(speeds.from[k]);
+        static const char *const kinds[] = {[RATE_ASSUMED] = "assumed, ",
+                                            [RATE_PUBLISHED] = "published, ",
+                                            [RATE_NOMINAL] = "nominal, ",
+                                            [RATE_MEASURED] = "measured, "};
+        assert_int_equal(speeds.kind[k] == RATE_ASSUMED, k >= RATE_HOST && k <= RATE_DISK);
+        assert_int_equal(speeds.kind[k] == RATE_NOMINAL, k == RATE_PEAK);
+        const char *kind = kinds[speeds.kind[k]];
+        line = strstr(line, kind);
+        assert_non_null(line);
+        assert_memory_equal(line + strlen(kind), speeds.from[k], strlen(speeds.from[k]));
+    }
+    free(text);
+}
+
+static void test_rates__file_and_back(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[4096];
+    snprintf(path, sizeof path, "%s/rates.yaml", folder);
+    rates speeds = {.memory = 0}, back;
+    speeds.of[RATE_EXPERTS] = 612.5e12;
+    speeds.kind[RATE_EXPERTS] = RATE_MEASURED;
+    snprintf(speeds.source, sizeof speeds.source, "a card, its driver");
+    FILE *file = fopen(path, "w");
+    rates_write(&speeds, file);
+    fprintf(file, "memory_gib: 80\nranks_per_node: 4\n");
+    fclose(file);
+    assert_ok(rates_read(path, &back));
+    expect_share(back.of[RATE_EXPERTS], 612.5e12, 1e-12);
+    assert_true(back.kind[RATE_EXPERTS] == RATE_MEASURED && !back.from[RATE_EXPERTS]);
+    assert_int_equal(back.kind[RATE_DENSE], rates_h200().kind[RATE_DENSE]);
+    assert_ptr_equal(back.from[RATE_DENSE], rates_h200().from[RATE_DENSE]);
+    expect_share(back.of[RATE_DENSE], rates_h200().of[RATE_DENSE], 0);
+    expect_share(back.memory, 80.0 * 1073741824, 0);
+    assert_int_equal(back.per_node, 4);
+    assert_string_equal(back.source, "a card, its driver");
+    file = fopen(path, "w"); /* from before the passes of attention had rates of their own */
+    fprintf(file, "attention_tflops: 217\nvision_attention_tflops: 224\n");
+    fclose(file);
+    assert_ok(rates_read(path, &back));
+    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER; k++) {
+        expect_share(back.of[k], k < RATE_VISION_ATTENTION ? 217e12 : 224e12, 1e-12);
+        assert_true(back.kind[k] == RATE_MEASURED && !back.from[k]);
+    }
+    expect_share(back.of[RATE_OWN_ATTENTION], rates_h200().of[RATE_OWN_ATTENTION], 0);
+    for (int last = 0; last < 2; last++) { /* a pass with a rate of its own keeps it */
+        file = fopen(path, "w");
+        fprintf(file, "%sattention_backward_tflops: 100\n%s", last ? "attention_tflops: 217\n" : "",
+                last ? "" : "attention_tflops: 217\n");
+        fclose(file);
+        assert_ok(rates_read(path, &back));
+        expect_share(back.of[RATE_ATTENTION], 217e12, 1e-12);
+        expect_share(back.of[RATE_ATTENTION_BACKWARD], 100e12, 1e-12);
+    }
+    file = fopen(path, "w");
+    fprintf(file, "dense_tflops: 700\ncopy_gbs: fast\n");
+    fclose(file);
+    assert_fails(ST_CONFIG, rates_read(path, &back), "copy_gbs: expected a number above 0");
+    file = fopen(path, "w");
+    fprintf(file, "dense_tflop: 700\n");
+    fclose(file);
+    assert_fails(ST_CONFIG, rates_read(path, &back), "there is no rate named dense_tflop");
+    harness_remove(&folder);
+}
+
+static void test_rates__are_those_of_the_card(void **state)
+{
+    (void)state;
+    const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
+                b200 = rates_of("NVIDIA B200"), l40s = rates_of("NVIDIA L40S"),
+                t4 = rates_of("Tesla T4");
+    expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
+    expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
+    expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
+    assert_string_equal(h200.source, rates_h200().source);
+    assert_non_null(strstr(t4.source, "none for Tesla T4"));
+    assert_non_null(strstr(b200.source, "none measured for the B200"));
+    expect_share(b200.of[RATE_DENSE] / b200.of[RATE_PEAK], h200.of[RATE_DENSE] / 989e12, 1e-9);
+    expect_share(b200.of[RATE_COPY] / 8000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
+    assert_true(b200.kind[RATE_DENSE] == RATE_ASSUMED && h200.kind[RATE_DENSE] == RATE_MEASURED);
+    /* cuDNN does not go there: our own kernels do both passes. */
+    expect_share(l40s.of[RATE_ATTENTION], l40s.of[RATE_OWN_ATTENTION], 0);
+    expect_share(l40s.of[RATE_VISION_ATTENTION_BACKWARD], l40s.of[RATE_OWN_VISION_ATTENTION], 0);
+}
+
+int run_rates_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rates__built_in_rates_name_their_source),
+        cmocka_unit_test(test_rates__file_and_back),
+        cmocka_unit_test(test_rates__are_those_of_the_card),
+    };
+    return cmocka_run_group_tests_name("rates", tests, NULL, NULL);
+}
