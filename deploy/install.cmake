@@ -25,7 +25,7 @@ install(DIRECTORY proto/python/tessera DESTINATION share/tessera/python FILES_MA
 if(TARGET tessera_reader)
     install(TARGETS tessera_reader LIBRARY DESTINATION share/tessera/python/tessera)
 endif()
-set(tessera_share deploy/parquet_columns.py deploy/grafana-prepd.json deploy/grafana-trainer.json
+set(tessera_share deploy/parquet_columns.py deploy/parquet_forms.py deploy/grafana-prepd.json deploy/grafana-trainer.json
     deploy/prometheus-alerts.yaml LICENSE)
 install(FILES ${tessera_share} DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")

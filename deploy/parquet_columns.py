@@ -1,7 +1,8 @@
 """parquet_columns: which column of an image table is what, and the records that its rows become. No part of it knows
 pyarrow: a column is its name and the text of its type, a row a dict of Python values.
 
-Roles: image and choices (one column, or several joined by +, in that order), question, answer, conversation, caption; question_id and image_id, which only VQAv2's own form needs."""
+Roles: image and choices (one column, or several joined by +, in that order), question, answer, conversation, caption;
+question_id and image_id, which only VQAv2's own form needs."""
 
 import ast
 import collections
