@@ -1,6 +1,5 @@
 /* Tests of conf.h: the command line overrides the file and the file the defaults, each wrong line
- * is refused with its place, paths are relative to the file or to the current folder, help shows
- * each program its options, and a printed configuration loads again. */
+ * is refused with its place, and paths are relative to the file or to the current folder. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -9,67 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
-#include "common/conf/other_keys.h"
-#include "common/json/json.h"
-
-typedef struct room {
-    char *folder;
-    char file[4096];
-} room;
-
-static int set_up(void **state)
-{
-    static room space;
-    char *folder = harness_temp();
-    space.folder = realpath(folder, NULL);
-    free(folder);
-    snprintf(space.file, sizeof space.file, "%s/c.yaml", space.folder);
-    *state = &space;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    harness_remove(&((room *)*state)->folder);
-    return 0;
-}
-
-static void write_yaml(const room *space, const char *text)
-{
-    FILE *file = fopen(space->file, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-/* Loads a configuration file of this text, with up to four more arguments on the command line. */
-static status load_args(const room *space, conf *options, const char *text, const char *first,
-                        const char *second, const char *fourth, const char *fifth)
-{
-    char *argv[8] = {(char *)"prepd", (char *)"-c",   (char *)space->file, (char *)first,
-                     (char *)second,  (char *)fourth, (char *)fifth,       NULL};
-    int argc = 3;
-    while (argv[argc])
-        argc++;
-    write_yaml(space, text);
-    status st = conf_load(options, &argc, argv);
-    if (st == ST_OK)
-        assert_int_equal(argc, 1);
-    return st;
-}
-
-static status load_text(const room *space, conf *options, const char *text)
-{
-    return load_args(space, options, text, NULL, NULL, NULL, NULL);
-}
-
-static void refuse_conf(const room *space, const char *text, const char *words)
-{
-    conf options;
-    assert_fails(ST_CONFIG, load_text(space, &options, text), words);
-}
+#include "tests/unit/common/conf_room.h"
 
 static void test_precedence__default_file_command_line(void **state)
 {
@@ -122,14 +62,6 @@ static void test_arguments__the_rest_is_left_for_the_verb(void **state)
     assert_true(options.log_json && options.eval_enable && !options.data_pack);
     assert_int_equal(options.training_seed, 5);
     conf_done(&options);
-}
-
-static void refuse_flag(const char *first, const char *second, const char *words)
-{
-    char *argv[] = {(char *)"prepd", (char *)first, (char *)second, NULL};
-    int argc = second ? 3 : 2;
-    conf options;
-    assert_fails(ST_USAGE, conf_load(&options, &argc, argv), words);
 }
 
 static void test_arguments__wrong_ones_are_refused(void **state)
@@ -452,261 +384,6 @@ static void test_paths__are_relative_to_the_file_or_the_current_folder(void **st
     conf_done(&options);
 }
 
-/* What print() writes about options; the caller frees it. */
-static char *print_text(const conf *options, void (*print)(const conf *, FILE *))
-{
-    char *text = NULL;
-    size_t size;
-    FILE *file = open_memstream(&text, &size);
-    print(options, file);
-    fclose(file);
-    return text;
-}
-
-static void test_print__loads_again_to_the_same(void **state)
-{
-    const room *space = *state;
-    conf options, again;
-    assert_ok(load_text(space, &options,
-                        "data:\n  system: \"two\\nlines \\\"q\\\" # \xC3\xA9\"\n  path: a b\n"
-                        "  suffix: \"a\\u2028b\\x85\\ufeff\"\n"
-                        "optimizer:\n  lr: 0.1\n  eps: 1e-8\ntraining:\n  seed: 7\n"));
-    char *first = print_text(&options, conf_print);
-    assert_ok(load_text(space, &again, first));
-    char *second = print_text(&again, conf_print);
-    assert_string_equal(first, second);
-    assert_string_equal(again.data_suffix, "a\xE2\x80\xA8"
-                                           "b\xC2\x85\xEF\xBB\xBF");
-    assert_string_equal(again.data_system, "two\nlines \"q\" # \xC3\xA9");
-    free(first);
-    free(second);
-    conf_done(&options);
-    conf_done(&again);
-}
-
-static void help_prepd(const conf *options, FILE *to)
-{
-    (void)options;
-    assert_true(conf_help(to, false, "serve", NULL, false) > 0);
-}
-
-static void help_train(const conf *options, FILE *to)
-{
-    static const char *const first[] = {"optimizer.lr", "prepd.endpoint", NULL};
-    (void)options;
-    assert_true(conf_help(to, true, "train", first, false) > 0);
-}
-
-static void help_all(const conf *options, FILE *to)
-{
-    (void)options;
-    assert_int_equal(conf_help(to, true, "train", NULL, true), 0);
-}
-
-static void help_status(const conf *options, FILE *to)
-{
-    (void)options;
-    assert_int_equal(conf_help(to, false, "status", NULL, true), 0);
-}
-
-static void print_reference(const conf *options, FILE *to)
-{
-    (void)options;
-    conf_reference(to);
-}
-
-/* No line is wider than a small terminal. */
-static void assert_narrow(const char *text)
-{
-    for (const char *at = text; *at; at += at[strcspn(at, "\n")] ? strcspn(at, "\n") + 1 : 0) {
-        if (strcspn(at, "\n") > 80)
-            fail_msg("wider than 80 columns: %.120s", at);
-        if (!at[strcspn(at, "\n")])
-            break;
-    }
-}
-
-static void test_help__shows_a_verb_what_it_reads(void **state)
-{
-    (void)state;
-    char *prepd = print_text(NULL, help_prepd), *trainer = print_text(NULL, help_train);
-    char *reference = print_text(NULL, print_reference), *asking = print_text(NULL, help_status);
-    assert_non_null(strstr(prepd, "\n  --prepd.workers N\n"));
-    assert_null(strstr(prepd, "--optimizer.lr"));
-    assert_null(strstr(prepd, "--metrics.log_freq"));
-    assert_null(strstr(prepd, "Most used"));
-    assert_non_null(strstr(trainer, "\n  --training.seq_len N\n"));
-    assert_null(strstr(trainer, "--prepd.workers"));
-    assert_null(strstr(trainer, "--bench.document"));
-    assert_non_null(strstr(asking, "\nprepd: the data daemon\n  --prepd.endpoint URL\n"));
-    assert_non_null(strstr(asking, "\n  --log.json [true|false]\n"));
-    assert_null(strstr(asking, "--data."));
-    assert_null(strstr(asking, "\njob:"));
-    assert_non_null(strstr(reference, "| `training.seq_len` | integer, 16 to 1048576 tokens | "
-                                      "`2048` | both | yes |  | Tokens that one row holds. |"));
-    assert_non_null(strstr(reference, "| `compile.enable` | `cuda_graph.scope` |"));
-    assert_narrow(prepd);
-    assert_narrow(trainer);
-    free(prepd);
-    free(trainer);
-    free(asking);
-    free(reference);
-}
-
-static void test_help__the_most_used_come_first_and_once(void **state)
-{
-    (void)state;
-    char *trainer = print_text(NULL, help_train);
-    const char *at = trainer;
-    int times = 0;
-    assert_non_null(strstr(trainer, "\nMost used\n  --optimizer.lr X\n"));
-    while ((at = strstr(at, "\n  --optimizer.lr "))) {
-        times++;
-        at++;
-    }
-    assert_int_equal(times, 1);
-    assert_true(strstr(trainer, "--prepd.endpoint URL") < strstr(trainer, "\njob: "));
-    free(trainer);
-}
-
-static void test_help__shows_expert_options_only_on_request(void **state)
-{
-    (void)state;
-    char *plain = print_text(NULL, help_train), *all = print_text(NULL, help_all);
-    char *reference = print_text(NULL, print_reference);
-    assert_null(strstr(plain, "--comm.replay_rank"));
-    assert_null(strstr(plain, "(expert)"));
-    assert_non_null(strstr(all, "\n  --comm.replay_rank N   (expert)\n"));
-    assert_non_null(strstr(all, "\n  --training.seq_len N\n"));
-    assert_non_null(strstr(reference,
-                           "| `comm.replay_rank` | integer, 0 to 1048575 | `1` | trainer "
-                           "|  | expert | "));
-    assert_narrow(all);
-    free(plain);
-    free(all);
-    free(reference);
-}
-
-static void test_removed__options_accept_only_their_old_value(void **state)
-{
-    const room *space = *state;
-    conf options;
-    assert_ok(load_text(space, &options, "optimizer:\n  name: AdamW\n"));
-    conf_done(&options);
-    assert_ok(load_args(space, &options, "parallelism:\n  pipeline_parallel_schedule: 1F1B\n",
-                        "--optimizer.name", "adamw",
-                        "--parallelism.pipeline_parallel_schedule=1f1b", NULL));
-    char *text = print_text(&options, conf_print);
-    assert_null(strstr(text, "optimizer.name"));
-    assert_null(strstr(text, "pipeline_parallel_schedule"));
-    free(text);
-    conf_done(&options);
-    refuse_conf(space, "optimizer:\n  name: lion\n",
-                "optimizer.name: \"lion\" is refused, because this option no longer exists: AdamW "
-                "is the only "
-                "optimiser; leave it out");
-    refuse_conf(
-        space, "parallelism.pipeline_parallel_schedule: GPipe\n",
-        "parallelism.pipeline_parallel_schedule: \"GPipe\" is refused, because this option no "
-        "longer exists: 1F1B is the only schedule; leave it out");
-    assert_fails(ST_USAGE, load_args(space, &options, "", "--optimizer.name", "sgd", NULL, NULL),
-                 "this option no longer exists: AdamW is the only optimiser; leave it out");
-    char *reference = print_text(NULL, print_reference);
-    assert_non_null(
-        strstr(reference, "| `optimizer.name` | `adamw` | AdamW is the only optimiser |"));
-    free(reference);
-}
-
-static void test_stream__compares_only_what_changes_rows(void **state)
-{
-    const room *space = *state;
-    conf first, second;
-    char *old_text, *new_text, *difference = NULL;
-    hash128 model = hash_bytes("m", 1), other = hash_bytes("o", 1);
-    assert_ok(load_text(space, &first, "training:\n  seed: 1\n"));
-    assert_ok(load_text(space, &second,
-                        "training:\n  seed: 1\n  steps: 5\nprepd:\n  workers: 7\n"
-                        "data:\n  path: elsewhere\n"));
-    assert_ok(conf_stream_json(&first, model, &old_text));
-    assert_ok(conf_stream_json(&second, model, &new_text));
-    assert_string_equal(old_text, new_text);
-    assert_ok(conf_stream_diff(old_text, new_text, &difference));
-    assert_null(difference);
-    free(new_text);
-    assert_ok(conf_set(&second, "training.seed", "2"));
-    assert_ok(conf_stream_json(&second, model, &new_text));
-    assert_ok(conf_stream_diff(old_text, new_text, &difference));
-    assert_string_equal(difference, "training.seed: 1 here, 2 there");
-    free(difference);
-    free(new_text);
-    assert_ok(conf_stream_json(&first, other, &new_text));
-    assert_ok(conf_stream_diff(old_text, new_text, &difference));
-    assert_int_equal(strncmp(difference, "model.path: ", 12), 0);
-    free(difference);
-    free(new_text);
-    /* A key that one side lacks has its default there: the other build did not know the option
-     * yet. */
-    assert_ok(
-        conf_stream_diff("{\"video.prompt\": \"4.57\", \"data.pack\": true, \"video.fps\": 0.0}",
-                         "{}", &difference));
-    assert_null(difference);
-    assert_ok(conf_stream_diff("{\"video.prompt\": \"5.23\"}", "{}", &difference));
-    assert_string_equal(difference, "video.prompt: \"5.23\" here, \"4.57\" there");
-    free(difference);
-    assert_ok(conf_stream_diff("{}", "{\"training.seed\": 1}", &difference));
-    assert_string_equal(difference, "training.seed: 0 here, 1 there");
-    free(difference);
-    assert_ok(conf_stream_diff("{}", "{\"new.key\": true}", &difference));
-    assert_string_equal(difference, "new.key: nothing here, true there");
-    free(difference);
-    assert_fails(ST_PROTOCOL, conf_stream_diff(old_text, "[]", &difference), "object");
-    assert_fails(ST_BAD_INPUT, conf_stream_diff(old_text, "{", &difference), "peer");
-    free(old_text);
-    conf_done(&first);
-    conf_done(&second);
-}
-
-/* A system prompt can have hundreds of words, and two may differ only at their ends. */
-static void test_stream__compares_long_texts_whole(void **state)
-{
-    char ours[600], theirs[600], *difference = NULL;
-    (void)state;
-    for (int i = 0; i < 2; i++)
-        snprintf(i ? theirs : ours, sizeof ours, "{\"data.system\": \"%0300d%s\"}", 0,
-                 i ? "theirs" : "ours");
-    assert_ok(conf_stream_diff(ours, ours, &difference));
-    assert_null(difference);
-    assert_ok(conf_stream_diff(ours, theirs, &difference));
-    assert_non_null(difference);
-    assert_non_null(strstr(difference, "0\".. there (the first 300 bytes are the same)"));
-    free(difference);
-    assert_ok(conf_stream_diff("{\"a\": \"x\\u0000y\"}", "{\"a\": \"x\\u0000z\"}", &difference));
-    assert_non_null(difference);
-    free(difference);
-}
-
-static void test_eval__options_replace_those_of_data(void **state)
-{
-    const room *space = *state;
-    conf options, evaluated;
-    assert_ok(
-        load_text(space, &options, "data:\n  path: /d\n  answer: drawn\neval:\n  limit: 5\n"));
-    assert_ok(conf_eval(&options, &evaluated));
-    conf_done(&options); /* the copy does not point into it */
-    assert_string_equal(evaluated.data_path, "/d");
-    assert_string_equal(evaluated.data_split, "val");
-    assert_int_equal(evaluated.data_limit, 5);
-    assert_int_equal(evaluated.data_answer, ANSWER_MAJORITY);
-    assert_false(evaluated.data_shuffle);
-    assert_true(evaluated.training_epochs == 1);
-    conf_done(&evaluated);
-    assert_ok(load_text(space, &options, "eval:\n  path: /e\n"));
-    assert_ok(conf_eval(&options, &evaluated));
-    assert_string_equal(evaluated.data_path, "/e");
-    conf_done(&options);
-    conf_done(&evaluated);
-}
-
 /* The one option whose value may grow long says in its help how long it may be. */
 static void test_texts__the_longest_value_is_documented(void **state)
 {
@@ -726,46 +403,6 @@ static void test_texts__the_longest_value_is_documented(void **state)
     conf_done(&options);
 }
 
-/* Every row of other_keys.def says what is so. */
-static void test_other_keys__name_options_that_exist(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < other_keys_count; i++) {
-        const other_key *row = &other_keys[i];
-        if (!row->key)
-            continue;
-        const conf_row *option = conf_row_find(row->key), *here = conf_row_find(row->here);
-        if ((row->fate == KEY_TAKEN) != (option != NULL))
-            fail_msg("%s: the row says otherwise than options.def", row->key);
-        if (row->here[0] ? row->fate != KEY_SAME || !here || !conf_row_is_option(here)
-                         : row->fate == KEY_SAME && !row->words[0])
-            fail_msg("%s: %s is no option", row->key, row->here);
-        if (row->fate == KEY_NEEDLESS && !row->words[0])
-            fail_msg("%s: why is it not needed?", row->key);
-        for (size_t j = i + 1; j < other_keys_count; j++)
-            if (other_keys[j].key && strcasecmp(row->key, other_keys[j].key) == 0)
-                fail_msg("%s has two rows", row->key);
-    }
-}
-
-static void test_other_keys__are_cited(void **state)
-{
-    const room *space = *state;
-    refuse_conf(space, "model:\n  flavor: 30B\n",
-                "c.yaml:2: there is no option \"model.flavor\", a key of torchtitan; here it is "
-                "model.path: a preset such as");
-    refuse_conf(space, "metrics:\n  enable_wandb: true\n",
-                "a key of torchtitan; here: deploy/log-to-wandb follows");
-    refuse_conf(space, "overlap_grad_reduce: true\n",
-                "a key of Megatron; leave it out: collectives run beside products where they can "
-                "(configs/other-trainers.md)");
-    refuse_conf(space, "neftune_noise_alpha: 5\n",
-                "a key of LLaMA-Factory and ms-swift; there is nothing like it here (configs/");
-    refuse_conf(space, "LoRA_Dropout: 0.1\n", "there is nothing like it here: adapters have no");
-    refuse_conf(space, "target_modules: [q_proj, k_proj]\n", "here it is lora.targets");
-    refuse_flag("--float8.recipe_name", "rowwise", "there is no float8 training");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -774,8 +411,6 @@ int main(void)
         cmocka_unit_test(test_arguments__the_rest_is_left_for_the_verb),
         cmocka_unit_test(test_arguments__wrong_ones_are_refused),
         cmocka_unit_test(test_file__each_wrong_line_is_named),
-        cmocka_unit_test(test_other_keys__name_options_that_exist),
-        cmocka_unit_test(test_other_keys__are_cited),
         cmocka_unit_test(test_file__all_mistakes_are_collected),
         cmocka_unit_test(test_arguments__all_mistakes_are_collected),
         cmocka_unit_test(test_rules__all_that_are_broken_are_collected),
@@ -784,14 +419,7 @@ int main(void)
         cmocka_unit_test(test_rules__between_options),
         cmocka_unit_test(test_aliases__torchtitan_spellings),
         cmocka_unit_test(test_paths__are_relative_to_the_file_or_the_current_folder),
-        cmocka_unit_test(test_print__loads_again_to_the_same),
-        cmocka_unit_test(test_help__shows_a_verb_what_it_reads),
-        cmocka_unit_test(test_help__the_most_used_come_first_and_once),
-        cmocka_unit_test(test_help__shows_expert_options_only_on_request),
-        cmocka_unit_test(test_removed__options_accept_only_their_old_value),
-        cmocka_unit_test(test_stream__compares_only_what_changes_rows),
-        cmocka_unit_test(test_stream__compares_long_texts_whole),
-        cmocka_unit_test(test_eval__options_replace_those_of_data),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, enter_room, leave_room) + run_conf_help_tests() +
+           run_conf_stream_tests() + run_other_keys_tests();
 }
