@@ -2,13 +2,17 @@
 exactly where they stopped, and outlive a daemon that is killed. It needs python3-numpy for the extension; for the other reader
 python3-zmq and python3-zstandard too."""
 
+import ast
 import gc
+import glob
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import types
 
 from prepd_flow import LIMIT_S, SOURCE, Daemon, Folder, check, main, run, wait_for
 
@@ -236,5 +240,54 @@ def a_worker_of_a_dataloader_is_refused():
         check(p.returncode == 0 and p.stdout.count("num_workers=0") == 3 and p.stdout.count("thread of its own") == 3, p.stdout + p.stderr)
 
 
+def tensors_share_memory_and_the_thread_pins_them():
+    """torch is played here by a module whose tensors know their array and who pinned them."""
+    class Tensor:
+        def __init__(self, array, pinned_by=None):
+            self.array, self.pinned_by = array, pinned_by
+
+        def pin_memory(self):
+            return Tensor(self.array.copy(), threading.current_thread().name)
+    torch = types.ModuleType("torch")
+    torch.from_numpy, torch.cuda = Tensor, types.SimpleNamespace(is_available=lambda: False)
+    with one_epoch() as f:
+        path = f.file("rows.rec")
+        run("record", "-c", f.config, "--steps", "1", "--out", path)
+        real, sys.modules["torch"] = sys.modules.get("torch"), torch
+        try:
+            refused(lambda: tessera.Rows(path, pin_memory=True), ValueError, "torch finds none")
+            torch.cuda.is_available = lambda: True
+            refused(lambda: tessera.Rows(path, tensors="jax"), ValueError, "no tensors of jax")
+            for native in NATIVE:
+                wanted = list(tessera.Rows(path, native=native))
+                for pin in False, True:
+                    for row, arrays in zip(tessera.Rows(path, native=native, tensors="torch", pin_memory=pin), wanted):
+                        made = {name: row[name] for name, value in arrays.items() if hasattr(value, "tobytes")}
+                        check(all(t.array.tobytes() == arrays[name].tobytes() for name, t in made.items()), "other values")
+                        check(made["doc_sample_id"].array.dtype == "int64" and made["input_ids"].array.dtype == "int32", "other types")
+                        check({t.pinned_by for t in made.values()} == {"tessera.Rows" if pin else None}, f"pinned, asked for: {pin}")
+                        check(not native or pin or not any(t.array.flags.owndata for t in made.values()), "a tensor is a copy")
+        finally:
+            sys.modules.pop("torch")
+            if real:
+                sys.modules["torch"] = real
+
+
+def every_function_is_typed():
+    """py.typed promises it: each parameter and each result."""
+    files = glob.glob(os.path.join(SOURCE, "proto/python/tessera/*.py"))
+    check(os.path.exists(os.path.join(SOURCE, "proto/python/tessera/py.typed")) and len(files) > 10, files)
+    for path in files:
+        with open(path, encoding="utf-8") as f:
+            functions = [n for n in ast.walk(ast.parse(f.read())) if isinstance(n, ast.FunctionDef)]
+        for function in functions:
+            a = function.args
+            lacking = [p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg)
+                       if p and not p.annotation and p.arg not in ("self", "cls")]
+            check(not lacking and (function.returns or function.name == "__init__"),
+                  f"{os.path.basename(path)}:{function.lineno}: {function.name} has no types: {lacking}")
+
+
 main(both_readers_give_the_same_rows, a_row_lives_as_long_as_its_arrays, it_goes_on_where_it_stopped, a_daemon_that_is_restarted,
-     what_is_not_right_is_refused, of_two_with_one_run_and_rank_the_second_is_refused, a_worker_of_a_dataloader_is_refused)
+     what_is_not_right_is_refused, of_two_with_one_run_and_rank_the_second_is_refused, a_worker_of_a_dataloader_is_refused,
+     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed)

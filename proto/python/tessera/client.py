@@ -8,9 +8,10 @@ from .decisions import merge_quarantine
 from .hashes import hash_of
 from .messages import decode, digest_of, floats, tensors
 from .recording import replay, welcome_of
+from .row_checks import check_documents
 from .stream_errors import Refused
 
-__all__ = ["Refused", "connect", "decode", "digest_of", "floats", "hash_of", "merge_quarantine", "replay", "tensors", "welcome_of"]
+__all__ = ["Refused", "check_documents", "connect", "decode", "digest_of", "floats", "hash_of", "merge_quarantine", "replay", "tensors", "welcome_of"]
 
 
 def connect(endpoint: str, stream: str = "train", cursor: Union[str, dict, None] = None, start_row: int = 0, rank: int = 0, ranks: int = 1,

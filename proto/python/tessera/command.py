@@ -2,6 +2,7 @@
 import argparse
 import os
 import sys
+from typing import Any, Dict, NoReturn
 
 import numpy as np
 
@@ -15,21 +16,21 @@ EXIT_CODES = {"ST_USAGE": 64, "ST_BAD_INPUT": 65, "ST_NO_INPUT": 66, "ST_UNAVAIL
 OWN_CODES = {TimeoutError: 69, ImportError: 69, FileNotFoundError: 66, PermissionError: 78, OSError: 74}
 
 
-def exit_code(error, live):
+def exit_code(error: Exception, live: bool) -> int:
     """The exit code for an exception, from a daemon (live) or a recording."""
     if isinstance(error, Refused):
-        return EXIT_CODES.get(error.code, 70)
+        return EXIT_CODES.get(error.code or "", 70)
     unsound = 76 if live else 65
     return next((code for kind, code in OWN_CODES.items() if isinstance(error, kind)), unsound)
 
 
 class Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(64, f"tessera: {message}\n")
 
 
-def main():
+def main() -> None:
     parser = Parser("tessera", description=client.__doc__)
     parser.add_argument("source", help="ipc://PATH, tcp://HOST:PORT or the file of a recording")
     parser.add_argument("--rows", type=int, default=0, help="stop after this many rows; 0 for all")
@@ -62,6 +63,7 @@ def main():
         sys.exit(exit_code(e, live))
     rows.close()
     if args.out and row is not None:
-        np.savez(args.out, **{k: v for k, v in row.items() if isinstance(v, np.ndarray)})
+        arrays: Dict[str, Any] = {k: v for k, v in row.items() if isinstance(v, np.ndarray)}
+        np.savez(args.out, **arrays)
     if args.mask and row is not None:
         masks.draw(row, args.mask)

@@ -2,7 +2,9 @@
 import json
 import os
 import sys
+import threading
 import time
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Union
 
 from . import hashes
 from .decisions import decisions_of, merge_quarantine
@@ -20,9 +22,15 @@ LOOK_S = 0.1  # how often a wait that can be stopped looks
 class Session:
     """A connection to a daemon, from HELLO to BYE. The arguments are those of connect. Closing it from another thread is what
     `stop` is for: once it is set, a call that waits raises InterruptedError."""
+    order: Optional[Order]  # and welcome: once WELCOME has come
+    welcome: Optional[Dict[str, Any]]
+    folder: Optional[int]
+    monitor: Any
 
-    def __init__(self, endpoint, stream="train", cursor=None, start_row=0, rank=0, ranks=1, credit_bytes=256 << 20, timeout=60.0,
-                 keys=None, prefixes=False, quarantine=None, rows_later=True, run=None, consumer=None, watched=False, stop=None):
+    def __init__(self, endpoint: str, stream: str = "train", cursor: Union[str, dict, None] = None, start_row: int = 0, rank: int = 0,
+                 ranks: int = 1, credit_bytes: int = 256 << 20, timeout: float = 60.0, keys: Optional[str] = None,
+                 prefixes: bool = False, quarantine: Optional[List[dict]] = None, rows_later: bool = True, run: Optional[str] = None,
+                 consumer: Optional[str] = None, watched: bool = False, stop: Optional[threading.Event] = None):
         import zmq  # here, so that recordings do not need it
         self.zmq, self.where, self.timeout, self.prefixes, self.stop = zmq, endpoint, timeout, prefixes, stop
         self.is_tcp, self.order, self.tagged, self.welcome, self.told = not endpoint.startswith("ipc://"), None, False, None, timeout <= TELL_S
@@ -38,7 +46,7 @@ class Session:
         self.socket = self.context.socket(zmq.DEALER)
         try:
             self.reach(endpoint, watched)
-            place = {"cursor": cursor}
+            place: Dict[str, Any] = {"cursor": cursor}
             if quarantine:  # one list for both, since a long one must not be in HELLO twice
                 cut = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
                 place = {"cursor": dict(cut, quarantine=[]) if cut else None,
@@ -54,7 +62,7 @@ class Session:
                 raise ValueError(f"{endpoint}: {e}") from None
             raise
 
-    def reach(self, endpoint, watched):
+    def reach(self, endpoint: str, watched: bool) -> None:
         zmq, socket = self.zmq, self.socket
         socket.setsockopt(zmq.LINGER, 2000)
         socket.setsockopt(zmq.RCVHWM, 0)
@@ -72,14 +80,14 @@ class Session:
             raise type(e)(f"{endpoint}: the socket's folder cannot be opened: {e.strerror}") from None
         socket.connect(endpoint)
 
-    def send(self, kind, message):
+    def send(self, kind: int, message: Dict[str, Any]) -> None:
         text = json.dumps(message).encode()
         if len(text) > HELLO_LIMIT:
             size, longest = max((len(json.dumps(value)), name) for name, value in message.items())
             check(False, "a message has", len(text), "bytes,", size, "of them", longest + ", but prepd accepts", HELLO_LIMIT)
         self.socket.send_multipart([message_head(kind, len(text)), text])
 
-    def receive(self):
+    def receive(self) -> List[memoryview]:
         """The parts of the next message."""
         now = time.monotonic()
         tell, end = now + TELL_S, now + self.timeout
@@ -99,7 +107,7 @@ class Session:
             if now >= end:
                 raise self.zmq.Again
 
-    def refuse(self, number, why):
+    def refuse(self, number: int, why: str) -> NoReturn:
         """Tells the daemon that a row is not what was ordered, and waits until it has ended the session."""
         self.send(REFUSE, {"row": number, "message": why})
         while True:
@@ -112,15 +120,16 @@ class Session:
             "It is made again by another worker: call this again with the cursor of the row before" if again else said["message"]),
             "ST_UNAVAILABLE" if again else said.get("code"))
 
-    def take_welcome(self, text):
-        self.welcome = json.loads(text)
-        check("recording" in self.welcome or (self.welcome.get("quarantined") or 0) >= self.listed,
+    def take_welcome(self, text: bytes) -> None:
+        said = self.welcome = json.loads(text)
+        check("recording" in said or (said.get("quarantined") or 0) >= self.listed,
               "this daemon is older than the quarantine list of HELLO, which it has not taken")
-        self.order, self.tagged = Order(self.welcome, *self.asked), self.welcome.get("version", 0) >= SESSION_VERSION
+        self.order, self.tagged = Order(said, *self.asked), said.get("version", 0) >= SESSION_VERSION
 
-    def take_row(self, parts):
+    def take_row(self, parts: List[memoryview]) -> Dict[str, Any]:
         number, self.bytes = header(parts[0])[1], sum(len(p) for p in parts)
-        check(self.order, "a row came before WELCOME")
+        if not self.order:
+            raise ValueError("a row came before WELCOME")
         self.order.take(number)
         self.send(CREDIT, {"bytes": self.bytes})
         try:
@@ -132,7 +141,7 @@ class Session:
         self.heard = merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
         return dict(row, decisions=self.heard)
 
-    def take(self):
+    def take(self) -> Union[bool, Dict[str, Any], None]:
         """The next message: WELCOME (True), a row, or the end (None)."""
         while True:
             parts = self.receive()
@@ -152,7 +161,7 @@ class Session:
                 raise Refused(f"{self.where}: {said['message']}{more}", said.get("code"))
             check(kind == CREDIT, "a message of the unexpected kind", kind, "came")
 
-    def call(self, what):
+    def call(self, what: Callable[[], Any]) -> Any:
         try:
             return what()
         except self.zmq.Again:
@@ -162,16 +171,16 @@ class Session:
         except ValueError as e:
             raise ValueError(f"{self.where}: {e}") from None
 
-    def open(self):
+    def open(self) -> None:
         """Waits for WELCOME."""
         self.call(self.take)
 
-    def next(self):
+    def next(self) -> Optional[Dict[str, Any]]:
         """The next row, or None after the last; without open() before."""
         row = self.call(self.take)
         return self.call(self.take) if row is True else row
 
-    def close(self):
+    def close(self) -> None:
         try:
             if self.greeted:  # else a BYE would be waited for, which says nothing to a daemon
                 self.send(BYE, {})

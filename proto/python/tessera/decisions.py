@@ -1,11 +1,11 @@
 """Lists of the samples that were found bad."""
 import json
-from typing import Dict, Iterable, List
+from typing import Dict, Iterable, Iterator, List, Optional, Union
 
 from .stream_errors import check
 
 
-def decisions_of(said, row=None):
+def decisions_of(said: Union[str, dict, List[dict], None], row: Optional[int] = None) -> Iterator[dict]:
     """The quarantine decisions in a list, its JSON text, or a cursor (an object or its text). row: of those that do not
     name theirs."""
     said = json.loads(said) if isinstance(said, str) else said

@@ -1,9 +1,10 @@
 """A daemon's endpoint, before anything was said: paths too long for a socket, reasons why nothing answers, keys."""
 import os
 import socket as sockets
+from typing import Optional, Tuple
 
 
-def shorten(endpoint):
+def shorten(endpoint: str) -> Tuple[str, Optional[int]]:
     """Shortens an ipc path that is too long for a socket's address: (endpoint through its opened folder, the folder's
     descriptor). Any other endpoint: (endpoint, None)."""
     if not endpoint.startswith("ipc://") or len(os.fsencode(endpoint)) <= 6 + 107:
@@ -13,7 +14,7 @@ def shorten(endpoint):
     return f"ipc:///proc/self/fd/{folder}/{name}", folder
 
 
-def absence(endpoint):
+def absence(endpoint: str) -> Optional[str]:
     """The reason why nothing can answer at an endpoint. None if a process listens there, and always for tcp, about which
     nothing is known. Raises PermissionError if this user may not write to the socket, since waiting does not change that."""
     if not endpoint.startswith("ipc://"):
@@ -39,7 +40,7 @@ def absence(endpoint):
     return None
 
 
-def read_keys(folder):
+def read_keys(folder: str) -> Tuple[bytes, ...]:
     """Reads a client's folder: (its public key, its secret key, the daemon's public key)."""
     try:
         with open(os.path.join(folder, "client.key"), encoding="ascii") as f:

@@ -2,6 +2,7 @@
 says so."""
 import ctypes
 import struct
+from typing import Any, Optional
 
 NO_HASH = "neither python3-xxhash nor libxxhash is installed"
 
@@ -14,10 +15,10 @@ class Hash128(ctypes.Structure):
 class LibraryHash:
     """XXH3-128 in pieces by libxxhash, for a Python that lacks the module xxhash. It has the calls of that module that
     are used here."""
-    library = None
+    library: Any = None
 
     @classmethod
-    def load(cls):
+    def load(cls) -> Optional[type]:
         """This class, or None if there is no such library."""
         try:
             cls.library = ctypes.CDLL("libxxhash.so.0")
@@ -31,18 +32,18 @@ class LibraryHash:
             function.restype, function.argtypes = result, arguments
         return cls
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = self.library.XXH3_createState()
         self.library.XXH3_128bits_reset(self.state)
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.library.XXH3_freeState(self.state)
 
-    def update(self, data):
+    def update(self, data: Any) -> None:
         data = bytes(data)
         self.library.XXH3_128bits_update(self.state, data, len(data))
 
-    def digest(self):
+    def digest(self) -> bytes:
         found = self.library.XXH3_128bits_digest(self.state)
         return struct.pack(">QQ", found.high, found.low)
 
@@ -53,7 +54,7 @@ except ImportError:
     xxh3_128 = LibraryHash.load()
 
 
-def hash_of(*pieces):
+def hash_of(*pieces: Any) -> bytes:
     """The XXH3-128 of these bytes, one after another."""
     h = xxh3_128()
     for piece in pieces:

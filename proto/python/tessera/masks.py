@@ -15,11 +15,11 @@ import numpy as np
 def documents(row: Dict[str, Any]) -> Tuple[np.ndarray, np.ndarray]:
     """Where the documents of a row begin and end, and what comes before them: (cu_seqlens [D + 1], doc_prefix [D], -1 for a
     document without a prefix). ValueError names the document whose numbers are impossible."""
-    def check(good, *words):
+    def check(good: Any, *words: Any) -> None:
         if not good:
             raise ValueError(" ".join(str(w) for w in (f"row {row['number']}:" if "number" in row else "the row:", *words)))
 
-    def list_of(name, absent):
+    def list_of(name: str, absent: Any) -> np.ndarray:
         values = np.asarray(absent if row.get(name) is None else row[name])
         check(values.ndim == 1 and (values.dtype.kind in "iu" or not len(values)), f"{name} has the type {values.dtype} and the "
               f"shape {values.shape}, expected a list of integers")
@@ -52,7 +52,7 @@ def documents(row: Dict[str, Any]) -> Tuple[np.ndarray, np.ndarray]:
     return borders, prefix
 
 
-def by_token(row):
+def by_token(row: Dict[str, Any]) -> Tuple[np.ndarray, np.ndarray]:
     """The document of every token [T], and the prefix that comes before that document [T], or -1."""
     borders, prefix = documents(row)
     document = np.repeat(np.arange(len(prefix)), np.diff(borders))
@@ -63,12 +63,14 @@ def mask_function(row: Dict[str, Any], device: Any = "cpu") -> Callable[..., Any
     """The row's mask as FlexAttention's create_block_mask takes it: mask_mod(b, h, q_idx, kv_idx), true where the token
     q_idx sees the token kv_idx. Its tensors lie on `device`; None makes it a function of numpy arrays. It is of this row
     alone, so B and H are None, and Q_LEN and KV_LEN are the row's tokens."""
+    document: Any
+    before: Any
     document, before = by_token(row)
     if device is not None:
         import torch
         document, before = (torch.from_numpy(a).to(device) for a in (document, before))
 
-    def mask_mod(b, h, q_idx, kv_idx):
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         shown = document[kv_idx]
         return (kv_idx <= q_idx) & ((shown == document[q_idx]) | (shown == before[q_idx]))
     return mask_mod
@@ -89,10 +91,10 @@ def mask_4d(row: Dict[str, Any], dtype: Any = bool, device: Any = "cpu") -> Any:
     seen = seen[None, None]
     if type(dtype).__module__ == "torch":
         import torch
-        seen = torch.from_numpy(seen).to(device)
+        tensor = torch.from_numpy(seen).to(device)
         if dtype == torch.bool:
-            return seen
-        return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
+            return tensor
+        return torch.zeros(tensor.shape, dtype=dtype, device=device).masked_fill_(~tensor, torch.finfo(dtype).min)
     dtype = np.dtype(dtype)
     return seen if dtype == bool else np.where(seen, dtype.type(0), np.finfo(dtype).min)
 
@@ -115,9 +117,9 @@ TEXT, VISUAL, TARGET = (225, 225, 225), (90, 160, 60), (40, 40, 40)  # of the ba
 SIDE, BAND, GAP = 1000, 10, 4  # pixels: about the side of the square; the width of a band; the space between them
 
 
-def write_png(path, pixels):
+def write_png(path: str, pixels: np.ndarray) -> None:
     """Writes pixels [height, width, 3] u8 as a PNG."""
-    def chunk(kind, data):
+    def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     height, width, _ = pixels.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
@@ -126,7 +128,7 @@ def write_png(path, pixels):
                 + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)) + chunk(b"IEND", b""))
 
 
-def shrink(colours, by):
+def shrink(colours: np.ndarray, by: int) -> np.ndarray:
     """The means of `by` neighbours along the second to last axis; the last group may have fewer."""
     edges = np.arange(0, colours.shape[-2], by)
     sums = np.add.reduceat(colours, edges, axis=-2)

@@ -2,7 +2,7 @@
 parts, digest. Every size is checked before it is used; ValueError says what is wrong."""
 import json
 import struct
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -17,12 +17,12 @@ DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
 
 
-def message_head(kind, text_bytes):
+def message_head(kind: int, text_bytes: int) -> bytes:
     """The header of a message whose other part is a JSON text of so many bytes."""
     return HEADER.pack(b"TSRA", 1, kind, 0, 0, 0, text_bytes, 0, bytes(16), bytes(8))
 
 
-def header(part):
+def header(part: Any) -> Tuple[int, int, int, int, int, bytes]:
     """Reads the header of a message: (kind, row, n_images, block_bytes, image_bytes, digest)."""
     check(len(part) >= 6 and part[:4] == b"TSRA", "the message is not Tessera's")
     version = struct.unpack_from("<H", part, 4)[0]
@@ -33,13 +33,13 @@ def header(part):
     return kind, row, n_images, block, images, digest
 
 
-def unzstd(data, size):
+def unzstd(data: Any, size: int) -> bytes:
     import zstandard  # here, so that a Python without it can read with the C extension
     check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame does not declare the expected", size, "bytes")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
 
-def tensors(block):
+def tensors(block: Any) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
     """Reads a safetensors block: (arrays by name, metadata)."""
     check(len(block) >= 8, "the block has only", len(block), "bytes")
     size = struct.unpack_from("<Q", block)[0]
@@ -54,7 +54,7 @@ def tensors(block):
     return arrays, metadata
 
 
-def image(part, grid):
+def image(part: Any, grid: np.ndarray) -> Tuple[int, np.ndarray]:
     """Decodes an image part: (patch_bytes, pixels [n_patches, patch_bytes])."""
     check(len(part) >= IMAGE_HEAD.size, "an image part has only", len(part), "bytes")
     kind, codec, width, n, decoded, _, payload = IMAGE_HEAD.unpack_from(part)
@@ -79,7 +79,7 @@ def floats(pixels: np.ndarray, resampler: str = "torch") -> np.ndarray:
     return x / half - np.float32(1) if resampler != "torch" else (x - half) / half
 
 
-def digest_of(row):
+def digest_of(row: Dict[str, Any]) -> bytes:
     """The row digest (wire.md, Row digest)."""
     h = hashes.xxh3_128()
     names = {np.dtype(v): k for k, v in DTYPES.items()}

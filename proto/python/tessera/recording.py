@@ -4,7 +4,7 @@ import json
 import mmap
 import os
 import struct
-from typing import Any, Dict, Generator
+from typing import Any, Dict, Generator, Iterator, List
 
 from . import hashes
 from .messages import decode, header
@@ -14,7 +14,7 @@ from .stream_errors import NO_PREFIXES, check
 class Recording:
     """An opened recording. Every offset, size and hash in it is checked before it is used, as record_read.c does."""
 
-    def __init__(self, path, data):
+    def __init__(self, path: str, data: mmap.mmap):
         self.path, self.data = path, data
         self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] in (b"\1\0", b"\2\0"), "this is not a recording of version 1 or 2")
         self.tags = data[4:6] == b"\2\0"
@@ -33,17 +33,17 @@ class Recording:
         self.rows = [at for at, in struct.iter_unpack("<Q", data[self.index:images])]
         self.images = dict(struct.iter_unpack("<16sQ", data[images:-32]))
 
-    def check(self, good, *words):
+    def check(self, good: Any, *words: Any) -> None:
         check(good, f"{self.path}:", *words)
 
-    def match(self, digest, words, data):
+    def match(self, digest: bytes, words: str, data: bytes) -> None:
         """Compares the hash of the data with a digest, which may be the beginning of one."""
         self.check(hashes.xxh3_128 is None or hashes.hash_of(data)[:len(digest)] == digest, words + ": the file is damaged")
 
-    def chunk(self, at, kind):
+    def chunk(self, at: int, kind: int) -> bytes:
         """The payload of the chunk of this kind (1 image part, 2 row) at this byte."""
         what = "row" if kind == 2 else "image"
-        there = at is not None and at + 32 <= self.index
+        there = at + 32 <= self.index
         found, _, size = struct.unpack_from("<IIQ", self.data, at) if there else (0, 0, 0)
         self.check(there and found == kind and at + 32 + size <= self.index, "no", what, "begins at byte", at,
                    "though the index says so: the file is damaged")
@@ -51,21 +51,21 @@ class Recording:
         self.match(self.data[at + 16:at + 32], f"the {what} at byte {at} does not match its hash", payload)
         return payload
 
-    def row(self, at):
+    def row(self, at: int) -> List[bytes]:
         """The row whose chunk begins at this byte: the parts of its message."""
         row = self.chunk(at, 2)
         size = struct.unpack_from("<Q", row, 64)[0] if len(row) >= 72 else 0
         end = 72 + size + 16 * (header(row[:64])[2] if len(row) >= 64 else 0)
         hashes, tag = row[72 + size:end], row[end:]
         self.check(end <= len(row) and (self.tags or not len(tag)), "the row at byte", at, "has impossible sizes: the file is damaged")
-        images = [self.images.get(hashes[i:i + 16]) for i in range(0, len(hashes), 16)]
+        images: List[Any] = [self.images.get(hashes[i:i + 16]) for i in range(0, len(hashes), 16)]
         self.check(None not in images, "an image of the row at byte", at, "is not in the index: the file is damaged")
         return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images),
                 *([tag] if len(tag) else [])]
 
 
 @contextlib.contextmanager
-def open_recording(path):
+def open_recording(path: str) -> Iterator[Recording]:
     """The Recording in a file."""
     with open(path, "rb") as f:
         check(os.fstat(f.fileno()).st_size > 0, f"{path}: this is not a recording, because it is empty")
@@ -73,7 +73,7 @@ def open_recording(path):
             yield Recording(path, data)
 
 
-def welcome_of(path):
+def welcome_of(path: str) -> Dict[str, Any]:
     """WELCOME of a recording; its "rows" are those of the file."""
     with open_recording(path) as recording:
         return dict(json.loads(recording.welcome), rows=len(recording.rows))

@@ -1,5 +1,7 @@
 """What a row must be beyond its form: documents and prefixes that make sense (as proto/batch_check.c has it), and what the daemon
 had ordered of the worker that made it (as proto/tag.c has it). ValueError says what is wrong."""
+from typing import Any, Dict
+
 import numpy as np
 
 from . import masks
@@ -9,7 +11,7 @@ LISTS = {"cu_seqlens": np.int32, "doc_part": np.int32, "doc_prefix": np.int32, "
          "input_ids": np.int32, "labels": np.int32, "loss_weight": np.float32}
 
 
-def check_documents(row):
+def check_documents(row: Dict[str, Any]) -> None:
     """Checks where documents begin and that doc_prefix means what wire.md says, as proto/batch_check.c does."""
     for name, dtype in LISTS.items():
         check(name in row or name in ("doc_prefix", "loss_weight"), "the row has no", name)
@@ -27,7 +29,7 @@ def check_documents(row):
               f"document {doc} is a prefix, but has labels or weights")
 
 
-def check_tag(row, number, tag):
+def check_tag(row: Dict[str, Any], number: int, tag: Dict[str, Any]) -> None:
     """Compares a row with its tag, which says what the daemon had ordered, as proto/tag.c does."""
     blame = f"the row made by worker {tag.get('worker', '-')} is not what was ordered:"
     check(tag["row"] == number, blame, "it has the number", number, "but", tag["row"], "was ordered")

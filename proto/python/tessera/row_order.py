@@ -1,5 +1,6 @@
 """Which row a consumer gets next."""
 import json
+from typing import Any, Dict, Union
 
 from .stream_errors import check
 
@@ -7,7 +8,7 @@ from .stream_errors import check
 class Order:
     """Checks which row a consumer gets next, by the rules of row_order.c (wire.md, "Order")."""
 
-    def __init__(self, welcome, cursor, start_row, rank, ranks):
+    def __init__(self, welcome: Dict[str, Any], cursor: Union[str, dict, None], start_row: int, rank: int, ranks: int):
         rounds = welcome.get("recording") or {}
         self.first, self.rows = rounds.get("first", 0), rounds.get("rows", 0)
         self.rank, self.ranks, self.size = rank, max(ranks, 1), welcome.get("global_batch_size") or 0
@@ -23,10 +24,10 @@ class Order:
         self.got, self.step = 0, self.next // self.size if self.size else 0
         self.entered = bool(self.size and self.next % self.size)
 
-    def number(self, place):
+    def number(self, place: int) -> int:
         return self.first + place % self.rows if self.rows else place
 
-    def take(self, number):
+    def take(self, number: int) -> None:
         place = number
         if self.rows:
             place = self.next - self.next % self.rows + number - self.first

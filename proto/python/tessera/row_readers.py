@@ -5,7 +5,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 
@@ -141,7 +141,7 @@ class NativeReader:
         """Tries for this long to enter the stream of a daemon that had left. Gone: it is not back."""
         self.call(self.reader.rejoin, place.cursor or None, seconds)
 
-    def call(self, function, *arguments, **named):
+    def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except _reader.Failure as failure:
@@ -201,7 +201,7 @@ class NumpyReader:
         self.bytes, self.heard = self.session.bytes, self.session.heard
         return row
 
-    def call(self, function):
+    def call(self, function: Callable[[], Any]) -> Any:
         try:
             return function()
         except Refused as refused:

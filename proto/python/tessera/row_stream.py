@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import weakref
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 class Feed:
     """The thread that receives rows. It holds no reference to its Rows, so that a loop that forgets its Rows ends it."""
 
-    def __init__(self, options: Options, place: Place, prefetch: int, convert, native: bool):
+    def __init__(self, options: Options, place: Place, prefetch: int, convert: Callable[[Row], Row], native: bool):
         self.options, self.place, self.convert = options, place, convert
         self.reader = (row_readers.NativeReader if native else row_readers.NumpyReader)(options, place)
         self.ready: "queue.Queue[tuple]" = queue.Queue(prefetch)
@@ -51,7 +51,7 @@ class Feed:
         if self.thread is not threading.current_thread():
             self.thread.join(10)
 
-    def put(self, *item) -> None:
+    def put(self, *item: Any) -> None:
         while not self.stopping.is_set():
             try:
                 return self.ready.put(item, timeout=LOOK_S)
@@ -265,7 +265,7 @@ class Rows:
     def __getitem__(self, _: int) -> Row:
         raise TypeError("the rows of a stream come in its order: iterate. (For a DataLoader import torch before Rows is made.)")
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError(WORKERS)
 
 

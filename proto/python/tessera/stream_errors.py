@@ -1,4 +1,5 @@
 """What goes wrong with a stream, and the exceptions that say so."""
+from typing import Any, Optional
 
 NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which (data.group shared_prefix): cu_seqlens alone "
                "would show questions without their pictures. Take the row's mask from masks.py, and say so with prefixes=True")
@@ -7,12 +8,12 @@ NO_PREFIXES = ("the row's samples share prefixes, and its doc_prefix says which 
 class Refused(RuntimeError):
     """The daemon refused: its words, and in `code` its reason, such as "ST_CONFIG"."""
 
-    def __init__(self, message, code):
+    def __init__(self, message: str, code: Optional[str]):
         super().__init__(message)
         self.code = code
 
 
-def check(good, *words):
+def check(good: Any, *words: Any) -> None:
     """Raises ValueError with these words unless something that came from outside is good."""
     if not good:
         raise ValueError(" ".join(str(w) for w in words))
