@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
+#include "tests/emulated/meetings.h"
 #include "tests/emulated/queue.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
@@ -34,7 +35,7 @@ typedef struct emulated_device {
     int n_pinned;
     graph *capture; /* in progress; NULL: none */
     event *events;  /* all events that exist */
-    struct meeting *meetings;
+    meeting *meetings;
     int64_t captured; /* number of nodes in the last graph */
     struct {
         unsigned ways;
@@ -61,49 +62,12 @@ static status refuse_in_capture(const emulated_device *dev, const char *what)
                         : ST_OK;
 }
 
-/* A meeting with other processes. It is polled, so that other streams make progress meanwhile, and
- * it lives as long as the device, since a graph may run it again. */
-typedef struct meeting {
-    struct meeting *next;
-    emulated_device *device;
-    peers_meet_args args;
-} meeting;
-
-static bool have_come(const peers_meet_args *args)
-{
-    const char *own = args->peers.base[args->peers.rank];
-    const uint32_t *arrived = (const uint32_t *)(const void *)(own + args->arrived);
-    const uint32_t turn = *(const uint32_t *)(const void *)(own + args->met) + 1;
-    bool all = true;
-    for (int32_t peer = 0; peer < args->peers.size; peer++)
-        all &= (int32_t)(__atomic_load_n(&arrived[peer], __ATOMIC_ACQUIRE) - turn) >= 0;
-    return all || (args->watch && __atomic_load_n(&args->watch->stop, __ATOMIC_RELAXED));
-}
-
-static bool poll_meeting(void *work, bool first)
-{
-    const meeting *meet = work;
-    stream *hands = meet->device->streams.hands;
-    peers_meet_args args = meet->args;
-    const bool needed = !args.rounds || args.round == 0 || args.round < args.rounds[0];
-    args.phase = meet->args.phase & MEET_ARRIVE;
-    if (first && hands->ops->peers_meet(hands, &args) != ST_OK)
-        abort();
-    args.phase = meet->args.phase & MEET_WAIT;
-    if (!needed || !args.phase)
-        return true;
-    return have_come(&args) && hands->ops->peers_meet(hands, &args) == ST_OK;
-}
-
 static status queue_meeting(stream *queue, const peers_meet_args *args)
 {
     emulated_device *dev = device_of(queue);
-    meeting *meet = malloc(sizeof *meet);
-    if (!meet)
-        return FAIL(ST_NO_MEMORY, "emulated: no memory");
-    *meet = (meeting){dev->meetings, dev, *args};
-    dev->meetings = meet;
-    return queue_node(queue, &(node){.kind = NODE_OUTSIDE, .poll = poll_meeting, .work = meet});
+    node meets;
+    TRY(meeting_new(args, dev->streams.hands, &dev->meetings, &meets));
+    return queue_node(queue, &meets);
 }
 
 void emulated_break(device *dev, int choice, unsigned ways, int64_t after, bool memory)
@@ -460,10 +424,7 @@ static void emulated_close(device *base)
         next = dev->events->next;
         free(dev->events);
     }
-    for (meeting *next; dev->meetings; dev->meetings = next) {
-        next = dev->meetings->next;
-        free(dev->meetings);
-    }
+    meetings_free(&dev->meetings);
     if (dev->streams.hands)
         dev->cpu->backend->stream_free(&dev->streams.hands);
     device_close(&dev->cpu);
