@@ -1,83 +1,25 @@
 /* hf_load.c: see hf_load.h. Files are mapped into memory and read tensor by tensor; of each, a rank
- * takes the elements that it stores. Values go through double, which holds all accepted dtypes
- * exactly. Experts are stored as [in, out] in the registry, so the layouts with [out, in] are
- * transposed one expert at a time. */
+ * takes the elements that it stores (hf_values.h). */
 #include "trainer/checkpoint/hf_load.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "trainer/checkpoint/hf_check.h"
-#include "trainer/model/convert.h"
+#include "trainer/checkpoint/hf_values.h"
 #include "trainer/model/quantised.h"
 
-enum { CHUNK = 1 << 18 /* values moved at once */ };
-
-typedef struct load_buffers {
-    double *matrix;   /* [CHUNK], or [in, out] of one expert as this rank holds it */
-    double *row;      /* [in] */
-    int64_t *bytes;   /* counts the bytes taken from the files */
-    bool counts_only; /* values are not read, because the device has no storage for them */
-} load_buffers;
-
-/* Reads `count` values of a tensor from element `first` on. */
-static void read_elements(const st_tensor *tensor, int64_t first, int64_t count, double *to,
-                          const load_buffers *buffers)
-{
-    const int64_t size = (int64_t)st_dtype_size(tensor->dtype);
-    *buffers->bytes += count * size;
-    if (!buffers->counts_only)
-        convert_to_double(to, tensor->data.data + first * size, tensor->dtype, count);
-}
-
-/* Drops the elements [first, end) from memory, so that a file larger than memory can be read. */
-static void forget_rows(const st_tensor *tensor, int64_t first, int64_t end)
-{
-    size_t size = st_dtype_size(tensor->dtype);
-    st_forget(span_of(tensor->data.data + (size_t)first * size, (size_t)(end - first) * size));
-}
-
+/* The values of a tensor that this rank stores, in runs that can be written at once. */
 static status load_as_held(const param *weight, stream *queue, const st_tensor *tensor,
-                           load_buffers buffers)
+                           hf_values *values)
 {
-    const int64_t end = weight->own_first + weight->own_n, most = quantised_run(weight, CHUNK);
+    const int64_t end = weight->own_first + weight->own_n;
+    const int64_t most = quantised_run(weight, HF_VALUES_CHUNK);
     for (int64_t at = weight->own_first; at < end; at += most) {
-        int64_t count = end - at < most ? end - at : most;
-        int64_t begin = -1, stored = 0, run = 0;
-        for (int64_t i = 0; i < count; i += run) {
-            run = slice_run(&weight->held, at + i, count - i, &stored);
-            read_elements(tensor, stored, run, buffers.matrix + i, &buffers);
-            begin = begin < 0 ? stored : begin;
-        }
-        forget_rows(tensor, begin, stored + run);
-        TRY(params_write(weight, queue, at, count, buffers.matrix));
+        const int64_t count = end - at < most ? end - at : most;
+        hf_values_take(values, weight, tensor, at, count);
+        TRY(params_write_by(weight, queue, at, count, values->taken, values->threads));
     }
     return ST_OK;
-}
-
-/* The tensor has, from element `first` on, the rows [rows, in], which are the columns [column,
- * column + rows) of one expert's matrix [in, out]. Puts those that this rank holds into
- * b.matrix. */
-static void take_columns(const param *weight, const st_tensor *tensor, int64_t first,
-                         int64_t column, int64_t rows, load_buffers buffers)
-{
-    const slice *box = &weight->held; /* [E, in, parts, out / parts] */
-    int64_t stored_in = box->size[1], in = box->count[1], out = weight->local[2], begin = -1,
-            end = 0;
-    for (int64_t j = 0; j < out; j++) {
-        int64_t from =
-            j / box->count[3] * box->size[3] + box->first[3] + j % box->count[3] - column;
-        if (from < 0 || from >= rows)
-            continue;
-        int64_t at = first + from * stored_in + box->first[1];
-        read_elements(tensor, at, in, buffers.row, &buffers);
-        for (int64_t i = 0; i < in && !buffers.counts_only; i++)
-            buffers.matrix[i * out + j] = buffers.row[i];
-        begin = begin < 0 ? at : begin;
-        end = at + in;
-    }
-    if (begin >= 0)
-        forget_rows(tensor, begin, end);
 }
 
 /* Whether this rank stores some of an expert, numbered over the whole tensor. */
@@ -88,39 +30,40 @@ static bool stores_expert(const param *weight, int64_t expert)
     return at >= 0 && at < weight->own_first + weight->own_n && at + size > weight->own_first;
 }
 
-static status put_expert(const param *weight, stream *queue, int64_t expert, load_buffers buffers)
+static status put_expert(const param *weight, stream *queue, int64_t expert, hf_values *values)
 {
     int64_t size = weight->local[1] * weight->local[2];
-    return params_write(weight, queue, (expert - weight->held.first[0]) * size, size,
-                        buffers.matrix);
+    return params_write_by(weight, queue, (expert - weight->held.first[0]) * size, size,
+                           values->taken, values->threads);
 }
 
 /* Loads one fused tensor [E, out, in]. */
 static status load_exchanged(const param *weight, stream *queue, const st_tensor *tensor,
-                             load_buffers buffers)
+                             hf_values *values)
 {
     int64_t in = weight->shape[1], out = weight->shape[2], first = weight->held.first[0];
     for (int64_t i = first; i < first + weight->held.count[0]; i++) {
         if (!stores_expert(weight, i))
             continue;
-        take_columns(weight, tensor, i * in * out, 0, out, buffers);
-        TRY(put_expert(weight, queue, i, buffers));
+        hf_values_take_columns(values, weight, &(hf_columns){tensor, i * in * out, 0, out});
+        TRY(put_expert(weight, queue, i, values));
     }
     return ST_OK;
 }
 
 /* Loads the pieces [count] of one parameter: one matrix per expert, in order, gate before up. */
 static status load_experts(const hf_folder *folder, const param_piece *piece, int64_t count,
-                           stream *queue, load_buffers buffers)
+                           stream *queue, hf_values *values)
 {
     const param *weight = piece->weight;
     for (int64_t i = 0; i < count; i++) {
         if (!stores_expert(weight, piece[i].expert))
             continue;
-        take_columns(weight, hf_folder_find(folder, piece[i].name), 0, piece[i].column,
-                     piece[i].shape[0], buffers);
+        hf_values_take_columns(values, weight,
+                               &(hf_columns){hf_folder_find(folder, piece[i].name), 0,
+                                             piece[i].column, piece[i].shape[0]});
         if (piece[i].column + piece[i].shape[0] == weight->shape[2])
-            TRY(put_expert(weight, queue, piece[i].expert, buffers));
+            TRY(put_expert(weight, queue, piece[i].expert, values));
     }
     return ST_OK;
 }
@@ -128,21 +71,17 @@ static status load_experts(const hf_folder *folder, const param_piece *piece, in
 static status load_all(const hf_folder *folder, const param_piece *pieces, int64_t count,
                        bool frozen_only, stream *queue, int64_t *inout_bytes)
 {
-    int64_t largest = CHUNK, longest = 1;
+    int64_t largest = 0, longest = 0;
     for (int64_t i = 0; i < count; i++) {
         const param *weight = pieces[i].weight;
-        if (weight->group != GROUP_EXPERTS)
-            continue;
-        largest = weight->local[1] * weight->local[2] > largest
-                      ? weight->local[1] * weight->local[2]
-                      : largest;
-        longest = weight->local[1] > longest ? weight->local[1] : longest;
+        const bool matrix = weight->group == GROUP_EXPERTS;
+        const int64_t size = matrix ? weight->local[1] * weight->local[2] : 0;
+        largest = size > largest ? size : largest;
+        longest = matrix && weight->local[1] > longest ? weight->local[1] : longest;
     }
-    load_buffers buffers = {malloc((size_t)largest * sizeof(double)),
-                            malloc((size_t)longest * sizeof(double)), inout_bytes,
-                            !device_has_storage(queue->dev)};
+    hf_values values;
     status st =
-        buffers.matrix && buffers.row ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to load weights");
+        hf_values_open(largest, longest, device_has_storage(queue->dev), inout_bytes, &values);
     for (int64_t i = 0, run = 1; i < count && st == ST_OK; i += run) {
         const param *weight = pieces[i].weight;
         for (run = 1; i + run < count && pieces[i + run].weight == weight;)
@@ -150,14 +89,13 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
         if (frozen_only && !weight->frozen)
             continue;
         if (pieces[i].expert >= 0)
-            st = load_experts(folder, &pieces[i], run, queue, buffers);
+            st = load_experts(folder, &pieces[i], run, queue, &values);
         else if (pieces[i].exchanged)
-            st = load_exchanged(weight, queue, hf_folder_find(folder, pieces[i].name), buffers);
+            st = load_exchanged(weight, queue, hf_folder_find(folder, pieces[i].name), &values);
         else
-            st = load_as_held(weight, queue, hf_folder_find(folder, pieces[i].name), buffers);
+            st = load_as_held(weight, queue, hf_folder_find(folder, pieces[i].name), &values);
     }
-    free(buffers.matrix);
-    free(buffers.row);
+    hf_values_close(&values);
     return st;
 }
 

@@ -135,7 +135,7 @@ static void wait_done(pool *threads, int64_t tasks)
 void pool_run(pool *threads, int64_t tasks, pool_task run, const void *context)
 {
     assert(tasks <= UINT32_MAX);
-    if (threads->started == 0 || tasks <= 1 || atomic_exchange(&threads->busy, true)) {
+    if (!threads || threads->started == 0 || tasks <= 1 || atomic_exchange(&threads->busy, true)) {
         for (int64_t task = 0; task < tasks; task++)
             run(context, task, 0);
         return;

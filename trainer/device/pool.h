@@ -32,7 +32,8 @@ void pool_free(pool **pool);
 int pool_threads(const pool *pool);
 
 /* Runs tasks 0 to tasks - 1 (tasks < 2^32) and returns when all are done. A call from inside a
- * task, or while another thread's call runs, does its tasks on the calling thread alone. */
+ * task, or while another thread's call runs, does its tasks on the calling thread alone; so does
+ * one with no pool (NULL). */
 void pool_run(pool *pool, int64_t tasks, pool_task run, const void *context);
 
 #endif

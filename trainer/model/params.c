@@ -11,7 +11,10 @@
 #include "trainer/model/quantised.h"
 #include "trainer/parallel/comm_simulated.h"
 
-enum { CHUNK = 1 << 18 /* elements moved through the host at once */ };
+enum {
+    CHUNK = 1 << 18, /* elements moved through the host at once */
+    PIECE = 1 << 14, /* elements that a thread converts at once */
+};
 
 status params_new(const model_dims *dims, params **out)
 {
@@ -85,34 +88,53 @@ bool params_trains(const params *registry, param_group group)
     return false;
 }
 
+/* Values that threads convert, PIECE at a time. */
+typedef struct conversion {
+    void *to;
+    st_dtype dtype;
+    const double *from;
+    int64_t count;
+} conversion;
+
+static void convert_piece(const void *context, int64_t task, int thread)
+{
+    const conversion *all = context;
+    const int64_t first = task * PIECE, left = all->count - first;
+    (void)thread;
+    convert_from_double((char *)all->to + (size_t)first * st_dtype_size(all->dtype), all->dtype,
+                        all->from + first, left < PIECE ? left : PIECE);
+}
+
 /* Writes values into an array of this type. host: [count] of any type. */
 static status write_array(void *array, st_dtype dtype, stream *queue, int64_t at, int64_t count,
-                          const double *from, void *host)
+                          const double *from, void *host, pool *threads)
 {
     const backend_vtable *backend = queue->dev->backend;
     const size_t size = st_dtype_size(dtype);
-    convert_from_double(host, dtype, from, count);
+    const conversion all = {host, dtype, from, count};
+    pool_run(threads, (count + PIECE - 1) / PIECE, convert_piece, &all);
     TRY(backend->to_device(queue, (char *)array + (size_t)at * size, host, (size_t)count * size));
     return backend->wait(queue); /* before the host buffer is written again or freed */
 }
 
 /* Writes stored values: what the model computes with, and the master values if there are any. */
 static status write_own(const param *weight, stream *queue, int64_t at, int64_t count,
-                        const double *from)
+                        const double *from, pool *threads)
 {
     const bool two = weight->value && weight->value != weight->own_act;
     void *host = malloc((size_t)(count > 0 ? count : 1) * sizeof(double));
     if (!host)
         return FAIL(ST_NO_MEMORY, "no memory to move %lld values", (long long)count);
-    status st = write_array(weight->own_act, weight->act_dtype, queue, at, count, from, host);
+    status st =
+        write_array(weight->own_act, weight->act_dtype, queue, at, count, from, host, threads);
     if (st == ST_OK && two)
-        st = write_array(weight->value, weight->value_dtype, queue, at, count, from, host);
+        st = write_array(weight->value, weight->value_dtype, queue, at, count, from, host, threads);
     free(host);
     return st;
 }
 
-status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
-                    const double *from)
+status params_write_by(const param *weight, stream *queue, int64_t first, int64_t count,
+                       const double *from, pool *threads)
 {
     assert(first >= 0 && count >= 0 && first + count <= weight->n_local);
     int64_t begin = first > weight->own_first ? first : weight->own_first;
@@ -121,8 +143,15 @@ status params_write(const param *weight, stream *queue, int64_t first, int64_t c
     if (end <= begin || !device_has_storage(queue->dev))
         return ST_OK;
     if (weight->form != WEIGHT_PLAIN)
-        return quantised_write(weight, queue, begin, end - begin, from + (begin - first));
-    return write_own(weight, queue, begin - weight->own_first, end - begin, from + (begin - first));
+        return quantised_write(weight, queue, begin, end - begin, from + (begin - first), threads);
+    return write_own(weight, queue, begin - weight->own_first, end - begin, from + (begin - first),
+                     threads);
+}
+
+status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
+                    const double *from)
+{
+    return params_write_by(weight, queue, first, count, from, NULL);
 }
 
 status params_read_array(const void *array, st_dtype dtype, stream *queue, int64_t first,
@@ -174,7 +203,7 @@ status params_refresh(params *registry, stream *queue)
             int64_t count = row->own_n - at < CHUNK ? row->own_n - at : CHUNK;
             st = params_read_value(row, queue, at, count, chunk);
             if (st == ST_OK)
-                st = write_own(row, queue, at, count, chunk);
+                st = write_own(row, queue, at, count, chunk, NULL);
         }
     }
     free(chunk);

@@ -19,6 +19,7 @@
 
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"
+#include "trainer/device/pool.h"
 #include "trainer/model/dims.h"
 #include "trainer/ops/weight_blocks.h"
 #include "trainer/parallel/mesh.h"
@@ -229,7 +230,9 @@ WARN_UNUSED status params_sum_replicas(params *registry, stream *queue);
  * meant for use after loading; in a step the optimiser writes both. */
 WARN_UNUSED status params_refresh(params *registry, stream *queue);
 /* Writes those of the local elements [first, first + count) of a row that this rank stores, from
- * host doubles. Waits. */
+ * host doubles. Waits. params_write_by lets threads convert or encode them. */
+WARN_UNUSED status params_write_by(const param *weight, stream *queue, int64_t first, int64_t count,
+                                   const double *from, pool *threads);
 WARN_UNUSED status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
                                 const double *from);
 /* Reads elements [first, first + count) of an acc array such as own_grad into host doubles. Waits.

@@ -126,7 +126,7 @@ static status init_codes(initialiser *all, drawing *draw)
     for (draw->at = row->own_first; draw->at < end && st == ST_OK; draw->at += draw->count) {
         draw->count = end - draw->at < most ? end - draw->at : most;
         pool_run(all->threads, (draw->count + PIECE - 1) / PIECE, draw_piece, draw);
-        st = params_write(row, all->queue, draw->at, draw->count, draw->exact);
+        st = params_write_by(row, all->queue, draw->at, draw->count, draw->exact, all->threads);
     }
     free(draw->exact);
     draw->exact = NULL;

@@ -2,11 +2,14 @@
 #include "trainer/model/quantised.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer/model/weight_codes.h"
 #include "trainer/ops/table.h"
+
+enum { PIECE = 256 /* blocks that a thread encodes at once */ };
 
 status quantised_choose(params *registry, weight_form form)
 {
@@ -84,24 +87,36 @@ int64_t quantised_run(const param *weight, int64_t most)
     return most / length * length;
 }
 
-/* Encodes blocks [begin, end) of the elements that begin at `from`. */
-static bool encode_blocks(const param *weight, int64_t begin, int64_t end, const double *from,
-                          uint8_t *to)
+/* Blocks [begin, end) that threads encode, PIECE at a time, of the elements that begin at `from`.
+ */
+typedef struct encoding {
+    const param *weight;
+    int64_t begin, end;
+    const double *from;
+    uint8_t *to;
+    atomic_bool *not_finite;
+} encoding;
+
+static void encode_piece(const void *context, int64_t task, int thread)
 {
-    const int64_t size = weight_block_bytes(weight->form), first = quantised_first(weight, begin);
+    const encoding *all = context;
+    const param *weight = all->weight;
+    const int64_t size = weight_block_bytes(weight->form);
+    const int64_t first = quantised_first(weight, all->begin), begin = all->begin + task * PIECE;
+    const int64_t end = all->end - begin < PIECE ? all->end : begin + PIECE;
     float value[WEIGHT_BLOCK];
+    (void)thread;
     for (int64_t k = begin; k < end; k++) {
         const int64_t at = quantised_first(weight, k), count = quantised_first(weight, k + 1) - at;
         for (int64_t i = 0; i < count; i++)
-            value[i] = (float)from[at - first + i];
-        if (!weight_encode(weight->form, value, count, to + (k - begin) * size))
-            return false;
+            value[i] = (float)all->from[at - first + i];
+        if (!weight_encode(weight->form, value, count, all->to + (k - all->begin) * size))
+            atomic_store(all->not_finite, true);
     }
-    return true;
 }
 
 status quantised_write(const param *weight, stream *queue, int64_t first, int64_t count,
-                       const double *from)
+                       const double *from, pool *threads)
 {
     const backend_vtable *backend = queue->dev->backend;
     const int64_t own = quantised_block_of(weight, weight->own_first);
@@ -112,7 +127,10 @@ status quantised_write(const param *weight, stream *queue, int64_t first, int64_
     if (!blocks)
         return FAIL(ST_NO_MEMORY, "no memory to encode %lld values", (long long)count);
     status st = ST_OK;
-    if (!encode_blocks(weight, begin, end, from, blocks))
+    atomic_bool not_finite = false;
+    const encoding all = {weight, begin, end, from, blocks, &not_finite};
+    pool_run(threads, (end - begin + PIECE - 1) / PIECE, encode_piece, &all);
+    if (atomic_load(&not_finite))
         st = FAIL(ST_BAD_INPUT,
                   "%s has a value that is not finite, so its block has no scale: lora.base int8 "
                   "and nf4 need finite weights",

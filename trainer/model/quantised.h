@@ -35,9 +35,10 @@ int64_t quantised_first(const param *weight, int64_t block);
 int64_t quantised_run(const param *weight, int64_t most);
 
 /* Encodes the local elements [first, first + count), which this rank stores and which are whole
- * blocks, and writes them. Waits. ST_BAD_INPUT: one of them is not finite. */
+ * blocks, and writes them. Waits. threads: may help; NULL: none. ST_BAD_INPUT: one of them is not
+ * finite. */
 WARN_UNUSED status quantised_write(const param *weight, stream *queue, int64_t first, int64_t count,
-                                   const double *from);
+                                   const double *from, pool *threads);
 /* Reads what the codes of elements [first, first + count) of what this rank stores stand for.
  * Waits. */
 WARN_UNUSED status quantised_read(const param *weight, stream *queue, int64_t first, int64_t count,

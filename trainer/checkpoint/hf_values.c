@@ -1,0 +1,144 @@
+/* hf_values.c: see hf_values.h. Letters: i a row, j a column of an expert's matrix. */
+#include "trainer/checkpoint/hf_values.h"
+
+#include <stdlib.h>
+
+#include "common/base/proc.h"
+#include "trainer/model/convert.h"
+
+enum {
+    THREADS_MAX = 16,
+    PIECE = 1 << 14, /* values that a thread takes at once */
+    COLUMNS = 16,    /* columns that a thread transposes at once: two cache lines of doubles */
+};
+
+status hf_values_open(int64_t largest, int64_t longest, bool has_storage, int64_t *inout_bytes,
+                      hf_values *out)
+{
+    const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
+    const int64_t most = largest > HF_VALUES_CHUNK ? largest : HF_VALUES_CHUNK;
+    *out = (hf_values){.longest = longest, .bytes = inout_bytes, .counts_only = !has_storage};
+    if (!has_storage)
+        return ST_OK;
+    out->taken = malloc((size_t)most * sizeof(double));
+    out->columns = malloc((size_t)(cpus * COLUMNS * longest) * sizeof(double) + 1);
+    if (!out->taken || !out->columns)
+        return FAIL(ST_NO_MEMORY, "no memory to load weights");
+    return pool_new(cpus, &out->threads);
+}
+
+void hf_values_close(hf_values *values)
+{
+    pool_free(&values->threads);
+    free(values->taken);
+    free(values->columns);
+}
+
+/* Drops the elements [first, end) from memory. */
+static void forget_rows(const st_tensor *tensor, int64_t first, int64_t end)
+{
+    size_t size = st_dtype_size(tensor->dtype);
+    st_forget(span_of(tensor->data.data + (size_t)first * size, (size_t)(end - first) * size));
+}
+
+static void read_elements(const st_tensor *tensor, int64_t first, int64_t count, double *to)
+{
+    const size_t size = st_dtype_size(tensor->dtype);
+    convert_to_double(to, tensor->data.data + (size_t)first * size, tensor->dtype, count);
+}
+
+typedef struct taking {
+    const hf_values *values;
+    const param *weight;
+    const st_tensor *tensor;
+    int64_t at, count;
+} taking;
+
+static void take_piece(const void *context, int64_t task, int thread)
+{
+    const taking *all = context;
+    const int64_t first = task * PIECE, left = all->count - first;
+    const int64_t end = first + (left < PIECE ? left : PIECE);
+    (void)thread;
+    for (int64_t i = first, run = 0; i < end; i += run) {
+        int64_t stored;
+        run = slice_run(&all->weight->held, all->at + i, end - i, &stored);
+        read_elements(all->tensor, stored, run, all->values->taken + i);
+    }
+}
+
+void hf_values_take(hf_values *values, const param *weight, const st_tensor *tensor, int64_t at,
+                    int64_t count)
+{
+    const taking all = {values, weight, tensor, at, count};
+    int64_t first, last;
+    *values->bytes += count * (int64_t)st_dtype_size(tensor->dtype);
+    if (values->counts_only || count == 0)
+        return;
+    pool_run(values->threads, (count + PIECE - 1) / PIECE, take_piece, &all);
+    slice_run(&weight->held, at, 1, &first);
+    slice_run(&weight->held, at + count - 1, 1, &last);
+    forget_rows(tensor, first, last + 1);
+}
+
+typedef struct transposing {
+    const hf_values *values;
+    const param *weight;
+    const hf_columns *from;
+} transposing;
+
+/* The row of the tensor that has column j of this rank's matrix; -1: none. */
+static int64_t row_of(const transposing *all, int64_t j)
+{
+    const slice *box = &all->weight->held; /* [E, in, parts, out / parts] */
+    const int64_t stored = j / box->count[3] * box->size[3] + box->first[3] + j % box->count[3];
+    const int64_t row = stored - all->from->column;
+    return row >= 0 && row < all->from->rows ? row : -1;
+}
+
+/* The element of the tensor that begins the part of a row that this rank holds. */
+static int64_t first_of(const transposing *all, int64_t row)
+{
+    const slice *box = &all->weight->held;
+    return all->from->first + row * box->size[1] + box->first[1];
+}
+
+/* Takes COLUMNS neighbouring columns, so that whole cache lines are written. */
+static void take_some_columns(const void *context, int64_t task, int thread)
+{
+    const transposing *all = context;
+    const hf_values *values = all->values;
+    const int64_t in = all->weight->held.count[1], out = all->weight->local[2];
+    double *column = values->columns + thread * COLUMNS * values->longest;
+    int64_t place[COLUMNS], count = 0;
+    for (int64_t j = task * COLUMNS; j < (task + 1) * COLUMNS && j < out; j++) {
+        const int64_t row = row_of(all, j);
+        if (row < 0)
+            continue;
+        read_elements(all->from->tensor, first_of(all, row), in, column + count * in);
+        place[count++] = j;
+    }
+    for (int64_t i = 0; i < in; i++)
+        for (int64_t k = 0; k < count; k++)
+            values->taken[i * out + place[k]] = column[k * in + i];
+}
+
+void hf_values_take_columns(hf_values *values, const param *weight, const hf_columns *from)
+{
+    const transposing all = {values, weight, from};
+    const int64_t in = weight->held.count[1], out = weight->local[2];
+    int64_t begin = -1, end = 0, count = 0;
+    for (int64_t j = 0; j < out; j++) {
+        const int64_t row = row_of(&all, j);
+        if (row < 0)
+            continue;
+        begin = begin < 0 ? first_of(&all, row) : begin;
+        end = first_of(&all, row) + in;
+        count++;
+    }
+    *values->bytes += count * in * (int64_t)st_dtype_size(from->tensor->dtype);
+    if (values->counts_only || count == 0)
+        return;
+    pool_run(values->threads, (out + COLUMNS - 1) / COLUMNS, take_some_columns, &all);
+    forget_rows(from->tensor, begin, end);
+}
