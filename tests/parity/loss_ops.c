@@ -171,19 +171,21 @@ static void finish_case(parity *test, const int64_t *shape)
     assert_true(fabs(got.grad_scale - clipped / weight) <= 1e-14);
 }
 
-enum { FIRST = 1, LAST = 2, UNITS_GROUPS = 3 };
+enum { FIRST = 1, LAST = 2, UNITS_GROUPS = 3, UNITS = 7, UNIT = 5 };
 
 /* What unit_finish is given and gives. */
 typedef struct unit_numbers {
-    double squares[UNITS_GROUPS], loss, weight, after_group[UNITS_GROUPS], last_norm;
+    double squares[UNITS_GROUPS], loss, weight, after_group[UNITS_GROUPS];
+    double unit_squares[UNITS], share[UNITS];
     step_scalars step;
 } unit_numbers;
 
 static unit_numbers run_unit(parity *test, const unit_numbers *in, int flags, double max_norm)
 {
     unit_numbers got = *in, *dev = parity_bytes(test, in, sizeof *in);
-    const unit_finish_args args = {.unit = 5,
+    const unit_finish_args args = {.unit = UNIT,
                                    .groups = UNITS_GROUPS,
+                                   .units = UNITS,
                                    .first = flags & FIRST,
                                    .last = flags & LAST,
                                    .max_norm = max_norm,
@@ -191,7 +193,8 @@ static unit_numbers run_unit(parity *test, const unit_numbers *in, int flags, do
                                    .loss = &dev->loss,
                                    .weight = &dev->weight,
                                    .after_group = dev->after_group,
-                                   .last_norm = &dev->last_norm,
+                                   .unit_squares = dev->unit_squares,
+                                   .share = dev->share,
                                    .step = &dev->step};
     PARITY_RUN(test, op_unit_finish(test->queue, &args));
     fetch_bytes(test, &got, dev, sizeof got);
@@ -203,6 +206,15 @@ static void expect_near(double got, double want)
     assert_true(fabs(got - want) <= 1e-14 * fabs(want));
 }
 
+/* The shares after a step: all, as in a first step, or a tenth of the way from those before. */
+static void expect_shares(const unit_numbers *got, const unit_numbers *in, double all, double moved)
+{
+    for (int i = 0; i < UNITS; i++) {
+        const double squares = i == UNIT ? 25 : in->unit_squares[i];
+        expect_near(got->share[i], in->share[i] + moved * (squares / all - in->share[i]));
+    }
+}
+
 /* A unit of 9 + 16 + 0 squares after others of 4, 4 and 11, with a weight of 2; shape: flags. */
 static void unit_case(parity *test, const int64_t *shape)
 {
@@ -211,6 +223,7 @@ static void unit_case(parity *test, const int64_t *shape)
                              .loss = 3,
                              .weight = 2,
                              .after_group = {4, 8, 19},
+                             .unit_squares = {0, 0, 0, 0, 0, 3, 19},
                              .step = {.lr = 3, .skip = first ? 7 : 0, .grad_norm = 7}};
     unit_numbers got = run_unit(test, &in, (int)shape[0], 10);
     assert_true(got.step.lr == 3 && got.step.skip == 0 && got.step.stopped == 0);
@@ -220,13 +233,19 @@ static void unit_case(parity *test, const int64_t *shape)
         return;
     expect_near(got.step.grad_scale, 0.5); /* its own norm is 2.5 */
     expect_near(got.step.grad_norm, last ? sqrt(first ? 25 : 44) / 2 : 7);
-    expect_near(got.last_norm, last ? got.step.grad_norm : 0);
+    assert_true(got.step.share == 0 && got.unit_squares[UNIT] == 25);
+    expect_shares(&got, &in, first ? 25 : 44, last ? 1 : 0);
     got = run_unit(test, &in, (int)shape[0], 1); /* clipped by its own norm, the first of a run */
     expect_near(got.step.grad_scale, 0.2);
-    unit_numbers later = in;
-    later.last_norm = 4;
-    got = run_unit(test, &later, (int)shape[0], 1); /* then by that of an earlier step */
-    expect_near(got.step.grad_scale, 0.125);
+    unit_numbers later = in; /* then by what the units so far make of the whole */
+    later.share[UNIT] = 0.25;
+    later.share[6] = 0.5;
+    later.share[0] = 0.25;
+    later.step.share = first ? 7 : 0.5;
+    got = run_unit(test, &later, (int)shape[0], 1);
+    expect_near(got.step.share, first ? 0.25 : 0.75);
+    expect_near(got.step.grad_scale, 1 / sqrt((first ? 25 : 44) / got.step.share));
+    expect_shares(&got, &later, first ? 25 : 44, last ? 0.1 : 0);
     got = run_unit(test, &later, (int)shape[0], 0);
     expect_near(got.step.grad_scale, 0.5);
 }
@@ -235,11 +254,13 @@ static void unit_case(parity *test, const int64_t *shape)
 static void unit_stops(parity *test, const int64_t *shape)
 {
     (void)shape;
-    const unit_numbers good = {.squares = {9, 16, 0}, .loss = 3, .weight = 2, .last_norm = 4};
+    const unit_numbers good = {
+        .squares = {9, 16, 0}, .loss = 3, .weight = 2, .share = {[0] = 0.25, [UNIT] = 0.75}};
     unit_numbers bad = good, got;
     bad.squares[1] = NAN;
     got = run_unit(test, &bad, LAST, 10);
-    assert_true(got.step.skip != 0 && got.step.stopped == 6 && got.last_norm == 4);
+    assert_true(got.step.skip != 0 && got.step.stopped == UNIT + 1);
+    assert_memory_equal(got.share, bad.share, sizeof got.share);
     assert_true(!isfinite(got.step.grad_norm));
     bad = good;
     bad.step.skip = 1;

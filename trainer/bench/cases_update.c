@@ -44,12 +44,16 @@ static void step_finish(bench_case *bench)
     bench->bytes = sizeof(step_scalars);
 }
 
-enum { UNIT_GROUPS = 5 }; /* as many as the parameters of a model have (model/params.h) */
+enum {
+    UNIT_GROUPS = 5, /* as many as the parameters of a model have (model/params.h) */
+    UNITS = 82       /* of the 30B (model/unit_order.h) */
+};
 
 static void unit_finish(bench_case *bench)
 {
     bench->args.unit_finish =
         (unit_finish_args){.groups = UNIT_GROUPS,
+                           .units = UNITS,
                            .first = true,
                            .last = true,
                            .max_norm = 1.0,
@@ -57,7 +61,8 @@ static void unit_finish(bench_case *bench)
                            .loss = bench_raw(bench, 8),
                            .weight = bench_raw(bench, 8),
                            .after_group = bench_raw(bench, UNIT_GROUPS * sizeof(double)),
-                           .last_norm = bench_raw(bench, 8),
+                           .unit_squares = bench_raw(bench, UNITS * sizeof(double)),
+                           .share = bench_raw(bench, UNITS * sizeof(double)),
                            .step = bench_raw(bench, sizeof(step_scalars))};
     bench->bytes = sizeof(step_scalars);
 }

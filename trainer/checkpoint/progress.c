@@ -23,6 +23,7 @@ void progress_done(progress *state)
     free(state->recording);
     free(state->config);
     free(state->choices);
+    free(state->unit_share);
     *state = (progress){0};
 }
 
@@ -36,11 +37,28 @@ status progress_set_text(char **field, const char *text)
     return ST_OK;
 }
 
+status progress_set_shares(progress *state, const double *share, int64_t n_units)
+{
+    if (n_units != state->n_units) {
+        double *room = n_units > 0 ? malloc((size_t)n_units * sizeof *room) : NULL;
+        if (n_units > 0 && !room)
+            return FAIL(ST_NO_MEMORY, "no memory for the state of the run");
+        free(state->unit_share);
+        state->unit_share = room;
+        state->n_units = n_units;
+    }
+    if (n_units > 0)
+        memcpy(state->unit_share, share, (size_t)n_units * sizeof *share);
+    return ST_OK;
+}
+
 status progress_copy(const progress *from, progress *out)
 {
     progress done = *from;
     done.cursor = done.quarantine = done.stream_options = done.recording = done.config =
         done.choices = NULL;
+    done.unit_share = NULL;
+    done.n_units = 0;
     const struct {
         const char *from;
         char **to;
@@ -50,7 +68,7 @@ status progress_copy(const progress *from, progress *out)
                  {from->recording, &done.recording},
                  {from->config, &done.config},
                  {from->choices, &done.choices}};
-    status st = ST_OK;
+    status st = progress_set_shares(&done, from->unit_share, from->n_units);
     for (size_t i = 0; i < sizeof texts / sizeof *texts && st == ST_OK; i++)
         st = progress_set_text(texts[i].to, texts[i].from ? texts[i].from : "");
     if (st != ST_OK) {
@@ -67,6 +85,16 @@ static void put_text(json_writer *writer, const char *key, const char *text)
     json_put_key_cstr(writer, key, text ? text : "");
 }
 
+static void put_shares(json_writer *writer, const progress *state)
+{
+    if (state->n_units == 0)
+        return;
+    json_begin_key_array(writer, "unit_share");
+    for (int64_t i = 0; i < state->n_units; i++)
+        json_put_real(writer, state->unit_share[i]);
+    json_end_array(writer);
+}
+
 status progress_text(const progress *state, char **out)
 {
     json_writer writer;
@@ -78,7 +106,6 @@ status progress_text(const progress *state, char **out)
     json_put_key_int(&writer, "rows", state->rows);
     json_put_key_real(&writer, "first_loss", state->first_loss);
     json_put_key_real(&writer, "last_loss", state->last_loss);
-    json_put_key_real(&writer, "clip_norm", state->clip_norm);
     json_put_key_real(&writer, "eval_loss", state->eval_loss);
     put_text(&writer, "cursor", state->cursor);
     put_text(&writer, "quarantine", state->quarantine);
@@ -86,6 +113,7 @@ status progress_text(const progress *state, char **out)
     put_text(&writer, "recording", state->recording);
     put_text(&writer, "config", state->config);
     put_text(&writer, "choices", state->choices);
+    put_shares(&writer, state);
     json_end_object(&writer);
     status st = json_writer_take(&writer, out, &size);
     json_writer_done(&writer);
@@ -120,6 +148,27 @@ static status read_texts(const json_value *value, const char *path, progress *do
     return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
 }
 
+/* They may be missing: see progress.h. */
+static status read_shares(const json_value *value, const char *path, progress *done)
+{
+    const json_value *list;
+    if (!json_find(value, "unit_share"))
+        return ST_OK;
+    TRY(json_want_array(value, "unit_share", path, &list));
+    const size_t count = json_count(list);
+    double *share = calloc(count + 1, sizeof *share);
+    status st = share ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the state of the run");
+    for (size_t i = 0; i < count && st == ST_OK; i++) {
+        share[i] = json_real(json_item(list, i), NAN);
+        if (!(share[i] >= 0 && share[i] < 2)) /* they add up to 1 */
+            st = FAIL_IN(ST_BAD_INPUT, path, "unit_share[%zu] is not a share", i);
+    }
+    if (st == ST_OK)
+        st = progress_set_shares(done, share, (int64_t)count);
+    free(share);
+    return st;
+}
+
 static status read_state(const json_value *value, const char *path, progress *done)
 {
     int64_t version;
@@ -135,8 +184,8 @@ static status read_state(const json_value *value, const char *path, progress *do
         return FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
     done->first_loss = json_real(json_find(value, "first_loss"), NAN);
     done->last_loss = json_real(json_find(value, "last_loss"), NAN);
-    done->clip_norm = json_real(json_find(value, "clip_norm"), 0); /* an early trainer's has none */
     done->eval_loss = json_real(json_find(value, "eval_loss"), NAN);
+    TRY(read_shares(value, path, done));
     return read_texts(value, path, done);
 }
 

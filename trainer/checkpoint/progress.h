@@ -16,8 +16,6 @@ typedef struct progress {
     int64_t step;                 /* the last finished one */
     int64_t rows;                 /* taken by all steps so far */
     double first_loss, last_loss; /* of step 1 and of the last step */
-    double clip_norm;             /* of the gradient of the last step that updated everything; with
-                                     optimizer.in_backward the next one is clipped by it; 0: there is none */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, as the first rank got it; of a daemon */
     char *quarantine;     /* bad samples that any rank has heard of (proto/decisions.h); of a
@@ -27,6 +25,11 @@ typedef struct progress {
     char *config;         /* every option, as YAML */
     char *choices;        /* what the device did the steps with (device/choices.h); "" on a device
                              with nothing to choose, and in an early trainer's checkpoints */
+    /* [n_units] of a step with optimizer.in_backward: what the next one is clipped with
+     * (step_report.unit_share). Heap memory. 0 and NULL without, and in an early trainer's
+     * checkpoints: the next step clips as the first of a run does. */
+    double *unit_share;
+    int64_t n_units;
 } progress;
 
 void progress_done(progress *state); /* frees the texts */
@@ -34,6 +37,8 @@ void progress_done(progress *state); /* frees the texts */
 WARN_UNUSED status progress_copy(const progress *from, progress *out);
 /* Replaces one text by a copy of `text`. */
 WARN_UNUSED status progress_set_text(char **field, const char *text);
+/* Replaces the shares by a copy of share [n_units]; NULL and 0: there are none. */
+WARN_UNUSED status progress_set_shares(progress *state, const double *share, int64_t n_units);
 /* *out: the state as the text of a state.json, in heap memory. */
 WARN_UNUSED status progress_text(const progress *state, char **out);
 /* Writes FOLDER/state.json, synced. */

@@ -90,6 +90,7 @@ typedef struct step_scalars {
     double number;       /* of the step, a whole number; random rounding depends on it */
     double grad_norm;    /* norm of the mean gradient before clipping, for the log */
     double stopped;      /* unit_finish: 1 + the unit whose gradient was not finite; else 0 */
+    double share;        /* unit_finish: unit_finish_args.share of the units so far, summed */
 } step_scalars;
 
 /* Computes grad_norm, grad_scale and skip of *step from the step's sums on the device: the norm of
@@ -102,14 +103,24 @@ typedef struct step_finish_args {
 } step_finish_args;
 
 /* Does for one unit, whose update follows in the middle of a backward pass, what step_finish does
- * for a step. The norm of the whole gradient is not known by then, so the gradient is clipped by
- * the norm of the last step in which all units were updated; before there is one, each unit is
- * clipped by its own. The first unit of a step sets skip if weight is not above 0 or the loss is
- * not finite. A unit whose squares are not finite sets skip and stopped; units before it have been
- * updated by then, and those after it are not. The last unit sets grad_norm, and *last_norm if
- * nothing was skipped. One pass over `groups` numbers. */
+ * for a step. The norm of the whole gradient is not known by then, but that of the units so far is,
+ * and units come in the same order in every step. So the unit is clipped by an estimate,
+ *
+ *   sqrt(squares of the units so far / the share that these units had in the squares of earlier
+ *        steps) / weight,
+ *
+ * which is not below the norm of the units so far. Where these had no share, as in the first step
+ * of a run, the unit is clipped by its own norm.
+ *
+ * The first unit of a step sets skip if weight is not above 0 or the loss is not finite. A unit
+ * whose squares are not finite sets skip and stopped; units before it have been updated by then,
+ * and those after it are not. The last unit sets grad_norm, and the shares if nothing was skipped:
+ * a share moves to what it is in this step by one part in UNIT_SHARE_STEPS, so that all of them
+ * always add up to 1. One pass over `groups` numbers, and in the last unit over `units`. */
+enum { UNIT_SHARE_STEPS = 10 }; /* how many steps the mean of the shares goes back, about */
 typedef struct unit_finish_args {
     int64_t unit, groups;
+    int64_t units;    /* of the model; `unit` is below */
     bool first, last; /* of the units of a step */
     double max_norm;  /* 0: no clipping */
     /* On the device: the squares of the unit's gradients by group, and loss and target weights of
@@ -118,7 +129,9 @@ typedef struct unit_finish_args {
     /* [groups] on the device: squares of all units so far in the groups up to this one; the first
      * unit begins with 0. */
     double *after_group;
-    double *last_norm; /* [1] on the device; 0: there is none yet */
+    /* [units] each on the device: the squares of a unit in this step, 0 for units that are not
+     * trained; and its part of the squares of earlier steps, 0 for all if there are none. */
+    double *unit_squares, *share;
     step_scalars *step;
 } unit_finish_args;
 

@@ -32,10 +32,16 @@ WARN_UNUSED status optimizer_update(optimizer *optimizer, stream *stream, const 
  * as soon as its gradients are summed over the ranks, and optimizer_update is not called. This
  * makes the registry's FSDP units do so. optimizer_send comes before the pass then. loss, weight:
  * [1] each on the device, this rank's sums, which are whole when the backward pass leaves its first
- * unit; borrowed. last_norm: of the gradient of the last step that updated all units, by which the
- * next one is clipped; 0: there is none. Waits. */
+ * unit; borrowed. The gradient is clipped by what the units so far tell of its norm
+ * (ops/loss_ops.h, unit_finish). n_units: of the model. share: [n_units], the part of each unit in
+ * the squares of earlier steps, as optimizer_fetch_shares gave it; NULL: there were none, and in
+ * the first step each unit is clipped by its own norm. Waits. */
 WARN_UNUSED status optimizer_in_backward(optimizer *optimizer, stream *stream, const double *loss,
-                                         const double *weight, double last_norm);
+                                         const double *weight, int64_t n_units,
+                                         const double *share);
+/* Queues the copy of those shares as the last step left them; the same on all ranks. `host` is
+ * pinned memory, [n_units], which is written when the stream gets there. */
+WARN_UNUSED status optimizer_fetch_shares(const optimizer *optimizer, stream *stream, double *host);
 
 /* The unit that a backward pass leaves first among those with something trained. */
 int optimizer_first_unit(const optimizer *optimizer);

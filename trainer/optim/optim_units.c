@@ -4,6 +4,7 @@
  * ranks on the loss and on the sum of the target weights, since nothing may change in a step that
  * cannot count; every unit agrees on its own squares, which say whether its gradient is finite. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/optim/optimizer_parts.h"
 
@@ -12,7 +13,8 @@ void optimizer_units_done(optimizer *optim, device *dev)
     unit_updates *units = &optim->units;
     dev->backend->release(dev, units->agreed);
     dev->backend->release(dev, units->squares);
-    dev->backend->release(dev, units->last_norm);
+    dev->backend->release(dev, units->unit_squares);
+    dev->backend->release(dev, units->share);
     free(units->unit);
 }
 
@@ -73,6 +75,7 @@ static status update_unit(void *user, stream *queue, int number)
     TRY(sum_unit(optim, queue, number));
     TRY(op_unit_finish(queue, &(unit_finish_args){.unit = number,
                                                   .groups = GROUP_COUNT,
+                                                  .units = units->count,
                                                   .first = number == units->highest,
                                                   .last = number == units->lowest,
                                                   .max_norm = optim->max_norm,
@@ -80,23 +83,72 @@ static status update_unit(void *user, stream *queue, int number)
                                                   .loss = units->agreed,
                                                   .weight = units->agreed + 1,
                                                   .after_group = optim->after_group,
-                                                  .last_norm = units->last_norm,
+                                                  .unit_squares = units->unit_squares,
+                                                  .share = units->share,
                                                   .step = optim->scalars}));
     TRY(optimizer_update_unit(optim, queue, number));
     return number == units->lowest && optim->states ? host_states_end(optim->states, queue) : ST_OK;
 }
 
+/* Leaves the shares of units that are trained now; if others had one too, those that are left add
+ * up to 1 again. Otherwise they stay as they are, to the bit. */
+static void keep_trained(const params *registry, int64_t n_units, double *share)
+{
+    double all = 0, kept = 0;
+    for (int64_t i = 0, at = 0; i < n_units; i++) {
+        bool trained = false;
+        for (; at < registry->n_spans && registry->spans[at].unit <= i; at++)
+            trained |= registry->spans[at].trained;
+        all += share[i];
+        share[i] = trained ? share[i] : 0;
+        kept += share[i];
+    }
+    for (int64_t i = 0; i < n_units && kept > 0 && kept < all; i++)
+        share[i] /= kept;
+}
+
+/* Begins with the shares given, or with none. Waits. */
+static status send_shares(const optimizer *optim, stream *queue, const double *share)
+{
+    const unit_updates *units = &optim->units;
+    const size_t bytes = (size_t)units->count * sizeof *share;
+    const backend_vtable *backend = queue->dev->backend;
+    TRY(backend->zero(queue, units->unit_squares, bytes));
+    if (!share)
+        return backend->zero(queue, units->share, bytes);
+    double *kept = malloc(bytes);
+    if (!kept)
+        return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
+    memcpy(kept, share, bytes);
+    keep_trained(optim->params, units->count, kept);
+    status st = backend->to_device(queue, units->share, kept, bytes);
+    if (st == ST_OK)
+        st = backend->wait(queue);
+    free(kept);
+    return st;
+}
+
 status optimizer_in_backward(optimizer *optim, stream *queue, const double *loss,
-                             const double *weight, double last_norm)
+                             const double *weight, int64_t n_units, const double *share)
 {
     const backend_vtable *backend = queue->dev->backend;
     unit_updates *units = &optim->units;
+    const size_t bytes = (size_t)n_units * sizeof *share;
     units->loss = loss;
     units->weight = weight;
+    units->count = n_units;
     TRY(backend->alloc(queue->dev, 2 * sizeof(double), (void **)&units->agreed));
     TRY(backend->alloc(queue->dev, GROUP_COUNT * sizeof(double), (void **)&units->squares));
-    TRY(backend->alloc(queue->dev, sizeof(double), (void **)&units->last_norm));
-    TRY(backend->to_device(queue, units->last_norm, &last_norm, sizeof last_norm));
+    TRY(backend->alloc(queue->dev, bytes, (void **)&units->unit_squares));
+    TRY(backend->alloc(queue->dev, bytes, (void **)&units->share));
+    TRY(send_shares(optim, queue, share));
     fsdp_units_update(optim->params->fsdp_units, &(unit_update){update_unit, optim});
     return backend->wait(queue);
+}
+
+status optimizer_fetch_shares(const optimizer *optim, stream *queue, double *host)
+{
+    const unit_updates *units = &optim->units;
+    return queue->dev->backend->to_host(queue, host, units->share,
+                                        (size_t)units->count * sizeof *host);
 }

@@ -17,9 +17,10 @@ typedef struct unit_updates {
     int lowest, highest;         /* the units with something that is trained */
     const double *loss, *weight; /* this rank's sums of the step, on the device; borrowed */
     /* On the device. */
-    double *agreed;    /* [2] loss and weight of all ranks */
-    double *squares;   /* [GROUP_COUNT] of the unit that is updated */
-    double *last_norm; /* [1] as in unit_finish_args */
+    double *agreed;               /* [2] loss and weight of all ranks */
+    double *squares;              /* [GROUP_COUNT] of the unit that is updated */
+    int64_t count;                /* of the model's units */
+    double *unit_squares, *share; /* [count] each, as in unit_finish_args */
 } unit_updates;
 
 struct optimizer {

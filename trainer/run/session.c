@@ -71,6 +71,20 @@ static status open_generator(session *run)
     return generate_new(&how, &run->generator);
 }
 
+/* With optimizer.in_backward: makes the optimizer update units, and takes over what the checkpoint
+ * says of their shares. */
+static status update_in_backward(session *run)
+{
+    const progress *from = run->from ? &run->from->progress : NULL;
+    const int64_t n_units = unit_count(&run->dims), known = from ? from->n_units : 0;
+    if (known > 0 && known != n_units)
+        return FAIL_IN(ST_BAD_INPUT, run->from->path,
+                       "its unit_share has %lld numbers, but the model has %lld units",
+                       (long long)known, (long long)n_units);
+    return optimizer_in_backward(run->optimizer, run->stream, run->sums.loss, run->sums.weight,
+                                 n_units, known > 0 ? from->unit_share : NULL);
+}
+
 static status open_step(session *run, enum session_use use)
 {
     const conf *settings = run->conf;
@@ -121,8 +135,7 @@ static status open_step(session *run, enum session_use use)
     };
     TRY(optimizer_new(settings, run->params, run->stream, &run->optimizer));
     if (run->params->in_backward)
-        TRY(optimizer_in_backward(run->optimizer, run->stream, run->sums.loss, run->sums.weight,
-                                  run->from ? run->from->progress.clip_norm : 0.0));
+        TRY(update_in_backward(run));
     TRY(session_memory_tell_host(run));
     TRY(reserve_workspace(run));
     TRY(session_capture(run));

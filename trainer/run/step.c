@@ -45,6 +45,7 @@ typedef struct step_slot {
     step_rows rows;
     step_facts *facts;
     int32_t *expert_count; /* [L, E], pinned; NULL without experts */
+    double *unit_share;    /* [units], pinned; NULL without optimizer.in_backward */
     event *wanted, *done;  /* the device could have begun; it has reached the step's end */
 } step_slot;
 
@@ -68,10 +69,15 @@ static size_t expert_count_bytes(const session *run)
                                           : 0;
 }
 
+static size_t unit_share_bytes(const session *run)
+{
+    return run->params->in_backward ? (size_t)unit_count(&run->dims) * sizeof(double) : 0;
+}
+
 status step_open(session *run)
 {
     const backend_vtable *backend = run->device->backend;
-    const size_t counts = expert_count_bytes(run);
+    const size_t counts = expert_count_bytes(run), shares = unit_share_bytes(run);
     run->steps = calloc(1, sizeof *run->steps);
     if (!run->steps)
         return FAIL(ST_NO_MEMORY, "no memory for the steps under way");
@@ -83,6 +89,8 @@ status step_open(session *run)
         TRY(backend->alloc_host(run->device, sizeof *slot->facts, (void **)&slot->facts));
         if (counts)
             TRY(backend->alloc_host(run->device, counts, (void **)&slot->expert_count));
+        if (shares)
+            TRY(backend->alloc_host(run->device, shares, (void **)&slot->unit_share));
         TRY(step_rows_open(run, &slot->report, &run->steps->no_rows, &slot->rows));
         TRY(backend->event_new(run->device, &slot->wanted));
         TRY(backend->event_new(run->device, &slot->done));
@@ -115,6 +123,8 @@ void step_close(session *run)
             backend->release_host(run->device, slot->facts);
         if (slot->expert_count)
             backend->release_host(run->device, slot->expert_count);
+        if (slot->unit_share)
+            backend->release_host(run->device, slot->unit_share);
         event **const events[] = {&slot->wanted, &slot->done};
         for (size_t j = 0; j < sizeof events / sizeof *events; j++)
             if (*events[j])
@@ -240,6 +250,8 @@ static status fetch_facts(session *run, step_slot *slot)
     if (slot->expert_count)
         TRY(backend->to_host(run->stream, slot->expert_count, model_expert_count(run->model),
                              expert_count_bytes(run)));
+    if (slot->unit_share)
+        TRY(optimizer_fetch_shares(run->optimizer, run->stream, slot->unit_share));
     return backend->event_record(run->stream, slot->done);
 }
 
@@ -276,6 +288,7 @@ status step_queue(session *run, int64_t step)
     report->flops.training = groups_training_flops(&report->flops, &run->share);
     TRY(step_rows_end(run, &slot->rows));
     report->expert_count = slot->expert_count;
+    report->unit_share = slot->unit_share;
 
     run->stream->part = PART_OPTIMIZER;
     TRY(send_void(run, slot));

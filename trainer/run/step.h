@@ -66,6 +66,9 @@ typedef struct step_report {
     /* [layers, experts] rows that each expert was given of the last micro-batch; NULL for a model
      * without experts; lives as long as `sample` */
     const int32_t *expert_count;
+    /* [unit_count] with optimizer.in_backward: by what the next step estimates the norm that it is
+     * clipped by (optimizer_in_backward); else NULL; lives as long as `sample` */
+    const double *unit_share;
     /* After a gradient that is not finite: a text that names the rank and the layer it came from
      * (nonfinite.h). The session owns it until the next such step. NULL after any other step. */
     const char *where;

@@ -8,6 +8,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "trainer/checkpoint/decisions_union.h"
+#include "trainer/model/unit_order.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
@@ -93,7 +94,8 @@ static status note_step(training *run, const step_report *report)
     run->now.step = report->step;
     run->now.rows += report->rows;
     run->now.last_loss = report->loss;
-    run->now.clip_norm = report->skipped ? run->now.clip_norm : report->grad_norm;
+    TRY(progress_set_shares(&run->now, report->unit_share,
+                            report->unit_share ? unit_count(&run->session.dims) : 0));
     run->now.eval_loss = NAN;
     TRY(progress_set_text(&run->now.cursor, report->cursor));
     const bool leaps = check_leap(run, report);

@@ -49,6 +49,15 @@ status CPU_OP(step_finish)(stream *queue, const step_finish_args *args)
     return ST_OK;
 }
 
+/* After a step in which all units were updated. */
+static void note_shares(const unit_finish_args *args)
+{
+    const double all = args->after_group[args->groups - 1];
+    const double moved = args->step->share > 0 ? 1.0 / UNIT_SHARE_STEPS : 1.0;
+    for (int64_t i = 0; i < args->units && all > 0; i++)
+        args->share[i] += moved * (args->unit_squares[i] / all - args->share[i]);
+}
+
 /* The arithmetic of unit_finish, also in cuda/optim_ops.cu. */
 status CPU_OP(unit_finish)(stream *queue, const unit_finish_args *args)
 {
@@ -62,16 +71,21 @@ status CPU_OP(unit_finish)(stream *queue, const unit_finish_args *args)
         squares += args->squares[j];
         args->after_group[j] = (args->first ? 0 : args->after_group[j]) + squares;
     }
+    args->unit_squares[args->unit] = squares;
+    step->share = (args->first ? 0 : step->share) + args->share[args->unit];
     if (step->skip == 0 && !isfinite(squares)) {
         step->skip = 1;
         step->stopped = (double)args->unit + 1;
     }
-    const double norm = *args->last_norm > 0 ? *args->last_norm : sqrt(squares) / weight;
+    const double all =
+        step->share > 0 ? args->after_group[args->groups - 1] / step->share : squares;
+    const double norm = sqrt(all) / weight;
     const bool clipped = args->max_norm > 0 && norm > args->max_norm;
     step->grad_scale = step->skip != 0 ? 0 : (clipped ? args->max_norm / norm : 1) / weight;
     if (args->last) {
         step->grad_norm = weight > 0 ? sqrt(args->after_group[args->groups - 1]) / weight : 0;
-        *args->last_norm = step->skip != 0 ? *args->last_norm : step->grad_norm;
+        if (step->skip == 0)
+            note_shares(args);
     }
     return ST_OK;
 }

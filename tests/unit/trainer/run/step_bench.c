@@ -10,6 +10,7 @@
 #include "proto/record.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/graph_replay.h"
+#include "trainer/model/unit_order.h"
 #include "trainer/ops/open.h"
 
 /* Rows of text, of pictures and with a video; successive steps get different rows. */
@@ -173,7 +174,7 @@ void bench_open_as(bench *setup, const char *recording, const bench_how *wanted)
     assert_ok(optimizer_new(options, run->params, run->stream, &run->optimizer));
     if (wanted->in_backward)
         assert_ok(optimizer_in_backward(run->optimizer, run->stream, run->sums.loss,
-                                        run->sums.weight, 0));
+                                        run->sums.weight, unit_count(&run->dims), wanted->share));
     assert_ok(graph_replay_new(run->stream, captures ? wanted->scope : "off"));
     assert_ok(step_open(run));
     receiver_options feed = {.replay.path = recording, .replay.loops = 0, .slots = 2 * LOCAL};

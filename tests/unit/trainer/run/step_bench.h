@@ -44,6 +44,7 @@ typedef struct bench_how {
     bool moments_on_host; /* memory.host moments */
     bool frozen;          /* experts, tower and mergers are frozen .. */
     bool frozen_on_host;  /* .. with memory.host frozen */
+    const double *share;  /* with in_backward: of the units in earlier steps; NULL: none */
 } bench_how;
 
 /* ahead: -1 for the CPU, which runs one step after the other; else the emulated device with that

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/run/step_bench.h"
+#include "trainer/model/unit_order.h"
 
 #define LAYER "model.language_model.layers.1.self_attn."
 
@@ -128,6 +129,17 @@ static void test_in_backward__gradients_take_the_memory_of_two_units(void **stat
     session_close(&units.run);
 }
 
+/* The norm of the gradient that a step gave to the first moments, after clipping. */
+static double given_norm(const double *before, const double *after, int64_t count)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double given = (after[i] - 0.9 * before[i]) / 0.1; /* beta1 of step_bench.c */
+        squares += given * given;
+    }
+    return sqrt(squares);
+}
+
 static void spoil(session *run, const char *name, double value)
 {
     const param *weight = params_get(run->params, "%s", name);
@@ -137,6 +149,55 @@ static void spoil(session *run, const char *name, double value)
         values[i] = value;
     assert_ok(params_write(weight, run->stream, 0, weight->n_local, values));
     free(values);
+}
+
+/* A gradient of a hundred times the norm of the step before is clipped as one of any other norm is,
+ * since the units that come first tell of it. By what the step before was it would not be. */
+static void test_in_backward__a_sudden_norm_is_clipped(void **state)
+{
+    bench units;
+    step_report calm, sudden;
+    bench_open_as(&units, ((bench_files *)*state)->recording,
+                  &(bench_how){-1, "none", &bench_no_buckets, true, 1, true});
+    session *run = &units.run;
+    for (int64_t step = 1; step <= 3; step++)
+        assert_ok(step_run(run, step, &calm));
+    spoil(run, "model.language_model.norm.weight", 100);
+    double *before = read_array(run, FIRST_MOMENTS);
+    assert_ok(step_run(run, 4, &sudden));
+    assert_true(!sudden.skipped && sudden.grad_norm > 30 * calm.grad_norm && sudden.grad_norm > 30);
+    double *after = read_array(run, FIRST_MOMENTS);
+    const double norm = given_norm(before, after, run->params->total);
+    print_message("norms %g and %g; clipped %g\n", calm.grad_norm, sudden.grad_norm, norm);
+    assert_true(norm > 0.5 && norm < 2); /* of training.max_norm, which is 1 */
+    free(before);
+    free(after);
+    session_close(run);
+}
+
+/* A run goes on with the shares of its checkpoint, to the bit; those of units that are frozen now
+ * go to the others. */
+static void test_in_backward__shares_are_taken_over(void **state)
+{
+    double share[256], got[256];
+    for (int frozen = 0; frozen < 2; frozen++) {
+        bench units;
+        for (int i = 0; i < 256; i++)
+            share[i] = 0.1;
+        bench_open_as(
+            &units, ((bench_files *)*state)->recording,
+            &(bench_how){-1, "none", &bench_no_buckets, true, 1, false, frozen, false, share});
+        session *run = &units.run;
+        const int count = unit_count(&run->dims), first = frozen ? unit_embedding(&run->dims) : 0;
+        assert_true(count < 256);
+        assert_ok(optimizer_fetch_shares(run->optimizer, run->stream, got));
+        assert_ok(run->device->backend->wait(run->stream));
+        for (int i = 0; i < count; i++)
+            assert_true(i < first ? got[i] == 0
+                        : frozen  ? fabs(got[i] * (count - first) - 1) < 1e-14
+                                  : got[i] == share[i]);
+        session_close(run);
+    }
 }
 
 /* v = 0 hides the too large weights after it from the forward pass, but not from the backward
@@ -199,6 +260,8 @@ int main(void)
         cmocka_unit_test(test_in_backward__gives_the_bits_of_whole_updates),
         cmocka_unit_test(test_in_backward__frozen_weights_come_from_the_host),
         cmocka_unit_test(test_in_backward__gradients_take_the_memory_of_two_units),
+        cmocka_unit_test(test_in_backward__a_sudden_norm_is_clipped),
+        cmocka_unit_test(test_in_backward__shares_are_taken_over),
         cmocka_unit_test(test_in_backward__a_partial_step_keeps_what_came_before),
         cmocka_unit_test(test_in_backward__a_loss_that_is_not_finite_changes_nothing),
     };

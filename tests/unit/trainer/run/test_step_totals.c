@@ -39,6 +39,7 @@ static const member others[] = {
     MEMBER(input_ns),     MEMBER(wait_ns),    MEMBER(rows_digest),
     MEMBER(cursor),       MEMBER(where),      MEMBER(samples_digest),
     MEMBER(expert_count), MEMBER(stopped_at), MEMBER(updated),
+    MEMBER(unit_share),
 };
 
 enum { WORDS = sizeof(step_report) / sizeof(int64_t) };
