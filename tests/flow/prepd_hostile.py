@@ -5,7 +5,6 @@ Figures are printed."""
 
 import contextlib
 import json
-import math
 import os
 import resource
 import shutil
@@ -13,203 +12,24 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import zmq
 
-from prepd_flow import BIN, LIMIT_S, SANITIZED, Daemon, Folder, check, free_ports, main, run, wait_for
-from prepd_workers import FAILED, JOIN, LEASE, ON, RECORDS, ROW, answer, joining, message
+import hostile_workers
+from hostile_target import (BETWEEN_LOOKS, BUFFER, CONNECTION, GAP_S, GREETING, HELLO, MIB, READY, SHARE, Consumer, Target, dealer,
+                            descriptors, raw, told)
+from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
+from prepd_workers import message
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
 from tessera import client  # noqa: E402
 
 CONNECTIONS = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
-IO_THREADS = 3  # of the daemon; several read the connections of one socket
-BUFFER = 8 << 20  # prepd.buffer_bytes
-ROOM = 48 << 20  # for libraries and stacks
-CONNECTION = 32 << 10  # memory that ZeroMQ needs for a connection
-# By how much a sender at full speed may make the daemon grow before it is noticed and cut off. It is the more, the
-# longer the daemon waits for a core. Everything it sends would be over a gigabyte.
-BETWEEN_LOOKS = 2 * 256 << 20  # two threads read the consumers' connections
-MIB = 1 << 20
-# What an attack may cost a consumer beside it: it must never be without a row for GAP_S, and must get rows at a SHARE-th of
-# its quiet rate at least. An attack takes one core of two, and other processes may start after the quiet rate was
-# measured; a fifth of that rate and 2.4 s without a row have been seen. A loop that served floods first would give no rows while
-# they last. All attacks of a test count together, without their first LAG_S.
-GAP_S = 10
-SHARE = 10
-LAG_S = 1
 FLOOD_S = 0.5  # a shorter flood does not show what the consumer gets meanwhile
-# A process of its own, so that the work of the attack takes no time from it.
-CONSUMER = """import hashlib, sys, time
-from tessera import client
-for row in client.connect(sys.argv[1], timeout=30.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,
-                          start_row=int(sys.argv[3])):
-    now, h = time.monotonic(), hashlib.blake2b()
-    for name in ("input_ids", "labels", "doc_sample_id", "pixels"):
-        h.update(row[name].tobytes())
-    print(row["number"], now, h.hexdigest(), flush=True)
-"""
-
-
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16 + 32)
 GREETING_CURVE = GREETING.replace(b"NULL\0", b"CURVE")
-READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 CURVE_HELLO = b"\x04\xc8\x05HELLO\x01\x00" + bytes(72) + os.urandom(32 + 8 + 80)  # as long as a valid one
-HELLO = {"version": 3, "stream": "train", "start_row": 0, "rank": 0, "ranks": 1,
-         "credit_bytes": 1 << 40}
-
-
-def stat_of(pid, key):
-    with open(f"/proc/{pid}/status") as f:
-        return int(next(line for line in f if line.startswith(key)).split()[1]) * 1024
-
-
-def descriptors(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-class Consumer:
-    """It takes rows all the time, as (number, when it came, fingerprint)."""
-
-    def __init__(self, endpoint, keys=None, start_row=0):
-        self.said, self.errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.seen, self.at = [], 0
-        self.p = subprocess.Popen([sys.executable, "-B", "-c", CONSUMER, endpoint, keys or "", str(start_row)],
-                                  stdout=self.said, stderr=self.errors,
-                                  env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(client.__file__))})
-
-    @property
-    def rows(self):
-        text = os.pread(self.said.fileno(), os.fstat(self.said.fileno()).st_size - self.at, self.at)
-        text = text[:text.rfind(b"\n") + 1]
-        self.at += len(text)
-        self.seen += [(int(n), float(t), digest) for n, t, digest in map(bytes.split, text.splitlines())]
-        return self.seen
-
-    def complaint(self):
-        return os.pread(self.errors.fileno(), 1 << 20, 0).decode()
-
-    def stop(self):
-        """Returns the exit code, None if it was still at work."""
-        code = self.p.poll()
-        self.p.kill()
-        self.p.wait()
-        return code
-
-
-def io_threads(pid):
-    """Found by the names that libzmq gives its threads."""
-    n = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/comm") as f:
-            n += "/IO/" in f.read()
-    return n
-
-
-class Target:
-    """A daemon on tcp, and a consumer beside everything that is done to it."""
-
-    def __init__(self, folder, *args, keys=False):
-        self.folder, self.port = folder, free_ports()
-        self.endpoint = f"tcp://127.0.0.1:{self.port}"
-        self.keys = folder.file("keys") if keys else None
-        if keys:
-            run("keygen", "--out", self.keys)
-            args = (*args, "--prepd.keys", self.keys)
-        self.daemon = Daemon(folder.config, "--prepd.endpoint", self.endpoint, "--prepd.io_threads", str(IO_THREADS),
-                             *args)
-        self.pid = self.daemon.p.pid
-        self.consumer = Consumer(self.endpoint, self.keys)
-        wait_for(lambda: len(self.consumer.rows) > 100, "rows")
-        check(io_threads(self.pid) == IO_THREADS, f"{io_threads(self.pid)} threads read and write connections")
-        self.rate = self.rate_from(20)
-        self.before = stat_of(self.pid, "VmRSS"), descriptors(self.pid)
-        self.attacked_s, self.came = 0.0, 0
-        self.since = time.monotonic()
-
-    def rate_from(self, first):
-        """Rows per second that the consumer got, from this one on."""
-        times = [t for _, t, _ in self.consumer.rows[first:]]
-        return (len(times) - 1) / (times[-1] - times[0])
-
-    def status(self):
-        keys = ("--keys", self.keys) if self.keys else ()
-        return json.loads(run("status", "--connect", self.endpoint, "--json", *keys))
-
-    def settled(self, what, connections=0, rate=True, gap_s=GAP_S):
-        """After an attack the daemon is alive, no larger than allowed, and has served the consumer throughout. rate:
-        not judged if the attackers take part of the rows or of the workers, or fill memory as fast as two cores
-        can."""
-        n, ended = len(self.consumer.rows), time.monotonic()
-        wait_for(lambda: len(self.consumer.rows) > n + 20 or self.consumer.p.poll() is not None,
-                 f"the consumer's rows after {what}")
-        check(self.consumer.p.poll() is None, f"{what}: the consumer has ended: {self.consumer.complaint()}")
-        check(self.daemon.p.poll() is None, f"{what}: {self.daemon.said()}")
-        times = [self.since, *(t for _, t, _ in self.consumer.rows if t > self.since)]
-        gap, took, came = max(b - a for a, b in zip(times, times[1:])), ended - self.since, sum(t < ended for t in times) - 1
-        peak = stat_of(self.pid, "VmHWM")
-        print(f"{what}: {self.before[0] / MIB:.1f} MiB before, {peak / MIB:.1f} at most, "
-              f"{descriptors(self.pid) - self.before[1]} descriptors more; {came / took:.0f} rows/s in its {took:.1f} s, "
-              f"{self.rate:.0f} before, {gap:.2f} s without any", flush=True)
-        check(gap < gap_s, f"{what}: the consumer got nothing for {gap:.1f} s")
-        if rate:
-            self.attacked_s += took
-            self.came += came
-        check(SANITIZED or peak < self.before[0] + BUFFER + ROOM + connections * CONNECTION, f"{what}: it grew to {peak}")
-        self.since = time.monotonic()
-
-    def __enter__(self):
-        return self
-
-    def rate_in_quiet(self):
-        """The smaller of the rate before and the rate now, since the machine may be busier than it was."""
-        n = len(self.consumer.rows)
-        wait_for(lambda: len(self.consumer.rows) > n + 100 or self.consumer.p.poll() is not None or
-                 self.daemon.p.poll() is not None, "rows in quiet")
-        return min(self.rate, self.rate_from(n)) if len(self.consumer.rows) > n + 100 else self.rate
-
-    def __exit__(self, failed, *_):
-        rate = self.rate if failed else self.rate_in_quiet()
-        code = self.consumer.stop()
-        self.daemon.__exit__()
-        numbers = [n for n, *_ in self.consumer.rows]
-        check(numbers == list(range(len(numbers))), "the consumer lost rows")
-        check(code is None, f"the consumer ended: {self.consumer.complaint()}")
-        check(self.came >= (self.attacked_s - LAG_S) * rate / SHARE,
-              f"{self.came} rows in {self.attacked_s:.1f} s of attacks, {rate:.1f}/s in quiet")
-
-
-def raw(port, data=b""):
-    """A connection that says this; what follows a greeting is said after the daemon's own greeting."""
-    s = socket.create_connection(("127.0.0.1", port), timeout=60)
-    at = len(GREETING) if data[:1] == b"\xff" and data[9:11] == b"\x7f\x03" else len(data)
-    s.sendall(data[:at])
-    if data[at:]:
-        got = b""
-        while len(got) < len(GREETING):
-            more = s.recv(1000)
-            if not more:
-                raise ConnectionError("closed before it greeted")
-            got += more
-        s.sendall(data[at:])
-    return s
-
-
-def dealer(context, endpoint, keys=None):
-    s = context.socket(zmq.DEALER)
-    s.setsockopt(zmq.LINGER, 0)
-    s.setsockopt(zmq.SNDHWM, 100)  # all but these messages have left this process once they are sent
-    if keys:
-        with open(f"{keys}/client.key") as x, open(f"{keys}/daemon.pub") as y:
-            s.curve_publickey, s.curve_secretkey = (line.split()[0].encode() for line in x.read().splitlines()[:2])
-            s.curve_serverkey = y.read().split()[0].encode()
-    s.setsockopt(zmq.RCVHWM, 1)  # nothing is read, so the pipe and the kernel's buffers fill up
-    s.setsockopt(zmq.RCVBUF, 4096)
-    s.connect(endpoint)
-    return s
 
 
 def curve(command, rest):
@@ -495,14 +315,6 @@ def floods_at_full_speed():
             t.settled(f"{sent / MIB:.0f} MiB of frames", room // CONNECTION)
 
 
-def told(s):
-    """The text of the ERROR that answers nonsense."""
-    check(s.poll(10000), "no answer")
-    head, body = s.recv_multipart()
-    check(head[6] == 6, f"kind {head[6]}: {body}")
-    return json.loads(body)["message"]
-
-
 def ids_that_peers_choose():
     """libzmq aborts if it gives a connection the number that another one has claimed. So the daemon tells no peer
     its number, none can be known beforehand, and a peer that chooses one is refused."""
@@ -672,147 +484,8 @@ def places_far_ahead():
         t.settled("places far ahead")
 
 
-def one_of_another_build(t, join):
-    """Its code may make other rows of the same files, so it is refused and both builds are named."""
-    context = zmq.Context()
-    for change in ({"build": "0" * 32}, {"build": None}, {"version": "0.0.9"},
-                   *({"fingerprints": {**join["fingerprints"], kind: "0" * 32}} for kind in ("images", "tokens"))):
-        s = dealer(context, f"tcp://127.0.0.1:{t.port + 1}")
-        s.send_multipart(message({**join, **change}, JOIN))
-        text = told(s)
-        if "fingerprints" in change:
-            kind = next(k for k, v in change["fingerprints"].items() if v == "0" * 32)
-            check(f"fingerprint of {kind} {'0' * 32} there, {join['fingerprints'][kind]} here" in text, text)
-        else:
-            check(f"build {join['build']}: install the same" in text and
-                  (change.get("build") or change.get("version") or "build unknown") in text, text)
-        s.close()
-    context.destroy(0)
-
-
-# What a worker that breaks the protocol may send for the lease n of this row with these samples; k counts its earlier ones.
-BREACHES = (
-    lambda n, row, ids, k: [answer(ROW, row + 1, b"x")],
-    lambda n, row, ids, k: [answer(FAILED, n, {"samples": [{"id": ids[0], "cause": "a lie"}, {"id": 1 << 40, "cause": "x"}]})],
-    lambda n, row, ids, k: [answer(ROW, row, b"x", 3)],
-    lambda n, row, ids, k: [answer(RECORDS, n, {"records": []})],
-    lambda n, row, ids, k: [answer(ON, n, {"item": 1 << 40})],
-    lambda n, row, ids, k: [answer(FAILED, n, {"samples": []})],
-    lambda n, row, ids, k: [answer(FAILED, n, b"{")],
-    lambda n, row, ids, k: [[b"no header", b"x"]],
-    lambda n, row, ids, k: [answer(99, n, b"x")],
-    lambda n, row, ids, k: [message({"version": 1}, 1)],
-)
-
-
-class Breaker:
-    """A worker that does all that is asked of one: it joins, takes a lease, begins one of its samples. Then it sends
-    what no worker sends. Three of them share an address, because one machine soon gets no more work."""
-    made = 0
-
-    def __init__(self, context, port, join, address=None):
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        Breaker.made += 1
-        a, b = divmod(Breaker.made // 3, 250)
-        self.socket.connect(f"tcp://{address or f'127.0.{a + 1}.{b + 1}'}:0;127.0.0.1:{port}")
-        self.socket.send_multipart(message(join, JOIN))
-
-    def heard(self):
-        """How many bad answers it gave to what came."""
-        given = 0
-        while self.socket.poll(0):
-            head, *body = self.socket.recv_multipart()
-            kind, number = struct.unpack_from("<HQ", head, 6)
-            if kind != LEASE:
-                continue
-            said = json.loads(body[0])
-            ids = [d["id"] for d in said["docs"]]
-            self.socket.send_multipart(answer(ON, number, {"item": ids[Breaker.made % len(ids)]}))
-            for parts in BREACHES[Breaker.made % len(BREACHES)](number, said["row"], ids, given):
-                self.socket.send_multipart(parts)
-            given += 1
-        return given
-
-
-def breaches(t, join, wanted, limit_s=LIMIT_S, address=None, at_once=24):
-    """This many bad answers to leases, or those of this many seconds."""
-    context, given, end = zmq.Context(), 0, time.monotonic() + limit_s
-    open_ones = []
-    while given < wanted and time.monotonic() < end:
-        while len(open_ones) < at_once:
-            open_ones.append(Breaker(context, t.port + 1, join, address))
-        for b in list(open_ones):
-            n = b.heard()
-            given += n
-            if n:
-                open_ones.remove(b)
-                b.socket.close(200)
-        zmq.select([b.socket for b in open_ones], [], [], 0.02)
-        check(t.daemon.p.poll() is None, t.daemon.said()[-2000:])
-    context.destroy(200)
-    return given
-
-
-def one_machine_is_held_off(t, join):
-    """It gets work a few times, and then after pauses that double. Its workers join one at a time, because several
-    could each hold a lease before the first of them is seen to break the protocol."""
-    start = time.monotonic()
-    given = breaches(t, join, 3, LIMIT_S, "127.1.0.1", 1)
-    given += breaches(t, join, 1 << 30, 3.0, "127.1.0.1", 1)
-    took = time.monotonic() - start
-    check(3 <= given <= 4 + math.log2(1 + took), f"{given} leases for a machine whose workers broke the protocol for {took:.1f} s")
-
-
-def an_item_told_again_and_again(t, join):
-    """A worker that says for ever that it is at work on the same sample gets no more time for it than any other. It keeps its
-    seat while it is connected, without work, and is told to start anew."""
-    context = zmq.Context()
-    b = Breaker(context, t.port + 1, dict(join, pid=424242), "127.1.0.2")
-    work, start = [], time.monotonic()
-
-    def lost():
-        while b.socket.poll(0):
-            head, *body = b.socket.recv_multipart()
-            kind, number = struct.unpack_from("<HQ", head, 6)
-            if kind == LEASE and not work:
-                work.append((number, json.loads(body[0])["docs"][0]["id"]))
-        if not work:
-            return False
-        b.socket.send_multipart(answer(ON, work[0][0], {"item": work[0][1]}))
-        return not any(w["pid"] == 424242 and w["busy"] for w in t.status()["workers"])
-    wait_for(lost, "its lease is given to another", 60, 0.2)
-    print(f"an ON without an end held its row for {time.monotonic() - start:.1f} s at prepd.sample_timeout {TIMEOUT_S}", flush=True)
-    context.destroy(0)
-
-
-TIMEOUT_S = 3
-
-
 def workers_that_break_the_protocol():
-    """They have the right key and the right build. No sample is blamed, no row differs, and the one honest worker
-    keeps the stream going. prepd_hostile.py CONNECTIONS: as many bad answers, and 2,000 at least."""
-    wanted = max(2000, CONNECTIONS)
-    with Folder(**{"prepd.workers": 1, "prepd.solo_deaths": 1, "prepd.sample_timeout": TIMEOUT_S}) as f, Target(f) as t:
-        join = joining(f)
-        one_of_another_build(t, join)
-        start = time.monotonic()
-        given = breaches(t, join, wanted)
-        took = time.monotonic() - start
-        one_machine_is_held_off(t, join)
-        an_item_told_again_and_again(t, join)
-        n = len(t.consumer.rows)
-        wait_for(lambda: len(t.consumer.rows) > n + 50, "rows after it")
-        said = t.status()
-        check(said["train"]["quarantined_count"] == 0, f"{given} bad answers in {took:.1f} s: {said['train']['quarantined_count']} "
-              "healthy samples are quarantined")
-        check(said["lost_by_breach"] >= wanted - 50, f"{given} bad answers, {said['lost_by_breach']} breaches told")
-        seen = [(n, h) for n, _, h in t.consumer.rows]
-        again = Consumer(t.endpoint)
-        wait_for(lambda: len(again.rows) >= len(seen), "the rows again")
-        again.stop()
-        check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
-        print(f"{given} bad answers in {took:.1f} s, {said['lost_by_breach']} leases given again, {len(seen)} rows as without", flush=True)
+    hostile_workers.workers_that_break_the_protocol(CONNECTIONS)
 
 
 main(ids_that_peers_choose, places_far_ahead, workers_that_break_the_protocol, bytes_that_follow_no_protocol,
