@@ -179,7 +179,9 @@ void daemon_turn(sim_daemon *daemon)
     daemon->turn_ns = 0;
     daemon_tell_time(daemon);
     daemon->sim->stats->turns++;
-    if (!daemon->stopping && daemon->listens)
+    if (!daemon->listens) /* as the shell does while it opens the data */
+        daemon->state->stopping |= daemon->state->draining;
+    else if (!daemon->stopping)
         dispatch_turn(daemon->state);
     dispatch_took(daemon->state, MS, MS);
     if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
