@@ -2,6 +2,7 @@
 the quickstart treats incomplete data, which packages count as missing, what is started. Also the style check of
 the top level where there is no git."""
 
+import json
 import os
 import re
 import shlex
@@ -112,6 +113,36 @@ def prometheus_accepts_the_alert_rules():
                   ["test", "rules", os.path.join(SOURCE, "tests/flow/prometheus_alerts_test.yaml")]):
         p = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=LIMIT_S)
         check(p.returncode == 0, p.stdout + p.stderr)
+
+
+def dashboards_are_of_grafanas_form():
+    """What Grafana's schema of a dashboard demands (kinds/dashboard/dashboard_kind.cue), and what would be seen as an empty or covered
+    panel. Whether the programs tell what a panel asks for is tested beside their metrics."""
+    def some(value, *kinds):
+        return isinstance(value, kinds) and value not in ("", [], {})
+    for name in "prepd", "trainer":
+        with open(os.path.join(SOURCE, f"deploy/grafana-{name}.json"), encoding="utf-8") as f:
+            board = json.load(f)
+        check(some(board["title"], str) and 0 < len(board["uid"]) <= 40 and board["schemaVersion"] >= 36, name)
+        check(all(some(board["time"][end], str) for end in ("from", "to")), f"{name}: {board['time']}")
+        variables = {v["name"]: v["type"] for v in board["templating"]["list"]}
+        check(variables == {"source": "datasource", "instance": "query"}, f"{name}: {variables}")
+        check(len({p["id"] for p in board["panels"]}) == len(board["panels"]) >= 10, f"{name}: ids of panels")
+        covered = set()
+        for panel in board["panels"]:
+            where = f"{name}, panel {panel['id']}"
+            check(some(panel["type"], str) and some(panel["title"], str) and some(panel["description"], str), where)
+            at = panel["gridPos"]
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            check(cells and at["x"] >= 0 and at["x"] + at["w"] <= 24 and not cells & covered, f"{where} lies outside or upon another: {at}")
+            covered |= cells
+            config = panel.get("fieldConfig", {"defaults": {}, "overrides": []})
+            check(config.keys() == {"defaults", "overrides"} and isinstance(config["overrides"], list), f"{where}: {config}")
+            check(panel["datasource"] == {"type": "prometheus", "uid": "$source"}, f"{where}: {panel['datasource']}")
+            names = [t["refId"] for t in panel["targets"]]
+            check(names and len(set(names)) == len(names) and all(some(t["expr"], str) for t in panel["targets"]), f"{where}: {names}")
+            used = {v for t in panel["targets"] for v in re.findall(r"\$(\w+)", t["expr"])}
+            check(used <= {*variables, "__rate_interval", "__interval", "__range"}, f"{where}: {used}")
 
 
 def what_lies_on_the_top_level_is_seen_without_git():
@@ -467,4 +498,4 @@ main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_sta
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path,
-     the_picture_of_the_readme_is_small_or_refused, prometheus_accepts_the_alert_rules)
+     the_picture_of_the_readme_is_small_or_refused, prometheus_accepts_the_alert_rules, dashboards_are_of_grafanas_form)
