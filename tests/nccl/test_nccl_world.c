@@ -97,11 +97,13 @@ static status waits_for_rows(const place *spot)
         return wait_for_rows(spot);
     }
     TRY(st);
-    const peer_watch before = *window.watch;
+    const int32_t before = __atomic_load_n(&window.watch->anew, __ATOMIC_RELAXED);
     st = wait_for_rows(spot);
-    const int32_t times = __atomic_load_n(&window.watch->anew, __ATOMIC_RELAXED) - before.anew;
-    if (st == ST_OK && (before.longest_ns != ALLOWED_NS || window.watch->stop))
-        st = FAIL(ST_INTERNAL, "a kernel may wait for %lld ns", (long long)before.longest_ns);
+    const int32_t times = __atomic_load_n(&window.watch->anew, __ATOMIC_RELAXED) - before;
+    const int64_t longest_ns = __atomic_load_n(&window.watch->longest_ns, __ATOMIC_RELAXED);
+    if (st == ST_OK &&
+        (longest_ns != ALLOWED_NS || __atomic_load_n(&window.watch->stop, __ATOMIC_RELAXED)))
+        st = FAIL(ST_INTERNAL, "a kernel may wait for %lld ns", (long long)longest_ns);
     if (st == ST_OK && times < TIMES_ANEW)
         st = FAIL(ST_INTERNAL, "a kernel's wait began anew only %d times", times);
     comm_window_close(all, spot->queue, &window);
