@@ -10,7 +10,7 @@ import sys
 
 from prepd_flow import Folder, check, main
 from resume_flow import STREAM, go, header, ledger, recorded, spoiled
-from train_flow import has_mpi
+from train_flow import SHORT, has_mpi, options, trainer
 
 LAYOUTS = {"one rank": (1, {}), "shard 2": (2, {}), "replicate 2, shard 2": (4, {"data_parallel_replicate_degree": 2}),
            "experts 2": (2, {"expert_parallel_degree": 2}), "tensor 2": (2, {"tensor_parallel_degree": 2}),
@@ -124,6 +124,22 @@ def a_partial_step_is_told_and_not_saved():
         check(ledger(f, "stop")[1]["partial"] == "head to layer 2", str(ledger(f, "stop")))
         said = go(f, "skip", **dict(rows, training__steps=1, model__path=model))
         check(ledger(f, "skip")[1]["skipped"] and "  partial" in said, said)
+        verify_names_its_units(f, dict(rows, training__steps=1, model__path=model))
+
+
+def verify_names_its_units(f, rows):
+    """A replay updates the same units, and differs from a run that is said to have updated others."""
+    path, told = f.file("skip/ledger.jsonl"), '"partial":"head to layer 2"'
+    here = ("verify", "-c", f.config, *options(dict(SHORT, **{key.replace("__", "."): value for key, value in rows.items()},
+                                                    **{"job.dump_folder": f.file("skip")})), "--from", "0")
+    check("1 steps, 1 to 1, agree" in trainer(*here), "verify")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    check(told in text, text)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace(told, told.replace("2", "1")))
+    said = trainer(*here, code=65)
+    check("the step was partial: updated then: head to layer 1; now: head to layer 2" in said, said)
 
 
 def hidden_overflow(f):
