@@ -9,8 +9,11 @@
 #include "trainer/plan/memory_savings.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/memory_text.h"
+#include "trainer/plan/recompute_plan.h"
 
 enum { ADAPTERS = 16 /* the rank of adapters that are proposed */ };
+/* The highest memory.limit that is proposed: that of the configurations for one card. */
+static const double HIGHEST_LIMIT = 0.97;
 
 static void append_words(char out[CHANGE_TEXT_MAX], const char *words)
 {
@@ -150,16 +153,40 @@ static status name_adapters(const plan_input *in, char out[CHANGE_TEXT_MAX])
     return ST_OK;
 }
 
+/* Names a higher memory.limit if the input fits with it as it is. On a CPU the rest is other
+ * programs'. */
+static status name_limit(const plan_input *in, char out[CHANGE_TEXT_MAX])
+{
+    char words[64], text[MEMORY_BYTES_TEXT];
+    conf wider = *in->conf;
+    plan_input trial = *in;
+    recomputes recomputed;
+    memory_plan plan;
+    trial.conf = &wider;
+    wider.memory_limit = HIGHEST_LIMIT;
+    if (plan_device_is_cpu(in->device) || in->conf->memory_limit >= HIGHEST_LIMIT)
+        return ST_OK;
+    TRY(recompute_plan_of(&trial, wider.training_local_batch_size, &recomputed));
+    TRY(layout_plan_make(&trial, wider.training_local_batch_size, &recomputed, &plan));
+    if (!layout_fits(&trial, &plan))
+        return ST_OK;
+    snprintf(words, sizeof words, "what fits: memory.limit %.2f (%s)", HIGHEST_LIMIT,
+             memory_bytes_text(plan.total, text));
+    append_words(out, words);
+    return ST_OK;
+}
+
 status memory_smallest_change(const plan_input *in, char out[CHANGE_TEXT_MAX])
 {
     memory_fit found;
     savings all;
     out[0] = 0;
+    TRY(name_limit(in, out));
     TRY(memory_find_rows(in, &found));
     if (found.rows == 0)
         TRY(memory_find_length(in, &found));
     if (found.rows) {
-        append_words(out, "what fits: ");
+        append_words(out, out[0] ? "; or " : "what fits: ");
         TRY(name_change(in, in, &found, "", out));
     }
     if (!in->evaluates) {

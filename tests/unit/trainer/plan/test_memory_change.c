@@ -67,7 +67,7 @@ static void follow_advice(const setup *of, char *words)
     assert_ok(plan_trial_make(&one, &of->dims, &of->card));
     const int64_t total = total_of(&one, SEARCH_AS_CONFIGURED);
     assert_string_equal(memory_bytes_text(total, bytes), end + 1);
-    assert_true((double)total <= of->asked.options.memory_limit * of->card.usable);
+    assert_true((double)total <= one.options.memory_limit * of->card.usable);
     plan_trial_end(&one);
 }
 
@@ -84,12 +84,14 @@ static const char *advice_for(setup *of, int64_t bytes, char out[CHANGE_TEXT_MAX
     if (out[0] == 'n')
         return out;
     strcpy(text, out + strlen(begin));
-    char *second = strstr(text, again);
-    if (second) {
-        *second = 0;
-        follow_advice(of, second + strlen(again));
+    for (char *each = text, *next; each; each = next) {
+        next = strstr(each, again);
+        if (next) {
+            *next = 0;
+            next += strlen(again);
+        }
+        follow_advice(of, each);
     }
-    follow_advice(of, text);
     return out;
 }
 
@@ -151,6 +153,30 @@ static void test_change__saves_as_little_as_is_enough(void **state)
                  "training.local_batch_size 1, training.seq_len 8192, "
                  "training.global_batch_size 1 (",
                  NULL);
+    end_setup(&of);
+}
+
+/* Of a GPU a run may use a little more than by default, if that is all that it lacks. */
+static void test_change__a_higher_limit_is_the_least(void **state)
+{
+    (void)state;
+    setup of;
+    char text[CHANGE_TEXT_MAX];
+    static const char *const full[] = {"training.seq_len",
+                                       "8192",
+                                       "activation_checkpoint.mode",
+                                       "full",
+                                       "training.local_batch_size",
+                                       "1",
+                                       NULL};
+    begin_setup("qwen3-vl-2b", "h200", full, &of);
+    const double total = (double)total_of(&of.asked, SEARCH_AS_CONFIGURED);
+    advice_for(&of, (int64_t)(total / 0.96), text);
+    assert_true(strncmp(text, "what fits: memory.limit 0.97 (", 30) == 0);
+    assert_non_null(strstr(text, "; or optimizer.states int8, "));
+    expect_words(&of, (int64_t)(total / 0.98), "what fits: ", "memory.limit");
+    of.asked.options.memory_limit = 0.98;
+    expect_words(&of, (int64_t)(total / 0.985), "what fits: ", "memory.limit");
     end_setup(&of);
 }
 
@@ -284,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_change__is_enough_whatever_is_asked),
         cmocka_unit_test(test_change__saves_as_little_as_is_enough),
+        cmocka_unit_test(test_change__a_higher_limit_is_the_least),
         cmocka_unit_test(test_change__knows_what_the_host_has),
         cmocka_unit_test(test_change__counts_the_ranks_of_a_host),
         cmocka_unit_test(test_change__leaves_out_what_saves_little),
