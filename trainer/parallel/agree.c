@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Answers of so many ranks need no memory that may be lacking: that it lacks is often what a rank
+ * has to tell the others. */
+enum { FEW = 128 };
+
 /* What a rank says: how it fared, and its value. */
 typedef struct word {
     int64_t code, count;
@@ -43,13 +47,14 @@ status comm_agree(const comm *group, comm_at at, status mine, int64_t value)
         return mine;
     const word own = {mine, value};
     const status_note why = *status_last();
-    word *said = calloc((size_t)group->size, sizeof *said);
+    word few[FEW], *said = group->size <= FEW ? few : calloc((size_t)group->size, sizeof *said);
     if (!said)
         return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", group->size);
     status st = comm_host_all_gather(group, at, &own, said, sizeof own);
     const int trouble = st == ST_OK ? first_trouble(said, group->size) : -1;
-    const word first = said[0], other = trouble < 0 ? first : said[trouble];
-    free(said);
+    const word first = trouble < 0 ? own : said[0], other = trouble < 0 ? own : said[trouble];
+    if (said != few)
+        free(said);
     if (st != ST_OK || trouble < 0)
         return st;
     if (other.code == ST_OK)
