@@ -22,7 +22,7 @@ def gpu(*args, code=0, **env):
 def libraries_travel():
     """For each module that the trainer's build asks pkg-config for, --prepare packs the package it is in."""
     source = os.environ["TESSERA_SOURCE"]
-    with open(os.path.join(source, "tests/bench/gpu/prepare.sh")) as f:
+    with open(os.path.join(source, "tests/bench/gpu/libraries.sh")) as f:
         packages = re.search(r'^packages="(.*?)"', f.read(), re.M | re.S).group(1).split()
     modules = set()
     for room in ("common", "proto", "trainer", "tests/CMakeLists.txt"):

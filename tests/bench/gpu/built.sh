@@ -66,7 +66,7 @@ stage_build() {
     fi
     for file in "$build"/bin/* "$build"/lib/*.so "$build"/tests/*; do
         [ -f "$file" ] && [ -x "$file" ] || continue
-        # Open MPI's own libraries find each other by the path that its mpirun sets (prepare.sh).
+        # Open MPI's own libraries find each other by the path that its mpirun sets (libraries.sh).
         ! LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$prefix/lib ldd "$file" | grep 'not found' || { echo "failed: $file lacks a library"; return 1; }
     done
     "$build/bin/trainer" --version || return
