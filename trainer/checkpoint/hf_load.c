@@ -68,9 +68,10 @@ static status load_experts(const hf_folder *folder, const param_piece *piece, in
     return ST_OK;
 }
 
-static status load_all(const hf_folder *folder, const param_piece *pieces, int64_t count,
-                       bool frozen_only, stream *queue, int64_t *inout_bytes)
+static status load_all(params *registry, const hf_folder *folder, const param_piece *pieces,
+                       int64_t count, bool frozen_only, stream *queue)
 {
+    const int threads = device_has_storage(queue->dev) ? hf_values_threads(registry->total) : 0;
     int64_t largest = 0, longest = 0;
     for (int64_t i = 0; i < count; i++) {
         const param *weight = pieces[i].weight;
@@ -80,8 +81,7 @@ static status load_all(const hf_folder *folder, const param_piece *pieces, int64
         longest = matrix && weight->local[1] > longest ? weight->local[1] : longest;
     }
     hf_values values;
-    status st =
-        hf_values_open(largest, longest, device_has_storage(queue->dev), inout_bytes, &values);
+    status st = hf_values_open(largest, longest, threads, &registry->bytes_read, &values);
     for (int64_t i = 0, run = 1; i < count && st == ST_OK; i += run) {
         const param *weight = pieces[i].weight;
         for (run = 1; i + run < count && pieces[i + run].weight == weight;)
@@ -110,7 +110,7 @@ static status load_folder(params *registry, stream *queue, const char *folder, b
     TRY_OR(done, hf_check(&hf, registry, &report));
     TRY_OR(done, hf_report_status(&report, folder));
     TRY_OR(done, params_pieces(registry, report.layout, &pieces, &count));
-    st = load_all(&hf, pieces, count, frozen_only, queue, &registry->bytes_read);
+    st = load_all(registry, &hf, pieces, count, frozen_only, queue);
 done:
     free(pieces);
     hf_report_done(&report);

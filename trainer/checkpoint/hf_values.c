@@ -7,24 +7,30 @@
 #include "trainer/model/convert.h"
 
 enum {
+    FEW = 1 << 22, /* values */
     THREADS_MAX = 16,
     PIECE = 1 << 14, /* values that a thread takes at once */
     COLUMNS = 16,    /* columns that a thread transposes at once: two cache lines of doubles */
 };
 
-status hf_values_open(int64_t largest, int64_t longest, bool has_storage, int64_t *inout_bytes,
-                      hf_values *out)
+int hf_values_threads(int64_t total)
 {
     const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
+    return total > FEW ? cpus : 1;
+}
+
+status hf_values_open(int64_t largest, int64_t longest, int threads, int64_t *inout_bytes,
+                      hf_values *out)
+{
     const int64_t most = largest > HF_VALUES_CHUNK ? largest : HF_VALUES_CHUNK;
-    *out = (hf_values){.longest = longest, .bytes = inout_bytes, .counts_only = !has_storage};
-    if (!has_storage)
+    *out = (hf_values){.longest = longest, .bytes = inout_bytes, .counts_only = threads == 0};
+    if (threads == 0)
         return ST_OK;
     out->taken = malloc((size_t)most * sizeof(double));
-    out->columns = malloc((size_t)(cpus * COLUMNS * longest) * sizeof(double) + 1);
+    out->columns = malloc((size_t)(threads * COLUMNS * longest) * sizeof(double) + 1);
     if (!out->taken || !out->columns)
         return FAIL(ST_NO_MEMORY, "no memory to load weights");
-    return pool_new(cpus, &out->threads);
+    return pool_new(threads, &out->threads);
 }
 
 void hf_values_close(hf_values *values)

@@ -29,9 +29,13 @@ typedef struct hf_columns {
     int64_t first, column, rows;
 } hf_columns;
 
+/* How many threads take the values of a model with so many: one if more would cost more than they
+ * save. */
+int hf_values_threads(int64_t total);
 /* largest: elements of an expert's matrix on this rank, longest: of its columns; 0 without experts.
- * End with hf_values_close, also after ST_NO_MEMORY or ST_OS. */
-WARN_UNUSED status hf_values_open(int64_t largest, int64_t longest, bool has_storage,
+ * threads 0: values are only counted. End with hf_values_close, also after ST_NO_MEMORY or
+ * ST_OS. */
+WARN_UNUSED status hf_values_open(int64_t largest, int64_t longest, int threads,
                                   int64_t *inout_bytes, hf_values *out);
 void hf_values_close(hf_values *values);
 
