@@ -8,6 +8,7 @@ import atexit
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,22 @@ def said_by(*words):
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
+def compiler():
+    return os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+
+
+def compiles():
+    """Whether the compiler makes something of a smallest file. Where it does not, the packages that the reader in numpy needs
+    must be known before the build begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "one.c"), "w", encoding="utf-8") as f:
+            f.write("#include <stdlib.h>\nint one(void) { return abs(-1); }\n")
+        try:
+            return subprocess.run([*shlex.split(compiler()), "-c", "one.c", "-o", "one.o"], cwd=folder, capture_output=True).returncode == 0
+        except OSError:
+            return False
+
+
 def what_is_absent():
     """Why the extension cannot be built; "" if it can."""
     if WANTED == "0":
@@ -43,6 +60,8 @@ def what_is_absent():
         return f"the project's sources are not at {ROOT}: install from a checkout"
     if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
         return "Python.h is absent (Debian: python3-dev)"
+    if not compiles():
+        return f"there is no C compiler that works ({compiler()}; Debian: gcc libc6-dev)"
     if not shutil.which("pkg-config"):
         return "pkg-config is absent"
     absent = [name for name, version in LIBRARIES.items()

@@ -288,6 +288,19 @@ def every_function_is_typed():
                   f"{os.path.basename(path)}:{function.lineno}: {function.name} has no types: {lacking}")
 
 
+def what_the_reader_in_numpy_lacks_is_named():
+    with one_epoch() as f:
+        run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"))
+        for module, source in (("zstandard", f.file("rows.rec")), ("zmq", end_of(f))):
+            real, sys.modules[module] = sys.modules.get(module), None  # an import of it fails
+            try:
+                refused(lambda: list(tessera.Rows(source, native=False)), ImportError, module, "pip install pyzmq zstandard xxhash")
+            finally:
+                sys.modules.pop(module)
+                if real:
+                    sys.modules[module] = real
+
+
 main(both_readers_give_the_same_rows, a_row_lives_as_long_as_its_arrays, it_goes_on_where_it_stopped, a_daemon_that_is_restarted,
      what_is_not_right_is_refused, of_two_with_one_run_and_rank_the_second_is_refused, a_worker_of_a_dataloader_is_refused,
-     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed)
+     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed, what_the_reader_in_numpy_lacks_is_named)

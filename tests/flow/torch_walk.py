@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from prepd_flow import BIN, LIMIT_S, SOURCE, Daemon, Folder, check, wait_for
+from prepd_flow import BIN, LIMIT_S, SOURCE, Daemon, Folder, check, run, wait_for
 
 PYTHON = os.environ.get("TESSERA_PYTHON", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -30,6 +30,14 @@ try:
     next(tessera.Rows(sys.argv[1], timeout=1))
 except Exception as error:
     print(error)
+"""
+NUMPY_ALONE = """import sys, tessera, zmq
+try:
+    tessera.Rows(sys.argv[1], native=True)
+except ImportError as error:
+    print(error)
+rows = tessera.Rows(sys.argv[1])
+print(rows.native, sum(1 for _ in rows) > 0)
 """
 
 
@@ -53,6 +61,17 @@ def environment(folder):
     return python
 
 
+def without_a_compiler(folder):
+    """pip installs what the reader in numpy needs, which reads then, and says why when the extension is demanded."""
+    said_by(PYTHON, "-m", "venv", folder)
+    python = os.path.join(folder, "bin/python")
+    said_by(python, "-m", "pip", "install", "-q", os.path.join(SOURCE, "proto/python"), CC="/bin/false")
+    with Folder(images=16, **{"training.seq_len": 256}) as f:
+        run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows.rec"))
+        said = said_by(python, "-c", NUMPY_ALONE, f.file("rows.rec"))
+    check("no C compiler that works (/bin/false" in said and said.endswith("False True\n"), said)
+
+
 def the_lines_of_the_readme(python, end):
     with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as f:
         lines = f.read().split("```python\n")[1].split("```")[0]
@@ -64,6 +83,7 @@ def the_lines_of_the_readme(python, end):
 
 def walk(folder):
     os.symlink(os.path.dirname(os.path.abspath(BIN)), os.path.join(folder, "bin"))  # without a python beside it
+    without_a_compiler(os.path.join(folder, "numpy"))
     python = environment(os.path.join(folder, "venv"))
     with Folder(images=32, **{"training.epochs": 1, "training.seq_len": 256}) as f, Daemon(f.config, "--data.group", "shared_prefix"):
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")

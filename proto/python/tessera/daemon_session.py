@@ -11,7 +11,7 @@ from .decisions import decisions_of, merge_quarantine
 from .endpoint import absence, read_keys, shorten
 from .messages import BYE, CREDIT, END, ERROR, HELLO, REFUSE, ROW, WELCOME, decode, header, message_head
 from .row_order import Order
-from .stream_errors import NO_PREFIXES, Refused, check
+from .stream_errors import NO_PREFIXES, Refused, check, import_needed
 
 SESSION_VERSION = 3  # of HELLO: 3 since rows come with tags
 HELLO_LIMIT = 8 << 20  # prepd cuts off a connection that sends more, without a reason
@@ -31,7 +31,7 @@ class Session:
                  ranks: int = 1, credit_bytes: int = 256 << 20, timeout: float = 60.0, keys: Optional[str] = None,
                  prefixes: bool = False, quarantine: Optional[List[dict]] = None, rows_later: bool = True, run: Optional[str] = None,
                  consumer: Optional[str] = None, watched: bool = False, stop: Optional[threading.Event] = None):
-        import zmq  # here, so that recordings do not need it
+        zmq = import_needed("zmq")
         self.zmq, self.where, self.timeout, self.prefixes, self.stop = zmq, endpoint, timeout, prefixes, stop
         self.is_tcp, self.order, self.tagged, self.welcome, self.told = not endpoint.startswith("ipc://"), None, False, None, timeout <= TELL_S
         self.asked = (cursor, start_row, rank, ranks)

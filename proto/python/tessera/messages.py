@@ -8,7 +8,7 @@ import numpy as np
 
 from . import hashes
 from .row_checks import check_documents, check_tag
-from .stream_errors import check
+from .stream_errors import check, import_needed
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
 IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
@@ -34,7 +34,7 @@ def header(part: Any) -> Tuple[int, int, int, int, int, bytes]:
 
 
 def unzstd(data: Any, size: int) -> bytes:
-    import zstandard  # here, so that a Python without it can read with the C extension
+    zstandard = import_needed("zstandard")
     check(zstandard.frame_content_size(data) == size <= LIMIT, "a zstd frame does not declare the expected", size, "bytes")
     return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
 
