@@ -12,8 +12,9 @@ void check_gone(simulation *sim, sim_daemon *daemon)
         return;
     for (const worker_seat *seat = daemon->state->seats; seat; seat = seat->next) {
         const int number = worker_find(sim, seat->pid);
-        if (number >= 0 && sim->worker[number]->state == WORKER_GONE &&
-            sim->now_ns - sim->worker[number]->gone_ns > NOTICED_NS)
+        const sim_link *link = link_of_peer(sim, &seat->peer); /* gone after its last message */
+        if (number >= 0 && sim->worker[number]->state == WORKER_GONE && link &&
+            link->gone_ns < sim->now_ns - NOTICED_NS)
             sim_break(sim, INV_MEMORY, "worker %d has gone long ago, and has a seat", number);
     }
     for (const consumer_seat *seat = daemon->state->consumer_seats; seat; seat = seat->next) {

@@ -51,7 +51,6 @@ typedef struct sim_worker {
     int64_t heard_ns;
     int64_t begun_ns; /* when it started, by its daemon's clock */
     int stalled;      /* how often it said the same again */
-    int64_t gone_ns;  /* when it ended */
     int64_t asked_ns; /* when it was asked to leave; 0: it was not */
     int misses_told,
         n_missed;     /* files that it misses and the daemon has: in its last answer; in all */

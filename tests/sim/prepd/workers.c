@@ -73,7 +73,6 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
     if (worker->state == WORKER_GONE)
         return;
     worker->state = WORKER_GONE;
-    worker->gone_ns = sim->now_ns;
     worker->end = (child_end){.how = how, .code = code};
     snprintf(worker->end.what, sizeof worker->end.what, "%s", what);
     blame_note_end(sim, worker);
