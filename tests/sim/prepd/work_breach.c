@@ -4,11 +4,13 @@
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/work.h"
 
-/* As many records as the lease has items, and nothing in them. */
+/* As many records as the lease has items, and nothing in them; one if it has none, as when all of
+ * its items have been refused, since no record would be the true answer. */
 static void write_empty_records(const sim_job *job, char *out)
 {
+    const int64_t count = job->n_items > 0 ? job->n_items : 1;
     out += sprintf(out, "{\"records\":[");
-    for (int64_t i = 0; i < job->n_items; i++)
+    for (int64_t i = 0; i < count; i++)
         out += sprintf(out, "%s{}", i ? "," : "");
     sprintf(out, "]}");
 }
