@@ -24,7 +24,9 @@ void rank_link_where_set(rank_link_where *where, int64_t step, const uint64_t *s
     pthread_mutex_lock(&where->lock);
     where->step = step;
     where->n_samples = count;
-    memcpy(where->sample, sample, (size_t)(count < WHERE_IDS ? count : WHERE_IDS) * sizeof *sample);
+    if (count > 0)
+        memcpy(where->sample, sample,
+               (size_t)(count < WHERE_IDS ? count : WHERE_IDS) * sizeof *sample);
     pthread_mutex_unlock(&where->lock);
 }
 

@@ -24,7 +24,8 @@ typedef struct rank_link_where {
 /* Before the first step. *out was zero. */
 void rank_link_where_init(rank_link_where *out, comm_ledger *ledger);
 void rank_link_where_done(rank_link_where *where);
-/* A step begins, with these samples [count] on this rank; they are copied. */
+/* A step begins, with these samples [count] on this rank; they are copied. NULL and 0: its rows are
+ * empty. */
 void rank_link_where_set(rank_link_where *where, int64_t step, const uint64_t *sample,
                          int64_t count);
 bool rank_link_where_began(rank_link_where *where);

@@ -69,6 +69,7 @@ static void *be_rank(void *of)
     peer->opened = rank_link_open(&peer->options, peer->id, &link);
     snprintf(peer->words, WORDS, "%s", status_text());
     if (peer->opened == ST_OK) {
+        rank_link_at_step(link, 1, NULL, 0); /* as with an empty row */
         rank_link_at_step(link, 7 + peer->options.rank, sample, 2);
         sleep_ms(50);
         peer->checked = agree_often(peer, link);
