@@ -6,8 +6,8 @@
  * built-in input (image_fingerprint, video_fingerprint, tokenizer_fingerprint). The build id stands
  * for our code: it is a hash of the sources that make rows (build_id.cmake).
  *
- * The daemon gets its own fingerprints from a separate process (serve/fingerprint_maker.c), workers
- * send theirs in JOIN, and a stream carries the daemon's in WELCOME and in every cursor. */
+ * The daemon gets its own fingerprints from a separate process (serve/core/fingerprinting.c),
+ * workers send theirs in JOIN, and a stream carries the daemon's in WELCOME and in every cursor. */
 #ifndef TESSERA_PREPD_AGREED_FINGERPRINTS_H
 #define TESSERA_PREPD_AGREED_FINGERPRINTS_H
 

@@ -1,6 +1,6 @@
 /* fingerprint_check.c: finds workers and cursors whose fingerprints differ from this daemon's,
  * which would make other rows (prepd/agreed/fingerprints.h). The daemon's own come from
- * fingerprint_maker.c. */
+ * fingerprinting.c. */
 #include "prepd/serve/core/dispatch_state.h"
 
 bool prints_are_wanted(const dispatch *state, print_kind kind)
