@@ -77,7 +77,7 @@ void worker_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *mess
     if (late && hash_work(to->state) != before)
         sim_break(sim, INV_ANSWERS, "worker %d has no such lease, and its answer counts",
                   link->who);
-    if (!late && seat && seat->work && seat->work->number == number)
+    if (!late && seat && seat->work && seat->work->number == number && !to->state->stopping)
         sim_break(sim, INV_ANSWERS, "worker %d has answered lease %llu, and still has it",
                   link->who, (unsigned long long)number);
     if (head.kind == KIND_FAILED && to->saw_trouble && seat)

@@ -74,11 +74,13 @@ static bool read_row(simulation *sim, int number, const wire_msg *message, const
     return true;
 }
 
-/* Now and then a rank keeps what it has for long, as one that saves a checkpoint does. */
+/* Now and then a rank keeps what it has for long, as one that saves a checkpoint does. Later than
+ * an hour none does, since all rows are to come within two. */
 static void hold_back(simulation *sim, sim_rank *rank)
 {
     const int every = sim->rules.hold_every;
-    if (every == 0 || !sim_random_chance(&sim->people, 1, (uint64_t)every))
+    if (every == 0 || sim->now_ns > 3600 * SECOND ||
+        !sim_random_chance(&sim->people, 1, (uint64_t)every))
         return;
     rank->hold_until_ns = sim->now_ns + sim_random_between(&sim->people, 20 * SECOND, 90 * SECOND);
     sim->stats->held_back++;
