@@ -56,9 +56,9 @@ class Recording:
         row = self.chunk(at, 2)
         size = struct.unpack_from("<Q", row, 64)[0] if len(row) >= 72 else 0
         end = 72 + size + 16 * (header(row[:64])[2] if len(row) >= 64 else 0)
-        hashes, tag = row[72 + size:end], row[end:]
+        names, tag = row[72 + size:end], row[end:]
         self.check(end <= len(row) and (self.tags or not len(tag)), "the row at byte", at, "has impossible sizes: the file is damaged")
-        images: List[Any] = [self.images.get(hashes[i:i + 16]) for i in range(0, len(hashes), 16)]
+        images: List[Any] = [self.images.get(names[i:i + 16]) for i in range(0, len(names), 16)]
         self.check(None not in images, "an image of the row at byte", at, "is not in the index: the file is damaged")
         return [row[:64], row[72:72 + size], *(self.chunk(image_at, 1) for image_at in images),
                 *([tag] if len(tag) else [])]
