@@ -125,7 +125,7 @@ static void meet_case(parity *test, const int64_t *shape)
         want[rank * each] = 3;
     want[ranks] = 3;
     parity_expect_ints(test, "met without the others", dev, want, ranks * each);
-    /* A wait that is too long fails. What it costs on a GPU is in tests/simt/test_meeting.c. */
+    /* A wait that is too long fails. What a GPU does then is in tests/simt/test_meeting.c. */
     if (ranks > 1 && strcmp(test->queue->dev->backend->name, "cpu") == 0)
         assert_fails(ST_TIMEOUT,
                      op_peers_meet(test->queue,

@@ -14,49 +14,6 @@
 
 enum { LORA_RANK = 4 };
 
-/* The state of the published model over eight cards: 16 bytes a value in fp32, 2 in bf16. */
-static void test_layout__state_is_sharded(void **state)
-{
-    (void)state;
-    model_dims dims;
-    params *registry;
-    layout degrees;
-    plan_device h200;
-    memory_plan none, full;
-    const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
-    conf options = {.model_path = "",
-                    .parallelism_data_parallel_replicate_degree = 1,
-                    .parallelism_pipeline_parallel_degree = 1,
-                    .parallelism_pipeline_parallel_split_points = "",
-                    .parallelism_world_size = 8,
-                    .parallelism_data_parallel_shard_degree = -1,
-                    .parallelism_tensor_parallel_degree = 1,
-                    .parallelism_context_parallel_degree = 1,
-                    .parallelism_expert_parallel_degree = 1,
-                    .parallelism_expert_tensor_parallel_degree = 1,
-                    .training_local_batch_size = 1,
-                    .training_global_batch_size = 8,
-                    .training_seq_len = 4096,
-                    .feed_replay = ""};
-    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
-    assert_ok(params_new(&dims, &registry));
-    assert_ok(layout_of(&options, NULL, &degrees));
-    assert_ok(plan_device_named("h200", &h200));
-    const plan_input in = {
-        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &h200};
-    assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &none));
-    assert_ok(layout_plan_make(&in, 1, &all, &full));
-    /* A little more, since the pieces of spans are padded. */
-    assert_in_range(none.weights, 31070754032 * 2 / 8, 31070754032 * 2 / 8 * 1.0001);
-    assert_int_equal(none.parameters + none.gradients + none.moments, none.weights / 2 * 16);
-    assert_true(full.activations < none.activations / 4);
-    assert_int_equal(none.total, none.weights / 2 * 18 + none.gathered + none.activations +
-                                     none.staging + memory_gpu_total(&none.gpu));
-    assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
-    assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation makes more calls */
-    params_free(&registry);
-}
-
 static conf pipeline_of(int64_t ranks, int64_t stages, const char *points)
 {
     return (conf){.model_path = "",
@@ -74,6 +31,38 @@ static conf pipeline_of(int64_t ranks, int64_t stages, const char *points)
                   .training_global_batch_size = 16,
                   .training_seq_len = 256,
                   .feed_replay = ""};
+}
+
+/* The state of the published model over eight cards: 16 bytes a value in fp32, 2 in bf16. */
+static void test_layout__state_is_sharded(void **state)
+{
+    (void)state;
+    model_dims dims;
+    params *registry;
+    layout degrees;
+    plan_device h200;
+    memory_plan none, full;
+    const recomputes all = {{.what = RECOMPUTE_ALL}, {.what = RECOMPUTE_ALL}};
+    conf options = pipeline_of(8, 1, "");
+    options.training_global_batch_size = 8;
+    options.training_seq_len = 4096;
+    assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
+    assert_ok(params_new(&dims, &registry));
+    assert_ok(layout_of(&options, NULL, &degrees));
+    assert_ok(plan_device_named("h200", &h200));
+    const plan_input in = {
+        .conf = &options, .layout = &degrees, .dims = &dims, .params = registry, .device = &h200};
+    assert_ok(layout_plan_make(&in, 1, &(recomputes){0}, &none));
+    assert_ok(layout_plan_make(&in, 1, &all, &full));
+    /* A little more, since the pieces of spans are padded. */
+    assert_in_range(none.weights, 31070754032 * 2 / 8, 31070754032 * 2 / 8 * 1.0001);
+    assert_int_equal(none.parameters + none.gradients + none.moments, none.weights / 2 * 16);
+    assert_true(full.activations < none.activations / 4);
+    assert_int_equal(none.total, none.weights / 2 * 18 + none.gathered + none.activations +
+                                     none.staging + memory_gpu_total(&none.gpu));
+    assert_true(none.gpu.context > 0 && none.gpu.graphs > 0);
+    assert_true(full.gpu.graphs > none.gpu.graphs); /* recomputation makes more calls */
+    params_free(&registry);
 }
 
 static memory_plan plan_adapters(const char *preset, const char *targets, int64_t *out_total)

@@ -180,26 +180,18 @@ static void test_change__a_higher_limit_is_the_least(void **state)
     end_setup(&of);
 }
 
+/* Options under which training takes the least memory of a GPU. */
+#define SMALLEST                                                                                   \
+    "training.seq_len", "8192", "activation_checkpoint.mode", "full", "training.master", "bf16",   \
+        "optimizer.states", "int8", "optimizer.in_backward", "true", "training.local_batch_size",  \
+        "1"
+
 /* Moments rest on the host only if it has the memory for them. */
 static void test_change__knows_what_the_host_has(void **state)
 {
     (void)state;
     setup of;
-    static const char *const full[] = {"training.seq_len",
-                                       "8192",
-                                       "activation_checkpoint.mode",
-                                       "full",
-                                       "training.master",
-                                       "bf16",
-                                       "optimizer.states",
-                                       "int8",
-                                       "optimizer.in_backward",
-                                       "true",
-                                       "training.local_batch_size",
-                                       "1",
-                                       "training.global_batch_size",
-                                       "1",
-                                       NULL};
+    static const char *const full[] = {SMALLEST, "training.global_batch_size", "1", NULL};
     begin_setup("qwen3-vl-2b", "h200", full, &of);
     const int64_t total = total_of(&of.asked, SEARCH_AS_CONFIGURED);
     of.card.host = 64e9;
@@ -216,23 +208,9 @@ static void test_change__counts_the_ranks_of_a_host(void **state)
     setup of;
     recomputes recomputed;
     memory_plan plan;
-    static const char *const shared[] = {"training.seq_len",
-                                         "8192",
-                                         "activation_checkpoint.mode",
-                                         "full",
-                                         "training.master",
-                                         "bf16",
-                                         "optimizer.states",
-                                         "int8",
-                                         "optimizer.in_backward",
-                                         "true",
-                                         "training.local_batch_size",
-                                         "1",
-                                         "training.global_batch_size",
-                                         "4",
-                                         "parallelism.data_parallel_shard_degree",
-                                         "4",
-                                         NULL};
+    static const char *const shared[] = {SMALLEST, "training.global_batch_size",
+                                         "4",      "parallelism.data_parallel_shard_degree",
+                                         "4",      NULL};
     begin_setup("qwen3-vl-2b", "h200", shared, &of);
     assert_ok(memory_search_recompute(&of.asked.in, 1, SEARCH_AS_CONFIGURED, &recomputed));
     assert_ok(layout_plan_make(&of.asked.in, 1, &recomputed, &plan));
