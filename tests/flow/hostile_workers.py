@@ -11,6 +11,7 @@ from hostile_target import Consumer, Target, dealer, told
 from prepd_flow import LIMIT_S, Folder, check, wait_for
 from prepd_workers import FAILED, JOIN, LEASE, ON, RECORDS, ROW, answer, joining, message
 
+TIMEOUT_S = 3  # prepd.sample_timeout
 
 
 def one_of_another_build(t, join):
@@ -127,10 +128,7 @@ def an_item_told_again_and_again(t, join):
     context.destroy(0)
 
 
-TIMEOUT_S = 3
-
-
-def workers_that_break_the_protocol(least=0):
+def workers_that_break_the_protocol(least):
     """They have the right key and the right build. No sample is blamed, no row differs, and the one honest worker
     keeps the stream going. least: so many bad answers, and 2,000 at least."""
     wanted = max(2000, least)

@@ -2,7 +2,6 @@
  * GPU, an update finds all of a unit's states in the buffer of the unit's turn, in the order that
  * they have on the host, with the master values that lie among them. And before they are read for a
  * checkpoint, the host has waited for the step that brings them back. */
-#include <stdlib.h>
 
 #include "tests/harness.h"
 #include "trainer/checkpoint/writer_parts.h"

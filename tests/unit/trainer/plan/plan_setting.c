@@ -2,7 +2,6 @@
 #include "tests/unit/trainer/plan/plan_setting.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "tests/harness.h"
 

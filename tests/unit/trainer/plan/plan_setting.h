@@ -1,5 +1,5 @@
-/* plan_setting.h: what the parts of test_cost share: a run to plan, numbers that are compared, and
- * the groups of tests beside test_cost.c, which runs them all. */
+/* plan_setting.h: what tests of the plan share: a run to plan, numbers that are compared, and
+ * the groups of tests that test_cost runs. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_PLAN_SETTING_H
 #define TESSERA_TESTS_UNIT_TRAINER_PLAN_SETTING_H
 

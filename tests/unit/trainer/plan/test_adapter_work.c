@@ -3,6 +3,7 @@
 #include "tests/harness.h"
 
 #include "tests/unit/trainer/model/fixture.h"
+#include "tests/unit/trainer/plan/plan_setting.h"
 #include "trainer/device/shapes.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
@@ -107,19 +108,13 @@ static void count_calls(const model_dims *dims, params *registry, const recomput
     device_close(&dev);
 }
 
-static void expect_equal(double got, double want)
-{
-    if (got < want * (1 - 1e-12) || got > want * (1 + 1e-12))
-        fail_msg("%.15g is not %.15g", got, want);
-}
-
 /* A case: which matrices have adapters, what is frozen of these, whether they have lengths. */
-typedef struct setting {
+typedef struct adapted {
     const char *targets, *frozen;
     bool dora;
-} setting;
+} adapted;
 
-static void expect_counted(const model_dims *dims, const setting *wanted, unsigned what,
+static void expect_counted(const model_dims *dims, const adapted *wanted, unsigned what,
                            const row *packed)
 {
     char name[] = "trainer", *argv[] = {name, NULL};
@@ -147,15 +142,17 @@ static void expect_counted(const model_dims *dims, const setting *wanted, unsign
                                               share.text_dgrad, 2 * TOKENS, &speeds);
     const double operations = work.forward.flops + work.backward.flops + work.again.flops;
     assert_true(counted.flops > 0);
-    expect_equal(operations, 2 * counted.flops);
-    expect_equal(work.forward.bytes + work.backward.bytes + work.again.bytes, 2 * counted.bytes);
-    expect_equal(work.forward.seconds + work.backward.seconds + work.again.seconds,
-                 2 * counted.bytes);
+    expect_share(operations, 2 * counted.flops, 1e-12);
+    expect_share(work.forward.bytes + work.backward.bytes + work.again.bytes, 2 * counted.bytes,
+                 1e-12);
+    expect_share(work.forward.seconds + work.backward.seconds + work.again.seconds,
+                 2 * counted.bytes, 1e-12);
     speeds.of[RATE_COPY] = 1e300;
     speeds.of[RATE_DENSE] = speeds.of[RATE_EXPERTS] = 1;
     const adapter_work slow = adapter_work_of(&options, &degrees, dims, registry, &again,
                                               share.text_dgrad, 2 * TOKENS, &speeds);
-    expect_equal(slow.forward.seconds + slow.backward.seconds + slow.again.seconds, operations);
+    expect_share(slow.forward.seconds + slow.backward.seconds + slow.again.seconds, operations,
+                 1e-12);
     params_free(&registry);
     conf_done(&options);
 }
@@ -180,7 +177,7 @@ static void test_adapter_work__is_that_of_a_models_calls(void **state)
     assert_ok(dims_preset("debug", &debug));
     fixture_open(&small, &debug);
     const row packed = fixture_row(&small, &(document){"60", 11}, 1, false);
-    const setting settings[] = {
+    const adapted settings[] = {
         {.targets = attention, .frozen = ""},
         {.targets = everything, .frozen = ""},
         {.targets = everything, .frozen = "*q_proj.lora_A*,*down_proj.lora_B"},
@@ -227,12 +224,12 @@ static void test_adapter_work__is_divided_among_ranks(void **state)
     const double experts = 2.0 * STEP * RANK * (double)dims.text.top_k * 3 *
                            (double)(dims.text.hidden + 2 * dims.text.expert_width);
     adapter_work work = adapter_work_of(&options, &alone, &dims, registry, &none, 1, STEP, &speeds);
-    expect_equal(work.forward.flops, shrinks + expands + experts);
-    expect_equal(work.backward.flops, 2 * work.forward.flops);
+    expect_share(work.forward.flops, shrinks + expands + experts, 1e-12);
+    expect_share(work.backward.flops, 2 * work.forward.flops, 1e-12);
     layout shared = alone;
     shared.world = shared.tensor = shared.expert = RANKS;
     work = adapter_work_of(&options, &shared, &dims, registry, &none, 1, STEP, &speeds);
-    expect_equal(work.forward.flops, shrinks + (expands + experts) / RANKS);
+    expect_share(work.forward.flops, shrinks + (expands + experts) / RANKS, 1e-12);
     params_free(&registry);
     conf_done(&options);
 }

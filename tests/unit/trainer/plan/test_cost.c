@@ -2,7 +2,6 @@
  * and times as work over rate. */
 #include "tests/harness.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

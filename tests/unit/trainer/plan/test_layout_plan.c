@@ -2,7 +2,6 @@
  * Part of test_memory. */
 #include "tests/harness.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/unit/trainer/plan/memory_tests.h"

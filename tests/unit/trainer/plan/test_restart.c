@@ -2,11 +2,11 @@
  * what the options leave out. */
 #include "tests/harness.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/trainer/plan/plan_setting.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/restart.h"
@@ -54,24 +54,18 @@ static restart_plan predict(const rates *speeds)
     return plan;
 }
 
-static void expect_near(double first, double second, double share)
-{
-    if (fabs(first - second) > share * fabs(second))
-        fail_msg("%.15g is not %.15g", first, second);
-}
-
 static void test_restart__bytes_over_rates(void **unused)
 {
     rates speeds = rates_h200();
     (void)unused;
     const restart_plan plan = predict(&speeds);
-    expect_near(plan.bytes, 12.0 * (double)registry->total / 32, 0.01);
-    expect_near(plan.copying, plan.bytes / speeds.of[RATE_HOST], 1e-12);
-    expect_near(plan.from_memory, plan.bytes / speeds.of[RATE_HASH] + plan.copying, 1e-12);
-    expect_near(plan.from_disk, 8 * plan.bytes / speeds.of[RATE_DISK] + plan.copying, 1e-12);
+    expect_share(plan.bytes, 12.0 * (double)registry->total / 32, 0.01);
+    expect_share(plan.copying, plan.bytes / speeds.of[RATE_HOST], 1e-12);
+    expect_share(plan.from_memory, plan.bytes / speeds.of[RATE_HASH] + plan.copying, 1e-12);
+    expect_share(plan.from_disk, 8 * plan.bytes / speeds.of[RATE_DISK] + plan.copying, 1e-12);
     speeds.of[RATE_DISK] /= 2;
-    expect_near(predict(&speeds).from_disk - plan.copying, 2 * (plan.from_disk - plan.copying),
-                1e-9);
+    expect_share(predict(&speeds).from_disk - plan.copying, 2 * (plan.from_disk - plan.copying),
+                 1e-9);
 }
 
 /* The text that is printed, in heap memory. */
@@ -121,9 +115,9 @@ static void test_restart__the_base_is_read_again(void **unused)
     const double trained = (double)params_trained(registry);
     const double frozen = (double)registry->total - trained;
     restart_plan plan = predict(&speeds);
-    expect_near(plan.bytes, 10 * trained / 32, 0.05);
-    expect_near(plan.frozen, 2 * frozen / 32, 0.01);
-    expect_near(plan.reading, 8 * plan.frozen / speeds.of[RATE_DISK], 1e-12);
+    expect_share(plan.bytes, 10 * trained / 32, 0.05);
+    expect_share(plan.frozen, 2 * frozen / 32, 0.01);
+    expect_share(plan.reading, 8 * plan.frozen / speeds.of[RATE_DISK], 1e-12);
     char *text = printed(&plan);
     assert_non_null(
         strstr(text, "beside them 1.8 GiB of frozen values are read as at every start"));
@@ -131,7 +125,7 @@ static void test_restart__the_base_is_read_again(void **unused)
     for (int64_t i = 0; i < registry->count; i++) /* codes are made of the same files */
         registry->list[i].form =
             registry->list[i].group == GROUP_EXPERTS ? WEIGHT_NF4 : WEIGHT_PLAIN;
-    expect_near(predict(&speeds).frozen, plan.frozen, 1e-3);
+    expect_share(predict(&speeds).frozen, plan.frozen, 1e-3);
 }
 
 /* This machine has room for the copies of one small rank, but not for those of millions. */
