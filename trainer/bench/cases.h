@@ -35,6 +35,12 @@ typedef struct bench_row {
     void (*make)(bench_case *bench);
 } bench_row;
 
+/* A row of the tables below. */
+#define BENCH_ROW(op, shape, make)                                                                 \
+    {                                                                                              \
+        BENCH_##op, #op, shape, make                                                               \
+    }
+
 /* The cases; each list ends with op_name NULL. bench_layers, bench_rows and bench_update are
  * limited by memory bandwidth, each shape of bench_products by that or by FLOPs. */
 extern const bench_row bench_products[], bench_layers[], bench_rows[], bench_update[],

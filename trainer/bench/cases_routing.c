@@ -210,22 +210,18 @@ static void back(bench_case *bench)
     fill_exchange(bench, true);
 }
 
-#define ROW(op, shape, make)                                                                       \
-    {                                                                                              \
-        BENCH_##op, #op, shape, make                                                               \
-    }
 const bench_row bench_routing[] = {
-    ROW(route_fwd, "top K", bench_top_k),
-    ROW(route_bwd, "top K", route_bwd),
-    ROW(route_aux, "statistics", aux_stats),
-    ROW(route_aux, "gradient", aux_grad),
-    ROW(permute, "slots", permute),
-    ROW(combine_fwd, "mix, residual", combine),
-    ROW(combine_bwd, "mix", combine_bwd),
-    ROW(peers_tell, "offsets", bench_offsets),
-    ROW(peers_meet, "alone", bench_meeting),
-    ROW(exchange_plan, "8 ranks", plan),
-    ROW(exchange_rows, "there", there),
-    ROW(exchange_rows, "back", back),
+    BENCH_ROW(route_fwd, "top K", bench_top_k),
+    BENCH_ROW(route_bwd, "top K", route_bwd),
+    BENCH_ROW(route_aux, "statistics", aux_stats),
+    BENCH_ROW(route_aux, "gradient", aux_grad),
+    BENCH_ROW(permute, "slots", permute),
+    BENCH_ROW(combine_fwd, "mix, residual", combine),
+    BENCH_ROW(combine_bwd, "mix", combine_bwd),
+    BENCH_ROW(peers_tell, "offsets", bench_offsets),
+    BENCH_ROW(peers_meet, "alone", bench_meeting),
+    BENCH_ROW(exchange_plan, "8 ranks", plan),
+    BENCH_ROW(exchange_rows, "there", there),
+    BENCH_ROW(exchange_rows, "back", back),
     {.op_name = NULL},
 };

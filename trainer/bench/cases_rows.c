@@ -140,16 +140,12 @@ static void xent(bench_case *bench)
     bench->bytes = count_act_bytes(bench, 2.0 * (double)(n * vocab));
 }
 
-#define ROW(op, shape, make)                                                                       \
-    {                                                                                              \
-        BENCH_##op, #op, shape, make                                                               \
-    }
 const bench_row bench_rows[] = {
-    ROW(rows_gather, "slots", gather_slots),
-    ROW(rows_scatter, "embedding", scatter_embedding),
-    ROW(rows_scatter, "visual rows", scatter_visual),
-    ROW(rows_weighted, "position table", weighted),
-    ROW(rows_weighted_bwd, "position table", weighted_bwd),
-    ROW(xent, "chunk", xent),
+    BENCH_ROW(rows_gather, "slots", gather_slots),
+    BENCH_ROW(rows_scatter, "embedding", scatter_embedding),
+    BENCH_ROW(rows_scatter, "visual rows", scatter_visual),
+    BENCH_ROW(rows_weighted, "position table", weighted),
+    BENCH_ROW(rows_weighted_bwd, "position table", weighted_bwd),
+    BENCH_ROW(xent, "chunk", xent),
     {.op_name = NULL},
 };

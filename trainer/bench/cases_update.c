@@ -143,17 +143,13 @@ static void paced_sum(bench_case *bench)
     bench->bytes = count_acc_bytes(bench, (double)((RANKS + 1) * n));
 }
 
-#define ROW(op, shape, make)                                                                       \
-    {                                                                                              \
-        BENCH_##op, #op, shape, make                                                               \
-    }
 const bench_row bench_update[] = {
-    ROW(sum_squares, "a layer's gate up", sum_squares),
-    ROW(step_finish, "scalars", step_finish),
-    ROW(unit_finish, "scalars", unit_finish),
-    ROW(adamw, "a layer's gate up", adamw),
-    ROW(adamw, "its 8 bits and bf16", adamw_coded),
-    ROW(paced_copy, "a layer's experts", paced_copy),
-    ROW(paced_sum, "a layer's experts", paced_sum),
+    BENCH_ROW(sum_squares, "a layer's gate up", sum_squares),
+    BENCH_ROW(step_finish, "scalars", step_finish),
+    BENCH_ROW(unit_finish, "scalars", unit_finish),
+    BENCH_ROW(adamw, "a layer's gate up", adamw),
+    BENCH_ROW(adamw, "its 8 bits and bf16", adamw_coded),
+    BENCH_ROW(paced_copy, "a layer's experts", paced_copy),
+    BENCH_ROW(paced_sum, "a layer's experts", paced_sum),
     {.op_name = NULL},
 };

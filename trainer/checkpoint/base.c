@@ -179,8 +179,9 @@ status base_check_lengths(const run_base *now, const run_base *then, const char 
     if (!then->lora.rank || !now->lora.rank || then->lora.dora == now->lora.dora)
         return ST_OK;
     return FAIL_IN(ST_CONFIG, path,
-                   "its adapters were trained with lora.dora %s, and lora.dora is %s now: they "
-                   "have lengths of rows with it alone; set it as it was, or begin anew with "
+                   "its adapters were trained with lora.dora %s, and lora.dora is %s now: only "
+                   "those of DoRA have magnitudes, so neither can go on as the other; set it as it "
+                   "was, or begin anew with "
                    "another job.dump_folder or checkpoint.load_step 0",
                    then->lora.dora ? "true" : "false", now->lora.dora ? "true" : "false");
 }

@@ -156,17 +156,19 @@ static status read_shares(const json_value *value, const char *path, progress *d
         return ST_OK;
     TRY(json_want_array(value, "unit_share", path, &list));
     const size_t count = json_count(list);
-    double *share = calloc(count + 1, sizeof *share);
-    status st = share ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for the state of the run");
-    for (size_t i = 0; i < count && st == ST_OK; i++) {
-        share[i] = json_real(json_item(list, i), NAN);
-        if (!(share[i] >= 0 && share[i] < 2)) /* they add up to 1 */
-            st = FAIL_IN(ST_BAD_INPUT, path, "unit_share[%zu] is not a share", i);
+    if (count == 0)
+        return ST_OK;
+    done->unit_share = calloc(count, sizeof *done->unit_share);
+    if (!done->unit_share)
+        return FAIL(ST_NO_MEMORY, "no memory for the state of the run");
+    done->n_units = (int64_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const double share = json_real(json_item(list, i), NAN);
+        if (!(share >= 0 && share < 2)) /* at most 1, but for rounding */
+            return FAIL_IN(ST_BAD_INPUT, path, "unit_share[%zu] is not a share", i);
+        done->unit_share[i] = share;
     }
-    if (st == ST_OK)
-        st = progress_set_shares(done, share, (int64_t)count);
-    free(share);
-    return st;
+    return ST_OK;
 }
 
 static status read_state(const json_value *value, const char *path, progress *done)

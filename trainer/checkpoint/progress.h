@@ -32,7 +32,7 @@ typedef struct progress {
     int64_t n_units;
 } progress;
 
-void progress_done(progress *state); /* frees the texts */
+void progress_done(progress *state); /* frees the texts and the shares */
 /* Copies `from` into *out, whose texts are freed before. */
 WARN_UNUSED status progress_copy(const progress *from, progress *out);
 /* Replaces one text by a copy of `text`. */

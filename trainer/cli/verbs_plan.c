@@ -200,7 +200,7 @@ static status plan_layout(const conf *options, const request *asked, const model
     if (!asked->sweep)
         TRY(layout_print(&in, true, stdout, NULL));
     if (here && !asked->sweep)
-        TRY(restart_print_room(&in, ranks_here(&ranks, &on, speeds), stdout));
+        TRY(restart_print_room(&in, on.host_ranks, stdout));
     rates known = asked->measured ? *speeds : rates_of(on.name);
     if (!plan_device_is_cpu(&on))
         known.sm = on.sm;

@@ -7,7 +7,8 @@
 #include "common/conf/conf.h"
 
 enum { KEY_MAX = 32, VALUE_MAX = 128, ATTENTIONS = CHOICE_VISION_BACKWARD + 1 };
-static const char too[] = "+portable"; /* beside a way: our own kernels take some shapes */
+static const char also_portable[] =
+    "+portable"; /* beside a way: our own kernels take some shapes */
 
 static const struct {
     const char *key, *name, *remedy, *way[3];
@@ -95,9 +96,9 @@ void choices_text(const device_choices *made, const char *scope, bool determinis
     if (!made->open)
         return;
     for (int choice = 0; choice < CHOICE_GRAPHS; choice++)
-        used +=
-            snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s%s ", words[choice].key,
-                     words[choice].way[made->way[choice]], takes_ours_too(made, choice) ? too : "");
+        used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=%s%s ", words[choice].key,
+                         words[choice].way[made->way[choice]],
+                         takes_ours_too(made, choice) ? also_portable : "");
     used += snprintf(out + used, CHOICES_TEXT - (size_t)used, "%s=", words[CHOICE_GRAPHS].key);
     used += put_scope(out + used, VALUE_MAX,
                       made->way[CHOICE_GRAPHS] == GRAPHS_NONE || !scope[0] ? "off" : scope);
@@ -119,7 +120,8 @@ static void cut_word(const char *from, char key[KEY_MAX], char value[VALUE_MAX])
 static bool is_same_way(const char *was, const char *now)
 {
     const size_t length = strlen(was);
-    return strncmp(was, now, length) == 0 && (!now[length] || strcmp(now + length, too) == 0);
+    return strncmp(was, now, length) == 0 &&
+           (!now[length] || strcmp(now + length, also_portable) == 0);
 }
 
 void choices_changes(const char *was, const char *now, choice_change each, void *user)

@@ -24,7 +24,7 @@ typedef struct kernel_stuck {
 } kernel_stuck;
 
 /* What became of work that failed with the error `code`, `text` of CUDA, seen at the call
- * `seen_at`: BAD_DEVICE, whose note has the wait that *stuck names, if it names one. */
+ * `seen_at`: ST_BAD_DEVICE; its note names the wait in *stuck, if there is one. */
 WARN_UNUSED status kernel_stuck_failed(const kernel_stuck *stuck, const char *seen_at, int code,
                                        const char *text);
 

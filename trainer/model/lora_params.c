@@ -340,10 +340,11 @@ static status set_lengths(params *registry, const param *weight, stream *queue, 
     TRY(params_read_array(lengths->own_act, lengths->act_dtype, queue, 0, lengths->count, value));
     for (int64_t j = 0; j < lengths->count; j++)
         if (!(value[j] > 0)) /* what is computed is divided by it */
-            return FAIL(ST_CONFIG,
-                        "lora.dora: row %lld of %s has the length %g, so no direction; leave its "
-                        "module out of lora.targets, or set lora.dora to false",
-                        (long long)j, weight->name, value[j]);
+            return FAIL(
+                ST_CONFIG,
+                "lora.dora: row %lld of %s has the norm %g, by which DoRA cannot divide; leave its "
+                "module out of lora.targets, or set lora.dora to false",
+                (long long)j, weight->name, value[j]);
     return params_write(lengths, queue, 0, lengths->count, value);
 }
 

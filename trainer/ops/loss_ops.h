@@ -102,6 +102,9 @@ typedef struct step_finish_args {
     step_scalars *step;
 } step_finish_args;
 
+/* Steps over which the running mean of the units' shares is taken, roughly. */
+enum { UNIT_SHARE_STEPS = 10 };
+
 /* Does for one unit, whose update follows in the middle of a backward pass, what step_finish does
  * for a step. The norm of the whole gradient is not known by then, but that of the units so far is,
  * and units come in the same order in every step. So the unit is clipped by an estimate,
@@ -117,7 +120,6 @@ typedef struct step_finish_args {
  * and those after it are not. The last unit sets grad_norm, and the shares if nothing was skipped:
  * a share moves to what it is in this step by one part in UNIT_SHARE_STEPS, so that all of them
  * always add up to 1. One pass over `groups` numbers, and in the last unit over `units`. */
-enum { UNIT_SHARE_STEPS = 10 }; /* how many steps the mean of the shares goes back, about */
 typedef struct unit_finish_args {
     int64_t unit, groups;
     int64_t units;    /* of the model; `unit` is below */

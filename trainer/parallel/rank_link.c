@@ -6,7 +6,6 @@
 #include "trainer/parallel/rank_link.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

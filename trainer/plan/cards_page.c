@@ -183,8 +183,7 @@ static void print_model(const model_fits *fits, FILE *to)
 {
     fprintf(to,
             "\n## %s\n\n| trained | card | fits with | recomputed | GiB of a card | GiB of the "
-            "host for "
-            "each card | tokens/s of a card | MFU |\n|---|---|---|---|---|---|---|---|\n",
+            "host for each card | tokens/s of a card | MFU |\n|---|---|---|---|---|---|---|---|\n",
             escape_text(fits->dims.name).text);
     for (int i = 0; i < METHODS; i++)
         for (int j = 0; j < CARDS; j++) {
@@ -215,10 +214,9 @@ static status print_kernels(const conf *options, FILE *to)
             append_name(own, cards[j].name);
     }
     fprintf(to,
-            "\nThe experts' products are by the portable kernel on cards of %s: it has been timed "
-            "on no card, "
-            "and is slower than the rate that\nwas taken for them. Attention is by our own kernels "
-            "on those of %s, which cuDNN is not used on.\n",
+            "\nOn cards of %s the experts' products run on the portable kernel, which has not been "
+            "timed on any card and is slower\nthan the rate assumed here. On cards of %s attention "
+            "runs on our own kernels, since cuDNN is not used there.\n",
             portable, own);
     return ST_OK;
 }

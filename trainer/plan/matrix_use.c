@@ -1,11 +1,11 @@
 /* matrix_use.c: see matrix_use.h. */
 #include "trainer/plan/matrix_use.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "trainer/model/exchange.h"
 #include "trainer/model/moe.h"
+#include "trainer/plan/recompute_plan.h"
 
 bool matrix_is_expert(const param *row)
 {
@@ -49,7 +49,7 @@ matrix_use matrix_use_of(const conf *options, const layout *degrees, const model
     matrix_use how = {.degrees = degrees,
                       .text = text,
                       .again = again,
-                      .first_reached = text->layers - llround(reached * (double)text->layers),
+                      .first_reached = recompute_plan_first_reached(text->layers, reached),
                       .tokens = tokens,
                       .ranks = degrees->world / degrees->pipeline,
                       .shared = text->experts > 0 && moe_is_shared(degrees),

@@ -92,7 +92,7 @@ static double seconds_of(const conf *options, const layout *degrees, const model
     const double wide = vision ? hidden : (double)(dims->text.heads * dims->text.head_dim);
     const double narrow = vision ? hidden : (double)(dims->text.kv_heads * dims->text.head_dim);
     const bool is_moe = !vision && dims_layer_is_moe(dims, dims->text.layers - 1);
-    const bool shared = degrees->expert * degrees->expert_tensor > 1;
+    const bool shared = moe_is_shared(degrees);
     const double slots = is_moe ? (double)dims->text.top_k : 1;
     const double width = (double)(vision   ? dims->vision.intermediate
                                   : is_moe ? dims->text.expert_width
@@ -272,8 +272,7 @@ status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recompu
     return recompute_plan_of(&changed, rows, out);
 }
 
-/* The lowest of `layers` layers that the backward pass reaches. */
-static int64_t find_first_reached(int64_t layers, double reached)
+int64_t recompute_plan_first_reached(int64_t layers, double reached)
 {
     return layers - (int64_t)llround(reached * (double)layers);
 }
@@ -282,7 +281,7 @@ static int64_t layers_recomputed(const recompute *again, int64_t layers, double 
                                  unsigned kind)
 {
     int64_t sum = 0;
-    for (int64_t i = find_first_reached(layers, reached); i < layers; i++)
+    for (int64_t i = recompute_plan_first_reached(layers, reached); i < layers; i++)
         sum += (recompute_of(again, i) & kind) != 0;
     return sum;
 }
@@ -325,8 +324,8 @@ void recompute_plan_count(const recomputes *recomputed, const layout *degrees,
     const text_dims *text = &dims->text;
     const vision_dims *vision = &dims->vision;
     int64_t dense = 0, experts = 0, block;
-    for (int64_t layer = find_first_reached(text->layers, share->text_dgrad); layer < text->layers;
-         layer++)
+    for (int64_t layer = recompute_plan_first_reached(text->layers, share->text_dgrad);
+         layer < text->layers; layer++)
         count_layer(text, dims_layer_is_moe(dims, layer), moe_is_shared(degrees),
                     recompute_of(&recomputed->text, layer), &dense, &experts);
     *out =

@@ -13,6 +13,10 @@
 #include "trainer/optim/groups.h"
 #include "trainer/plan/layout_plan.h"
 
+/* The lowest of `layers` layers that the backward pass reaches, of which it reaches the share
+ * `reached`. */
+int64_t recompute_plan_first_reached(int64_t layers, double reached);
+
 /* Decides for micro-batches of `rows` rows. */
 WARN_UNUSED status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out);
 /* Sets the mode (AC_NONE ..). Selective means `op` with `save: auto`. */

@@ -20,6 +20,7 @@
 #include "common/model_folder/model_files.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/pass_context.h"
+#include "trainer/model/unit_order.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
 #include "trainer/run/session_device.h"

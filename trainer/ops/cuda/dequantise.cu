@@ -40,8 +40,8 @@ static __global__ void __launch_bounds__(THREADS) dequantise_kernel(dequantise_a
     const int64_t wide = weight_row_blocks(args.n), number = piece / PARTS;
     const int part = (int)(piece % PARTS);
     const int64_t words = weight_block_bytes(args.form) / 4;
-    /* With constant numbers the levels are part of the code; else they would be a table in memory.
-     */
+    /* Unrolled, so that each index is a constant and the levels are immediates. Indexed by
+     * threadIdx.x they would be a table in local memory. */
 #pragma unroll
     for (int i = 0; i < WEIGHT_LEVELS; i++)
         if ((int)threadIdx.x == i)

@@ -72,9 +72,8 @@ static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *from)
 
 /* What a wait knows of its time. */
 typedef struct wait_time {
-    int64_t since_ns;
-    int32_t anew; /* of the watch, when that time began */
-    bool begun;
+    int64_t since_ns; /* 0: it has not begun */
+    int32_t anew;     /* of the watch, when that time began */
 } wait_time;
 
 /* Whether the wait may go on; otherwise the job is over. Gives up a wait that is too long. */
@@ -84,8 +83,8 @@ static __device__ __forceinline__ bool may_wait(const peers_meet_args &args, wai
     const volatile peer_watch *watch = args.watch;
     const int32_t anew = watch ? watch->anew : 0;
     const int64_t longest_ns = watch ? watch->longest_ns : PEERS_ALONE_NS, now = device_ns();
-    if (!time.begun || anew != time.anew)
-        time = {now, anew, true};
+    if (time.since_ns == 0 || anew != time.anew)
+        time = {now, anew};
     if (watch && watch->stop)
         return false;
     if (now - time.since_ns > longest_ns)
