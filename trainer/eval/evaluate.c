@@ -357,7 +357,7 @@ static status pass_init(pass *walk)
 {
     const session *run = walk->run;
     const size_t docs = (size_t)run->cap.docs + 1, targets = (size_t)run->cap.targets + 1;
-    walk->turn.ranks = (int)(run->mesh.layout.replicate * run->mesh.layout.shard);
+    walk->turn.ranks = (int)layout_consumers(&run->mesh.layout);
     walk->turn.own = run->mesh.place.consumer;
     walk->turn.got = calloc((size_t)walk->turn.ranks, sizeof *walk->turn.got);
     walk->replies = calloc(targets, sizeof *walk->replies);

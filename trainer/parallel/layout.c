@@ -104,7 +104,7 @@ static bool out_of_range(const layout *degrees)
 /* Writes the first rule that the layout breaks to why [WORDS], leaving out those of the batch. */
 static bool degrees_broken(const layout *degrees, const rules *limits, char *why)
 {
-    int64_t consumers = degrees->replicate * degrees->shard;
+    int64_t consumers = layout_consumers(degrees);
     if (consumers * degrees->context * degrees->tensor * degrees->pipeline != degrees->world)
         return write_reason(why,
                             "parallelism: %" PRId64
@@ -119,7 +119,7 @@ static bool degrees_broken(const layout *degrees, const rules *limits, char *why
 
 static bool batch_broken(const layout *degrees, const rules *limits, char *why)
 {
-    const int64_t consumers = degrees->replicate * degrees->shard;
+    const int64_t consumers = layout_consumers(degrees);
     if (limits->micro_batches > 0 && limits->micro_batches % consumers == 0)
         return false;
     return write_reason(why,
@@ -226,7 +226,7 @@ static void changes(const layout *from, const layout *to, char *out)
 /* The batch nearest to the one asked for that this layout can divide among its ranks. */
 static int64_t nearest_batch(const layout *degrees, const rules *limits)
 {
-    const int64_t step = limits->rows * degrees->replicate * degrees->shard,
+    const int64_t step = limits->rows * layout_consumers(degrees),
                   below = limits->batch / step * step;
     return below > 0 && limits->batch - below <= below + step - limits->batch ? below
                                                                               : below + step;
@@ -267,7 +267,7 @@ static status check_in_backward(const conf *options, const layout *degrees)
                 " (training.local_batch_size times the ranks that have rows of their own), or "
                 "optimizer.in_backward to false",
                 degrees->accumulation,
-                options->training_local_batch_size * degrees->replicate * degrees->shard);
+                options->training_local_batch_size * layout_consumers(degrees));
 }
 
 status layout_of(const conf *options, const layout_limits *limits, layout *out)
@@ -295,7 +295,7 @@ status layout_of(const conf *options, const layout_limits *limits, layout *out)
     char why[WORDS];
     if (broken(&degrees, &ruled, why))
         return refuse_layout(&degrees, &ruled, why);
-    degrees.accumulation = ruled.micro_batches / (degrees.replicate * degrees.shard);
+    degrees.accumulation = ruled.micro_batches / layout_consumers(&degrees);
     TRY(check_in_backward(options, &degrees));
     *out = degrees;
     return ST_OK;

@@ -22,6 +22,12 @@ typedef struct layout {
     int32_t stage_end[LAYOUT_STAGES];
 } layout;
 
+/* How many data-parallel consumers share the rows of a step. */
+static inline int64_t layout_consumers(const layout *degrees)
+{
+    return degrees->replicate * degrees->shard;
+}
+
 /* Stage `stage` has the decoder layers [layout_first_layer, layout_end_layer). layers: of the
  * model. */
 static inline int64_t layout_first_layer(const layout *degrees, int stage)

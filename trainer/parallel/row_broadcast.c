@@ -229,7 +229,7 @@ status row_broadcast_open(const mesh *ranks, double timeout_s, row_broadcast **o
 {
     row_broadcast *feed = NULL;
     *out = NULL;
-    if (ranks->layout.replicate * ranks->layout.shard == ranks->layout.world)
+    if (layout_consumers(&ranks->layout) == ranks->layout.world)
         return ST_OK;
     TRY(row_broadcast_new(ranks, &feed));
     card *cards = calloc((size_t)ranks->layout.world, sizeof *cards);

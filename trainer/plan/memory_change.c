@@ -39,16 +39,11 @@ static void name_mode(const conf *options, int mode, char out[CHANGE_TEXT_MAX])
         append_words(out, "activation_checkpoint.vision_save auto, ");
 }
 
-static int64_t consumers_of(const plan_input *in)
-{
-    return in->layout->replicate * in->layout->shard;
-}
-
 /* The most rows, up to `rows`, that divide a step. One row always does, and where a step is one
  * micro-batch any number. */
 static int64_t that_divide(const plan_input *in, int64_t rows)
 {
-    const int64_t step = in->conf->training_global_batch_size / consumers_of(in);
+    const int64_t step = in->conf->training_global_batch_size / layout_consumers(in->layout);
     while (rows > 1 && step % rows != 0 && !in->conf->optimizer_in_backward)
         rows--;
     return rows;
@@ -61,7 +56,7 @@ static status name_change(const plan_input *in, const plan_input *asked, const m
     char words[160], text[MEMORY_BYTES_TEXT];
     memory_fit last = *found;
     last.rows = that_divide(in, found->rows);
-    const int64_t step = last.rows * consumers_of(in);
+    const int64_t step = last.rows * layout_consumers(in->layout);
     append_words(out, saved);
     append_words(out, saved[0] ? ", " : "");
     name_mode(in->conf, found->mode, out);

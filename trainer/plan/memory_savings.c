@@ -75,7 +75,7 @@ static bool update_in_backward(savings *all)
         return false;
     all->options.optimizer_in_backward = true;
     all->options.training_global_batch_size =
-        all->options.training_local_batch_size * degrees->replicate * degrees->shard;
+        all->options.training_local_batch_size * layout_consumers(degrees);
     name_option(all, "optimizer.in_backward true");
     return true;
 }

@@ -332,8 +332,7 @@ static void print_mesh(const plan_input *in, FILE *to)
             "step: %" PRId64 " rows of %" PRId64 " tokens = %" PRId64 " x %" PRId64
             " data-parallel ranks x %" PRId64 " micro-steps\n",
             options->training_global_batch_size, options->training_seq_len,
-            options->training_local_batch_size, degrees->replicate * degrees->shard,
-            degrees->accumulation);
+            options->training_local_batch_size, layout_consumers(degrees), degrees->accumulation);
 }
 
 /* Prints the last lines: whether the plan fits and, if it does not, what would. */

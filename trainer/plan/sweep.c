@@ -56,7 +56,7 @@ static status judge_layout(const plan_input *in, const conf *options, const rate
     if (layout_of(options, NULL, &degrees) != ST_OK || layout_check(&degrees, &limits) != ST_OK)
         return ST_OK; /* no valid layout, or none for this model */
     all->tried++;
-    int64_t consumers = degrees.replicate * degrees.shard;
+    int64_t consumers = layout_consumers(&degrees);
     for (int64_t rows = options->training_global_batch_size / consumers; rows > 0; rows--) {
         if (options->training_global_batch_size % (consumers * rows) != 0)
             continue;

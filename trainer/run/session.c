@@ -122,7 +122,7 @@ static status open_step(session *run, enum session_use use)
     if (use != SESSION_TRAIN)
         return ST_OK;
     run->accumulation = settings->training_global_batch_size / settings->training_local_batch_size /
-                        (run->mesh.layout.replicate * run->mesh.layout.shard);
+                        layout_consumers(&run->mesh.layout);
     groups_share(run->params, &run->dims, &run->share);
     run->schedule = (schedule){
         .peak = settings->optimizer_lr,

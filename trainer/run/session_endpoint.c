@@ -8,7 +8,7 @@
 status session_endpoint(session *run)
 {
     const char *list = run->conf->prepd_rank_endpoints, *endpoint = run->conf->prepd_endpoint;
-    const int ranks = (int)(run->mesh.layout.replicate * run->mesh.layout.shard);
+    const int ranks = (int)layout_consumers(&run->mesh.layout);
     size_t size = strlen(endpoint);
     if (*list && !run->conf->feed_replay[0]) {
         const int missing = rank_endpoints_missing(list, ranks);

@@ -13,12 +13,6 @@
 #include "trainer/plan/memory.h"
 #include "trainer/run/stop.h"
 
-/* How many data-parallel consumers share the stream. */
-static int consumers(const session *run)
-{
-    return (int)(run->mesh.layout.replicate * run->mesh.layout.shard);
-}
-
 static void tell_waiting(const char *endpoint, double seconds, const char *why)
 {
     log_info("waiting for prepd at %s, for %.0f s so far: %s", endpoint, seconds, why);
@@ -36,7 +30,7 @@ static void client_settings(const session *run, const char *stream_name, const c
     how->reconnect_s = settings->prepd_reconnect_timeout;
     how->trains = mine;
     how->replay = (replay_options){.rank = mine ? run->mesh.place.consumer : 0,
-                                   .ranks = mine ? consumers(run) : 1,
+                                   .ranks = mine ? (int)layout_consumers(&run->mesh.layout) : 1,
                                    .step_rows = mine ? settings->training_global_batch_size : 0};
     how->client = (client_options){
         .endpoint = run->endpoint,
@@ -44,7 +38,7 @@ static void client_settings(const session *run, const char *stream_name, const c
         .stream = stream_name,
         .stream_options = options,
         .rank = mine ? run->mesh.place.consumer : 0,
-        .ranks = mine ? consumers(run) : 1,
+        .ranks = mine ? (int)layout_consumers(&run->mesh.layout) : 1,
         .credit_bytes = settings->prepd_ahead_bytes,
         .rows_later = !mine || settings->training_steps > 0, /* else the schedule needs the count */
         .timeout_ms = (int)(settings->feed_timeout * 1000.0),
@@ -53,7 +47,7 @@ static void client_settings(const session *run, const char *stream_name, const c
         .stopped = stop_heard,
     };
     /* Consumers take turns with the held-out rows, so there is a slot for the row of each. */
-    const int64_t held_out = consumers(run) + 1;
+    const int64_t held_out = layout_consumers(&run->mesh.layout) + 1;
     how->slots = mine ? memory_rows_ahead(settings, settings->training_local_batch_size)
                  : settings->feed_ahead > held_out ? settings->feed_ahead
                                                    : held_out;

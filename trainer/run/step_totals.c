@@ -49,8 +49,7 @@ void step_totals_into(const session *run, const step_totals *totals, step_report
     inout->stop = totals->count[STEP_TOTALS - 1] > 0;
     const layout *degrees = &run->mesh.layout;
     /* Simulated ranks have no rows, so this one is the only consumer. */
-    const double consumers =
-        world_simulated(run->world) ? 1 : (double)(degrees->replicate * degrees->shard);
+    const double consumers = world_simulated(run->world) ? 1 : (double)layout_consumers(degrees);
     inout->balance = inout->cost > 0 ? totals->dearest * consumers / (double)inout->cost : 1;
     inout->wait_ns = llround(totals->waited);
 }
