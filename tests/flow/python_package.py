@@ -301,6 +301,20 @@ def what_the_reader_in_numpy_lacks_is_named():
                     sys.modules[module] = real
 
 
+def without_numpy_one_line_says_what_to_install():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "numpy.py"), "w") as f:
+            f.write("raise ImportError(\"No module named 'numpy'\")\n")
+        package = os.path.dirname(os.path.abspath(tessera.__file__))
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join((folder, os.path.dirname(package))), PYTHONDONTWRITEBYTECODE="1")
+        for words in ("-m", "tessera", "rows.rec"), (package, "rows.rec"):
+            p = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=env, timeout=LIMIT_S)
+            said = p.stdout + p.stderr
+            check(p.returncode == 69 and said.startswith("tessera: No module named 'numpy'") and said.count("\n") == 1
+                  and "pip install numpy (Debian: python3-numpy)" in said, f"{words}: {p.returncode}\n{said}")
+
+
 main(both_readers_give_the_same_rows, a_row_lives_as_long_as_its_arrays, it_goes_on_where_it_stopped, a_daemon_that_is_restarted,
      what_is_not_right_is_refused, of_two_with_one_run_and_rank_the_second_is_refused, a_worker_of_a_dataloader_is_refused,
-     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed, what_the_reader_in_numpy_lacks_is_named)
+     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed, what_the_reader_in_numpy_lacks_is_named,
+     without_numpy_one_line_says_what_to_install)

@@ -6,6 +6,10 @@ import sys
 if not __package__:  # run as a folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from tessera.command import main  # noqa: E402
+try:
+    from tessera.command import main
+except ImportError as error:
+    print(f"tessera: {error}", file=sys.stderr)
+    sys.exit(69)
 
 main()
