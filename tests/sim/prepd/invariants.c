@@ -102,6 +102,16 @@ void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
                   (unsigned long long)number);
 }
 
+/* Whether the daemon that sent this rank its row has had every row made twice so far. One that has
+ * ended since cannot be asked: it may have drained rows that no other worker was there to make. */
+static bool all_made_twice(const simulation *sim, const sim_rank *rank)
+{
+    const sim_daemon *from = &sim->daemon[rank->daemon];
+    return sim->options.prepd_audit >= 1 && from->state && rank->link >= 0 &&
+           sim->link[rank->link].incarnation == from->incarnation &&
+           from->state->counts.unaudited == 0;
+}
+
 void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
 {
     sim_rank *rank = sim->rank[who];
@@ -128,8 +138,7 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
         bad += row->doc[i].bad && want->docs[i].branches == 0;
     }
     sim->stats->rows_lied += row->lied;
-    const dispatch *from = sim->daemon[rank->daemon].state;
-    if (row->lied && sim->options.prepd_audit >= 1 && from && from->counts.unaudited == 0)
+    if (row->lied && all_made_twice(sim, rank))
         sim_break(sim, INV_AUDIT, "row %llu is a lie, although all rows are made twice",
                   (unsigned long long)number);
     sim->stats->quarantined += (uint64_t)bad;
