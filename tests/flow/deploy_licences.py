@@ -53,7 +53,7 @@ def loaded():
 
 
 def every_library_stands_on_the_page():
-    direct, brought = PAGE.split("## What these bring in")
+    direct, brought = PAGE.split("## GPL libraries that these bring in")
     listed = names_in(direct)
     linked = {name: [os.path.basename(b) for b in binaries() if name in needed(b)] for b in binaries() for name in needed(b)}
     sanitizers = {n for n in linked if re.match("lib(asan|ubsan|tsan)", n)}
@@ -65,7 +65,7 @@ def every_library_stands_on_the_page():
     unused = listed - set(linked) - loaded() - elsewhere
     check(not unused or not os.path.exists(os.path.join(os.path.dirname(BIN), "trainer")), f"on the page, but nothing uses it: {unused}")
     print(f"{len(linked)} libraries are linked and {len(loaded())} loaded by {len(binaries())} binaries; all are on the page")
-    check(names_in(brought.split("## What follows")[0]), "the page lists no library that is brought in")
+    check(names_in(brought.split("## What this means")[0]), "the page lists no library that is brought in")
 
 
 def packages_of(paths):
@@ -86,7 +86,7 @@ def gpl_libraries_that_are_brought_in_stand_there_too():
     if not shutil.which("dpkg") or not os.path.exists("/etc/debian_version"):
         print("skipped: not Debian")
         return
-    section = PAGE.split("## What these bring in")[1].split("## What follows")[0]
+    section = PAGE.split("## GPL libraries that these bring in")[1].split("## What this means")[0]
     listed = names_in(section)
     innocent = set(re.findall(r"`(lib\w+)`", section)) - listed
     brought = {}
