@@ -11,6 +11,7 @@ import tempfile
 from prepd_flow import check, main
 
 GPU = os.path.join(os.environ["TESSERA_SOURCE"], "tests/gpu")
+GPU_FILES = os.path.join(os.environ["TESSERA_SOURCE"], "tests/bench/gpu")
 
 
 def gpu(*args, code=0, **env):
@@ -62,6 +63,47 @@ def what_travels_stays_packed():
             check(os.listdir(os.path.join(tree, ".gpu")) == ["prefix.tar.xz"], os.listdir(os.path.join(tree, ".gpu")))
             with open(os.path.join(tree, "build-gpu/prefix/lib/kept")) as f:
                 check(f.read() == words, "the libraries of another time")
+
+
+def what_travels_leaves_room():
+    """--prepare fails if more than 38 of 40 MiB would travel. The files of this tree leave room for what is packed beside them."""
+    def room(tree, words, code=0):
+        p = subprocess.run(["bash", "-c", f". {GPU_FILES}/room.sh; {words}"], cwd=tree, capture_output=True, text=True, timeout=60)
+        check(p.returncode == code, f"{words}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+        return p.stdout + p.stderr
+
+    packed = 35 << 19
+    with tempfile.TemporaryDirectory() as tree:
+        for name, size in (("rows/kept", (38 << 20) - packed), (".gpu/rows.tar.xz", packed), ("build/left", 9 << 20)):
+            os.makedirs(os.path.join(tree, os.path.dirname(name)))
+            with open(os.path.join(tree, name), "wb") as f:
+                f.truncate(size)
+        check("travels: 38.0 MiB of 40: the tree 20.5, .gpu 17.5" in room(tree, "check_room"), "what travels")
+        with open(os.path.join(tree, "rows/one_more"), "wb") as f:
+            f.write(b" ")
+        check("more than 38 MiB would travel, and 2 of 40 stay free" in room(tree, "check_room", code=1), "no room")
+        said = subprocess.run(f"head -c 999 {GPU} | bash -c '. {GPU_FILES}/room.sh; squeeze' | python3 -c "
+                              "'import lzma, sys; sys.stdout.write(lzma.open(sys.stdin.buffer).read().decode())'",
+                              shell=True, capture_output=True, text=True, timeout=60).stdout
+        with open(GPU) as f:
+            check(said == f.read(999), "Python cannot unpack it")
+    tree = int(room(os.environ["TESSERA_SOURCE"], "tree_bytes"))
+    check(1 << 20 < tree <= (38 << 20) - packed, f"the tree has {tree / (1 << 20):.1f} MiB: too many for {packed / (1 << 20)} beside them")
+
+
+def rows_of_photographs_are_full():
+    """Few pictures with many questions, as --prepare records them: each picture in many samples, rows full but for an epoch's last."""
+    prepd = os.path.join(os.environ["TESSERA_BIN"], "prepd")
+    with tempfile.TemporaryDirectory() as work:
+        made, few = os.path.join(work, "made"), os.path.join(work, "few")
+        subprocess.run([prepd, "synth", "--out", made, "--images", "80", "--seed", "1"], check=True, capture_output=True, timeout=60)
+        subprocess.run([sys.executable, "-B", f"{GPU_FILES}/photographs.py", made, few, "3", "200"], check=True, timeout=60)
+        check(len(os.listdir(os.path.join(few, "images/train2014"))) == 3, "pictures")
+        said = subprocess.run([prepd, "plan", "--model.path", os.path.join(made, "model"), "--data.path", few, "--data.group", "none",
+                               "--training.seq_len", "512", "--prepd.cache_dir", os.path.join(work, "cache")],
+                              capture_output=True, text=True, timeout=60)
+        check(said.returncode == 0 and "samples: 200, refused: 0" in said.stdout, said.stdout + said.stderr)
+        check(float(re.search(r"^tokens: .*fill: ([0-9.]+) %", said.stdout, re.M).group(1)) > 90, said.stdout)
 
 
 def without_a_gpu():
@@ -148,4 +190,5 @@ def reports_are_kept():
         call("keep", tree, code=66)
 
 
-main(libraries_travel, what_travels_stays_packed, without_a_gpu, reports_are_kept)
+main(libraries_travel, what_travels_stays_packed, what_travels_leaves_room, rows_of_photographs_are_full, without_a_gpu,
+     reports_are_kept)

@@ -14,8 +14,8 @@ steps 5 30 150
 one-card 8 20 120
 bench-ops 7 50 240
 bench-text 6 120 400
-bench-images-8192 8 110 330
-memory 10 45 200
+bench-images-8192 8 145 330
+memory 10 60 200
 torch 9 110 260
 replay 12 90 220
 feed 13 60 180
@@ -31,7 +31,7 @@ ranks-3 23 40 200
 ranks-4 24 40 200
 ranks-5 25 40 200
 ranks-6 26 40 200
-bench-images-12288 21 140 400
+bench-images-12288 21 200 400
 bench-c4 20 80 300
 train 27 90 200
 bench-loads 28 95 300

@@ -40,7 +40,7 @@ pack_built() { # ARCHIVE
         strip -g -o "$folder/$file" "$build/$file" || cp "$build/$file" "$folder/$file"
     done
     sources_hash >"$folder/sources"
-    tar -C "$folder" -cf - . | xz -T0 -6 >"$1"
+    tar -C "$folder" -cf - . | squeeze >"$1"
 }
 
 unpack() { # ARCHIVE FOLDER

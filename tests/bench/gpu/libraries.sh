@@ -115,5 +115,5 @@ lay_out() {
             -e 's,/usr/include(/x86_64-linux-gnu(/openblas-pthread)?)?,${prefix}/include,g' \
             -e '/^(Requires|Libs)\.private/d' "$name"
     done
-    tar -C "$to" -cf - . | xz -T0 -6 >.gpu/prefix.tar.xz
+    tar -C "$to" -cf - . | squeeze >.gpu/prefix.tar.xz
 }

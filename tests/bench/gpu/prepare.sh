@@ -10,20 +10,20 @@ set -euo pipefail
 [ -d common ] && [ -d trainer ] || { echo "prepare: run it as tests/gpu --prepare" >&2; exit 64; }
 tree=$PWD
 shared=${TESSERA_SHARED:-$(dirname "$tree")/shared}
-room_mib=40 # of 64 that may travel
-samples=18 # samples of the data set that are packed with their pictures
+photographs=8 # nearly half a MiB each
 mkdir -p .gpu
 [ $# -gt 0 ] && [ "$1" = programs ] || find .gpu -mindepth 1 -delete
 work=$(mktemp -d .gpu/work-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 
 . tests/bench/gpu/libraries.sh
+. tests/bench/gpu/room.sh
 
-# Records rows of real photographs. The file holds each picture once.
-record() { # NAME SEQ_LEN ROWS STEPS SAMPLES
+# Records rows of real photographs. The file holds each picture once, however many samples show it.
+record() { # NAME SEQ_LEN ROWS STEPS
     build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
-        --model.tokenizer "$shared/data/tokenizer" --data.path "$shared/data/vqav2" --data.group none \
-        --data.limit "$5" --training.seq_len "$2" --training.global_batch_size "$3" \
+        --model.tokenizer "$shared/data/tokenizer" --data.path "$work/vqav2" --data.group none \
+        --training.seq_len "$2" --training.global_batch_size "$3" \
         --prepd.image_filter plane --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out "$work/rows/$1.rec"
 }
@@ -55,38 +55,21 @@ keep_ranks() {
     TESSERA_BIN=build/bin TESSERA_TESTS=build/tests python3 -B tests/parallel/layouts.py --keep "$work/rows/ranks"
 }
 
-# Packs the files of the first samples and the tokenizer.
+# Packs the data set of the photographs and the tokenizer.
 keep_photographs() {
     local to=$work/live
     mkdir -p "$to/tokenizer"
-    python3 - "$shared/data/vqav2" "$to/vqav2" "$samples" <<'PY'
-import json, os, shutil, sys
-source, to, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-folder = "images/train2014"
-os.makedirs(os.path.join(to, folder))
-asked = "v2_OpenEnded_mscoco_train2014_questions.json"
-with open(os.path.join(source, asked)) as f:
-    questions = json.load(f)
-questions["questions"] = questions["questions"][:n]
-ids = {q["question_id"] for q in questions["questions"]}
-with open(os.path.join(source, "v2_mscoco_train2014_annotations.json")) as f:
-    answers = json.load(f)
-answers["annotations"] = [a for a in answers["annotations"] if a["question_id"] in ids]
-for name, value in ((asked, questions), ("v2_mscoco_train2014_annotations.json", answers)):
-    with open(os.path.join(to, name), "w") as f:
-        json.dump(value, f)
-for image in {q["image_id"] for q in questions["questions"]}:
-    name = f"COCO_train2014_{image:012d}.jpg"
-    shutil.copyfile(os.path.join(source, folder, name), os.path.join(to, folder, name))
-PY
+    cp -r "$work/vqav2" "$to/vqav2"
     cp "$shared"/data/tokenizer/{tokenizer.json,*processor_config.json} "$to/tokenizer"
     tar -C "$to" -cf - . | xz -T0 -6 >.gpu/live.tar.xz
 }
 
 record_rows() {
     mkdir -p "$work/rows"
-    record vqa-8192 8192 4 8 "$samples"
-    record vqa-12288 12288 4 6 "$samples"
+    # Enough samples for more rows than are recorded, so that none of them is the last one, which is not full.
+    python3 -B tests/bench/gpu/photographs.py "$shared/data/vqav2" "$work/vqav2" $photographs 1200
+    record vqa-8192 8192 4 8
+    record vqa-12288 12288 4 6
     record_text c4-12288 12288 4 6
     record_debug
     keep_ranks
@@ -115,8 +98,5 @@ fi
 build_programs
 tests/gpu --tree >.gpu/tree
 rm -rf "$work"
-travels=$(( ($( { git ls-files -z 2>/dev/null || find . -path ./.gpu -prune -o -path './build*' -prune -o -type f -print0; } |
-    xargs -0 stat -c %s | paste -sd+ ) + $(find .gpu -type f -printf '%s+')0) / 1048576 ))
 du -sh .gpu/*
-echo "tree and .gpu: $travels MiB of $room_mib"
-[ "$travels" -le "$room_mib" ] || { echo "prepare: more than $room_mib MiB would travel" >&2; exit 1; }
+check_room
