@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "trainer/model/moe.h"
+#include "trainer/plan/expert_work.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
@@ -291,19 +292,8 @@ double recompute_plan_share(const recompute *tower, int64_t count, double reache
     return count > 0 ? (double)layers_recomputed(tower, count, reached, kind) / (double)count : 0;
 }
 
-/* Multiply-adds with which the experts of a layer recompute `what` for one token. Those that ranks
- * share keep nothing of their first product, so the backward pass makes it in any case, and the way
- * to the output of the second once more. */
-static int64_t count_experts(const text_dims *text, bool shared, unsigned what)
-{
-    const int64_t second = text->top_k * text->hidden * text->expert_width, first = 2 * second;
-    if (shared)
-        return first + (what & RECOMPUTE_FC2 ? first + second : 0);
-    return (what & RECOMPUTE_FC1 ? first : 0) + (what & RECOMPUTE_FC2 ? second : 0);
-}
-
 /* Adds the multiply-adds with which a layer recomputes `what` for one token. */
-static void count_layer(const text_dims *text, bool is_moe, bool shared, unsigned what,
+static void count_layer(const text_dims *text, bool is_moe, const layout *degrees, unsigned what,
                         int64_t *dense, int64_t *experts)
 {
     const int64_t query = text->heads * text->head_dim, kv = text->kv_heads * text->head_dim;
@@ -314,7 +304,7 @@ static void count_layer(const text_dims *text, bool is_moe, bool shared, unsigne
         return;
     }
     *dense += what & RECOMPUTE_ROUTE ? text->hidden * text->experts : 0;
-    *experts += count_experts(text, shared, what);
+    *experts += expert_work_again(text, degrees, what);
 }
 
 void recompute_plan_count(const recomputes *recomputed, const layout *degrees,
@@ -326,7 +316,7 @@ void recompute_plan_count(const recomputes *recomputed, const layout *degrees,
     int64_t dense = 0, experts = 0, block;
     for (int64_t layer = recompute_plan_first_reached(text->layers, share->text_dgrad);
          layer < text->layers; layer++)
-        count_layer(text, dims_layer_is_moe(dims, layer), moe_is_shared(degrees),
+        count_layer(text, dims_layer_is_moe(dims, layer), degrees,
                     recompute_of(&recomputed->text, layer), &dense, &experts);
     *out =
         (recompute_flops){.dense = MACS * tokens * dense,

@@ -4,9 +4,11 @@
 
 #include <stdlib.h>
 
+#include "trainer/model/recompute.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/parallel/pipeline_stages.h"
 #include "trainer/optim/groups.h"
+#include "trainer/plan/expert_work.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
 
@@ -47,11 +49,20 @@ static double attention_pass(const rates *speeds, rate_key forward, rate_key bac
            COST_ATTENTION_BACKWARD * back / speeds->of[backward];
 }
 
-static void time_layers(const conf *options, const model_dims *dims, const training_share *share,
-                        const rates *speeds, row_time *out)
+/* How many times the experts' forward products the backward pass makes again. */
+static double experts_again(const text_dims *text, const layout *degrees, unsigned what)
+{
+    const int64_t forward = 3 * text->top_k * text->hidden * text->expert_width;
+    return forward ? (double)expert_work_again(text, degrees, what) / (double)forward : 0;
+}
+
+static void time_layers(const conf *options, const model_dims *dims, const layout *degrees,
+                        const training_share *share, const rates *speeds, row_time *out)
 {
     const row_kind row = row_kind_of(options, dims);
-    const double recomputed = options->activation_checkpoint_mode == AC_FULL ? 1 : 0;
+    const bool all_again = options->activation_checkpoint_mode == AC_FULL;
+    const double recomputed = all_again ? 1 : 0;
+    const double experts = experts_again(&dims->text, degrees, all_again ? RECOMPUTE_ALL : 0);
     const double bytes = (double)row.seq_len * cost_layer_bytes(&dims->text) / 3;
     double before[3] = {0}, upto[3];
     for (int64_t layer = 0; layer < dims->text.layers; layer++) {
@@ -60,7 +71,7 @@ static void time_layers(const conf *options, const model_dims *dims, const train
         out->layer[layer] =
             (upto[0] - before[0]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_TEXT]) /
                 speeds->of[RATE_DENSE] +
-            (upto[1] - before[1]) * (1 + back * (1 + recomputed) + share->wgrad[GROUP_EXPERTS]) /
+            (upto[1] - before[1]) * (1 + back * (1 + experts) + share->wgrad[GROUP_EXPERTS]) /
                 speeds->of[RATE_EXPERTS] +
             (upto[2] - before[2]) * attention_pass(speeds, RATE_ATTENTION, RATE_ATTENTION_ANY_ORDER,
                                                    back, back * recomputed) +
@@ -96,7 +107,7 @@ static void time_ends(const conf *options, const model_dims *dims, const trainin
 }
 
 static status time_row(const conf *options, const model_dims *dims, const params *registry,
-                       row_time *out)
+                       const layout *degrees, row_time *out)
 {
     const rates speeds = rates_h200();
     training_share share;
@@ -104,7 +115,7 @@ static status time_row(const conf *options, const model_dims *dims, const params
     if (!out->layer)
         return FAIL(ST_NO_MEMORY, "no memory to plan %lld layers", (long long)dims->text.layers);
     groups_share(registry, dims, &share);
-    time_layers(options, dims, &share, &speeds, out);
+    time_layers(options, dims, degrees, &share, &speeds, out);
     time_ends(options, dims, &share, &speeds, out);
     return ST_OK;
 }
@@ -120,7 +131,7 @@ status stage_plan(const conf *options, const model_dims *dims, const params *reg
     if (options->parallelism_pipeline_parallel_split_points[0])
         return stages_read(options->parallelism_pipeline_parallel_split_points, dims->text.layers,
                            limits.first_layers, inout);
-    TRY(time_row(options, dims, registry, &took));
+    TRY(time_row(options, dims, registry, inout, &took));
     const stage_costs costs = {took.layer, dims->text.layers, took.before, took.after,
                                limits.first_layers};
     stages_balance(&costs, inout);
@@ -133,7 +144,7 @@ status stage_plan_uneven(const conf *options, const model_dims *dims, const para
 {
     row_time took;
     double slowest = 0, all = 0;
-    TRY(time_row(options, dims, registry, &took));
+    TRY(time_row(options, dims, registry, degrees, &took));
     for (int stage = 0; stage < degrees->pipeline; stage++) {
         const stage_part part = stage_part_of(dims, degrees, stage);
         double sum = (part.opens ? took.before : 0) + (part.closes ? took.after : 0);

@@ -7,6 +7,7 @@
 #include "tests/unit/trainer/plan/plan_setting.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
+#include "trainer/plan/stage_plan.h"
 
 /* What mode `op` keeps fills memory.limit: one more layer would not fit, and a higher limit keeps
  * more. */
@@ -87,11 +88,47 @@ static void test_recompute__options_decide(void **state)
     close_setting(&setup);
 }
 
+/* How many times the head's time a decoder layer takes. Two stages have n layers each and the
+ * second has the head: the slower one is off the mean by (n layer + head) / (n layer + head / 2).
+ */
+static double layer_over_head(int64_t experts, int mode)
+{
+    enum { EACH = 2 };
+    setting setup;
+    layout degrees;
+    double uneven;
+    open_setting(&setup, "qwen3-30b-a3b");
+    setup.dims.text.layers = 2 * EACH;
+    setup.options.parallelism_world_size = 8;
+    setup.options.parallelism_pipeline_parallel_degree = 2;
+    setup.options.parallelism_pipeline_parallel_split_points = "layers.2";
+    setup.options.parallelism_expert_parallel_degree = experts;
+    setup.options.activation_checkpoint_mode = mode;
+    assert_ok(layout_of(&setup.options, NULL, &degrees));
+    assert_ok(stage_plan(&setup.options, &setup.dims, setup.registry, &degrees));
+    assert_ok(stage_plan_uneven(&setup.options, &setup.dims, setup.registry, &degrees, &uneven));
+    close_setting(&setup);
+    return (1 - uneven / 2) / (uneven - 1) / EACH;
+}
+
+/* Experts that ranks share make their first product once more in every backward pass, whatever is
+ * recomputed: a layer takes longer by that when stages are balanced. */
+static void test_recompute__stages_count_what_shared_experts_repeat(void **state)
+{
+    (void)state;
+    const rates speeds = rates_h200();
+    const double first = 2.0 * 8 * 2048 * 768 / speeds.of[RATE_EXPERTS],
+                 head = 3.0 * 2048 * 151936 / speeds.of[RATE_DENSE];
+    expect_share(layer_over_head(4, AC_NONE) - layer_over_head(1, AC_NONE), first / head, 1e-6);
+    expect_share(layer_over_head(4, AC_FULL) - layer_over_head(1, AC_FULL), first / head, 1e-6);
+}
+
 int run_recompute_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recompute__keeps_what_fits),
         cmocka_unit_test(test_recompute__options_decide),
+        cmocka_unit_test(test_recompute__stages_count_what_shared_experts_repeat),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }
