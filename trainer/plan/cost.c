@@ -371,15 +371,26 @@ static void compose_step(const layout *degrees, double uneven, double link, cost
     price->step = compute + price->exposed + price->bubble + price->update + price->host_exposed;
 }
 
+/* No card has timed the portable kernel, so shipped rates are Hopper's. A rate of the user's file,
+ * which names no source, is the portable one's if that is all that the card can run. */
+static status choose_experts(const conf *options, const model_dims *dims, const rates *speeds,
+                             bool *out_untimed)
+{
+    bool hopper, possible;
+    const bool shipped = speeds->from[RATE_EXPERTS] != NULL;
+    TRY(experts_choose((int)options->training_experts, speeds->sm, &hopper));
+    TRY(experts_choose(EXPERTS_AUTO, speeds->sm, &possible));
+    *out_untimed = dims->text.experts > 0 && !hopper && (shipped || possible);
+    return ST_OK;
+}
+
 status cost_of(const conf *options, const layout *degrees, const model_dims *dims,
                const params *registry, const rates *speeds, const recomputes *recomputed, cost *out)
 {
     cost price = {.row = row_kind_of(options, dims),
                   .deterministic = options->training_deterministic,
                   .in_backward = registry->in_backward};
-    bool hopper;
-    TRY(experts_choose((int)options->training_experts, speeds->sm, &hopper));
-    price.portable_experts = !hopper;
+    TRY(choose_experts(options, dims, speeds, &price.untimed_experts));
     TRY(step_flops(options, dims, &price));
     double rows = (double)options->training_local_batch_size;
     double images = row_kind_images(&price.row);

@@ -46,7 +46,8 @@ typedef struct cost {
     double adapters;       /* seconds of what adapters compute beside their matrices */
     int64_t adapter_flops; /* of that in the forward pass, on all ranks */
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
-    bool portable_experts;                   /* the experts' products are by the portable kernel */
+    /* The experts' products are by the portable kernel, and the rate taken for them is not its. */
+    bool untimed_experts;
     bool deterministic, in_backward;
     double other_step;  /* seconds of the step at the other setting of training.deterministic */
     int64_t recomputed; /* FLOPs that the backward pass recomputes; they are not useful */
@@ -77,5 +78,7 @@ WARN_UNUSED status cost_of(const conf *part, const layout *layout, const model_d
                            cost *out);
 /* cost_print.c: what `trainer plan` says of it. */
 void cost_print(const cost *cost, const layout *layout, FILE *to);
+/* The line that says so of the experts, if it is so. */
+void cost_print_experts(bool untimed, FILE *to);
 
 #endif

@@ -115,10 +115,9 @@ static void print_host(FILE *to, const cost *price)
             (price->host - price->host_exposed) * 1e3);
 }
 
-/* The portable kernel of the experts' products has been timed on no card. */
-static void print_experts(FILE *to, const cost *price)
+void cost_print_experts(bool untimed, FILE *to)
 {
-    if (price->portable_experts && price->experts > 0)
+    if (untimed)
         fputs("  the experts' products are by the portable kernel, which is slower than the rate "
               "that was taken for them\n",
               to);
@@ -150,6 +149,6 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
             price->step * 1e3, price->tokens_per_s, 100.0 * price->mfu);
     print_host(to, price);
     print_determinism(to, price);
-    print_experts(to, price);
+    cost_print_experts(price->untimed_experts, to);
     print_pairs(to, price);
 }

@@ -79,14 +79,15 @@ rates rates_h200(void)
 }
 
 /* Makers' figures of GPUs that have not been measured: dense BF16 products with float32 sums, and
- * memory; and what is assumed of links. A B200's NVLink is twice as fast as an H200's. The others
- * have PCIe 4.0 x16 for everything, of whose 32 GB/s 25 are assumed. cuDNN's attention needs
- * compute capability 9.0. */
+ * memory; and what is assumed of links. A B200's NVLink is twice as fast as an H200's, an A100's
+ * two thirds as fast. The L40S and the RTX 4090 have PCIe 4.0 x16 for everything, of whose 32 GB/s
+ * 25 are assumed, as for the A100's host. cuDNN's attention needs compute capability 9.0. */
 static const struct {
     const char *name;
     double peak, memory, link, host;
     bool cudnn;
 } others[] = {{"B200", 2250e12, 8000e9, 674e9, 50e9, true},
+              {"A100", 312e12, 2039e9, 225e9, 25e9, false},
               {"L40S", 362e12, 864e9, 25e9, 25e9, false},
               {"RTX 4090", 165.2e12, 1008e9, 25e9, 25e9, false}};
 static const double H200_MEMORY = 4800e9; /* NVIDIA's figure, bytes/s */

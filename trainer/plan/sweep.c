@@ -16,6 +16,7 @@ typedef struct candidate {
     int mode;      /* activation checkpointing: AC_NONE, .. */
     double memory; /* share of the card */
     double tokens_per_s, mfu, step;
+    bool untimed_experts; /* as in cost.h */
 } candidate;
 
 typedef struct candidates {
@@ -81,7 +82,8 @@ static status judge_layout(const plan_input *in, const conf *options, const rate
                                                 .memory = (double)plan.total / in->device->usable,
                                                 .tokens_per_s = price.tokens_per_s,
                                                 .mfu = price.mfu,
-                                                .step = price.step});
+                                                .step = price.step,
+                                                .untimed_experts = price.untimed_experts});
     }
     return ST_OK;
 }
@@ -169,6 +171,7 @@ status sweep_layouts(const plan_input *in, int64_t ranks, const rates *speeds, i
                 "first; memory is that of %s of %.1f GiB\n",
                 all.count, all.tried, ranks, escape_text(in->device->name).text,
                 in->device->memory / 1073741824.0);
+        cost_print_experts(all.list[0].untimed_experts, to);
         fprintf(to, "%9s %5s %7s %6s %8s %6s %6s %5s %8s %8s %9s %6s %6s\n", "replicate", "shard",
                 "context", "tensor", "pipeline", "expert", "exp-tp", "rows", "recomp.", "memory",
                 "step ms", "tps", "mfu");

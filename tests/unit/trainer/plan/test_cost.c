@@ -400,13 +400,20 @@ static void test_cost__attention_goes_at_the_rate_of_its_kernels(void **state)
     assert_int_equal(predict(&setup, AC_NONE).text_backward, RATE_OWN_ATTENTION);
     setup.options.parallelism_context_parallel_degree = 1;
     /* So is everything on a GPU that cuDNN is not used on, and the experts' kernel is portable. */
-    assert_false(predict(&setup, AC_NONE).portable_experts);
+    assert_false(predict(&setup, AC_NONE).untimed_experts);
     setup.speeds.sm = 80;
     price = predict(&setup, AC_NONE);
     assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);
     assert_int_equal(price.vision_backward, RATE_OWN_VISION_ATTENTION);
-    assert_true(price.portable_experts);
+    assert_true(price.untimed_experts);
+    /* A file of the user's, from such a card, has the portable kernel's own rate. */
+    setup.speeds.from[RATE_EXPERTS] = NULL;
+    assert_false(predict(&setup, AC_NONE).untimed_experts);
     setup.speeds.sm = 90;
+    setup.options.training_experts = EXPERTS_PORTABLE;
+    assert_true(predict(&setup, AC_NONE).untimed_experts);
+    setup.options.training_experts = EXPERTS_AUTO;
+    assert_false(predict(&setup, AC_NONE).untimed_experts);
     setup.options.training_attention = ATTENTION_PORTABLE;
     price = predict(&setup, AC_NONE);
     assert_int_equal(price.text_backward, RATE_OWN_ATTENTION);

@@ -91,8 +91,8 @@ static void test_rates__are_those_of_the_card(void **state)
 {
     (void)state;
     const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
-                b200 = rates_of("NVIDIA B200"), l40s = rates_of("NVIDIA L40S"),
-                t4 = rates_of("Tesla T4");
+                b200 = rates_of("NVIDIA B200"), a100 = rates_of("NVIDIA A100-SXM4-80GB"),
+                l40s = rates_of("NVIDIA L40S"), t4 = rates_of("Tesla T4");
     expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
     expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
     expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
@@ -101,6 +101,9 @@ static void test_rates__are_those_of_the_card(void **state)
     assert_non_null(strstr(b200.source, "none measured for the B200"));
     expect_share(b200.of[RATE_DENSE] / b200.of[RATE_PEAK], h200.of[RATE_DENSE] / 989e12, 1e-9);
     expect_share(b200.of[RATE_COPY] / 8000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
+    expect_share(a100.of[RATE_DENSE] / 312e12, h200.of[RATE_DENSE] / 989e12, 1e-9);
+    expect_share(a100.of[RATE_LINK] / 600e9, h200.of[RATE_LINK] / 900e9, 2e-3);
+    expect_share(a100.of[RATE_ATTENTION], a100.of[RATE_OWN_ATTENTION], 0);
     assert_true(b200.kind[RATE_DENSE] == RATE_ASSUMED && h200.kind[RATE_DENSE] == RATE_MEASURED);
     /* cuDNN does not go there: our own kernels do both passes. */
     expect_share(l40s.of[RATE_ATTENTION], l40s.of[RATE_OWN_ATTENTION], 0);

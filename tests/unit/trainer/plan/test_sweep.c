@@ -26,6 +26,7 @@ static void test_sweep__fastest_that_fits_first(void **state)
         long long degree[7], rows;
         double memory, ms, tps, mfu;
         char mode[8];
+        assert_null(strstr(line, "portable kernel"));
         if (sscanf(line, "%lld %lld %lld %lld %lld %lld %lld %lld %7s %lf%% %lf %lf %lf%%",
                    &degree[0], &degree[1], &degree[2], &degree[3], &degree[4], &degree[5],
                    &degree[6], &rows, mode, &memory, &ms, &tps, &mfu) != 13)
@@ -37,6 +38,12 @@ static void test_sweep__fastest_that_fits_first(void **state)
         before = tps;
     }
     assert_true(count > 5);
+    free(text);
+    setup.speeds.sm = 80;
+    to = open_memstream(&text, &size);
+    assert_ok(sweep_layouts(&in, 8, &setup.speeds, 1, to));
+    fclose(to);
+    assert_non_null(strstr(text, "\n  the experts' products are by the portable kernel"));
     free(text);
     setup.device.memory = setup.device.usable = 1e9;
     to = open_memstream(&text, &size);
