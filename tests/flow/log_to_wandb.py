@@ -1,5 +1,5 @@
-"""deploy/log-to-wandb with stand-ins for wandb and mlflow: a run that grows, resumes and branches reaches the receiver
-once, whenever the script is stopped and started."""
+"""deploy/log-to-wandb with stand-ins for wandb and mlflow: a run that grows and resumes reaches the receiver once,
+whenever the script is stopped and started, and once more under another name."""
 
 import json
 import os
@@ -120,7 +120,6 @@ def a_run_under_way_is_followed():
                 run.lines([], end="")
                 with open(run.file("vqav2/metrics.jsonl"), "a") as f:
                     f.write("\n")
-                run.once(code=1)  # a second one is refused
             finally:
                 p.send_signal(signal.SIGTERM)
             check(p.wait(LIMIT_S) == 0, p.stdout.read())
@@ -151,19 +150,22 @@ def a_run_that_resumes_is_told_once():
         check(run.steps()[-2:] == [8, 8] and run.told("log")[-1][0]["eval/swapped_percent"] == 30, f"{run.told('log')[-2:]}")
 
 
-def a_branch_is_a_run_of_its_own():
+def another_name_begins_another_run():
+    """With the whole history, in the same group; the first can be gone on with."""
     with Run() as run:
         run.lines(range(1, 7))
         run.once()
         run.lines(range(1, 4), anew=True)
         run.lines(range(4, 6), loss=lambda n: 3.0)  # the learning rate was changed
+        run.once("--name", "slower")
+        run.lines([6, 7], loss=lambda n: 3.0)
+        run.once("--name", "slower")
+        check(run.steps() == [*range(1, 7), *range(1, 8)], f"{run.steps()}")
         run.once()
-        run.lines([6], loss=lambda n: 3.0)
-        run.once()
-        check(run.steps() == [*range(1, 7), *range(1, 7)], f"{run.steps()}")
+        check(run.steps()[-1:] == [7] and len(run.steps()) == 14, f"{run.steps()}")
         runs = [(w["id"], w["name"], w["group"]) for w, in run.told("init")]
-        one, two = ("id1", "vqav2", "vqav2"), ("id2", "vqav2-2", "vqav2")
-        check(runs == [one, one, two, two], f"{runs}")
+        one, two = ("id1", "vqav2", "vqav2"), ("id2", "slower", "vqav2")
+        check(runs == [one, two, two, one], f"{runs}")
 
 
 def what_fails_is_tried_again():
@@ -178,6 +180,8 @@ def what_fails_is_tried_again():
         open(run.file("said.closed"), "w").close()
         said = run.once(code=1)
         check("wandb could not begin: no network" in said and "Traceback" not in said, said)
+        said = run.once("--options", run.file("options"), code=1)
+        check(run.file("options") in said and "Traceback" not in said, said)
         os.remove(run.file("modules/wandb.py"))
         said = run.once(code=1)
         check("pip install wandb" in said and "Traceback" not in said, said)
@@ -197,5 +201,5 @@ def mlflow_is_told_too():
         check([step for _, step in run.told("log")] == [1, 2, 3], f"{run.told('log')}")
 
 
-main(a_run_under_way_is_followed, a_run_that_resumes_is_told_once, a_branch_is_a_run_of_its_own, what_fails_is_tried_again,
+main(a_run_under_way_is_followed, a_run_that_resumes_is_told_once, another_name_begins_another_run, what_fails_is_tried_again,
      mlflow_is_told_too)
