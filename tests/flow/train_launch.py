@@ -102,7 +102,7 @@ def the_page_s_own_line_starts_ranks():
 def what_is_refused_is_said_once():
     """The launcher refuses it before there is any rank, so nothing is waited for and nothing is begun."""
     wrong = [({"parallelism__expert_parallel_degree": 3}, 78, "expert_parallel_degree 3 must divide"),
-             ({"training__global_batch_size": 3, "training__local_batch_size": 1}, 78, "; or training.global_batch_size 4"),
+             ({"training__global_batch_size": 3, "training__local_batch_size": 1}, 78, "; or set training.global_batch_size to 4"),
              ({"parallelism__world_size": 2}, 78, "the layout needs 2 ranks, a GPU each, but there are 4"),
              ({"parallelism__pipeline_parallel_degree": 2,
                "parallelism__pipeline_parallel_split_points": "layers.9"}, 78, "these fit: layers.3"),

@@ -82,6 +82,7 @@ def devices_are_named():
     check("rates (none measured for the A100: those of the H200 in proportion)" in said, said)
     said = trainer("plan", *DEBUG, "--device", "v100", code=64)
     check("--device v100: expected a100, h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
+    check("parameters" not in said, f"an unknown device is refused before anything is printed: {said}")
     said = trainer("plan", "--cards", "--device", "h100", code=64)
     check("--cards has cards of its own" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)

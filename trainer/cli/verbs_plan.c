@@ -125,9 +125,8 @@ done:
     return st;
 }
 
-/* Chooses the device that memory is planned for, which all ranks share if it is a CPU: the one of
- * --device, the one whose rates
- * --measured has, or the one of this machine (*out_here). */
+/* Chooses the device that memory is planned for, which all ranks share if it is a CPU: that of
+ * --device, that whose rates --measured has, or that of this machine (*out_here). */
 static status choose_device(const conf *options, const request *asked, const rates *speeds,
                             int ranks, plan_device *out, bool *out_here)
 {
@@ -237,6 +236,9 @@ static status read_request(int argc, char **argv, request *asked)
                               "--device, --measured, --sweep, --documents and --grids");
     if (sweep)
         TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &asked->sweep));
+    plan_device named;
+    if (asked->device) /* an unknown one is refused before anything is printed */
+        TRY(plan_device_named(asked->device, &named));
     return verb_all_taken(argc, argv);
 }
 

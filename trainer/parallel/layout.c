@@ -238,13 +238,15 @@ static status refuse_layout(const layout *degrees, const rules *limits, const ch
     layout near;
     if (!limits->model)
         return FAIL(ST_CONFIG, "%s", why);
+    const bool found = nearest(degrees, limits, &near);
     if (!degrees_broken(degrees, limits, ignored))
-        snprintf(batch, sizeof batch, "; or training.global_batch_size %" PRId64,
-                 nearest_batch(degrees, limits));
-    if (!nearest(degrees, limits, &near))
-        return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " ranks fits this model%s%s%s", why,
-                    degrees->world, limits->points[0] ? ", these split points" : "",
-                    limits->batch ? " and batch" : "", batch);
+        snprintf(batch, sizeof batch, "; %sset training.global_batch_size to %" PRId64,
+                 found ? "or " : "", nearest_batch(degrees, limits));
+    if (!found)
+        return FAIL(ST_CONFIG, "%s; no layout of %" PRId64 " rank%s fits this model%s%s%s", why,
+                    degrees->world, degrees->world == 1 ? "" : "s",
+                    limits->points[0] ? ", these split points" : "",
+                    limits->batch ? " and this batch size" : "", batch);
     changes(degrees, &near, other);
     return FAIL(ST_CONFIG, "%s; the nearest layout that fits: %s%s", why, other, batch);
 }

@@ -139,7 +139,7 @@ status session_memory_choose(session *run)
     params_free(&whole);
     TRY(st);
     if (!knows_shapes(run) || memcmp(&before, &run->recomputed, sizeof before) != 0)
-        log_info("activation checkpointing %s; of the vision tower %s",
+        log_info("activation checkpointing: %s; in the vision tower: %s",
                  recompute_plan_text(&run->recomputed.text, text),
                  recompute_plan_text(&run->recomputed.vision, vision));
     return ST_OK;

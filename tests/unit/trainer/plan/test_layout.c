@@ -15,7 +15,7 @@
 enum { TRIED = 1000 };
 
 static const char FITS[] = "the nearest layout that fits: ",
-                  BATCH[] = "; or training.global_batch_size ",
+                  BATCH[] = "set training.global_batch_size to ",
                   POINTS[] = "; these fit: ", NONE[] = "; no layout of ";
 
 /* Checks what a run checks: options against each other, the layout, then the stages. */
@@ -237,16 +237,18 @@ static void test_layout__suggestions_suit_the_model(void **state)
 {
     static const struct {
         const char *preset;
-        int64_t shard, context, expert, batch;
+        int64_t shard, context, expert, rows, batch;
         const char *words;
     } cases[] = {
-        {"qwen3-vl-30b-a3b", 1, 6, 12, 12,
+        {"qwen3-vl-30b-a3b", 1, 6, 12, 1, 12,
          "; the nearest layout that fits: expert_parallel_degree 1"},
-        {"qwen3-vl-30b-a3b", 5, 1, 1, 12,
+        {"qwen3-vl-30b-a3b", 5, 1, 1, 1, 12,
          "; the nearest layout that fits: data_parallel_shard_degree 1, context_parallel_degree 5; "
-         "or "
-         "training.global_batch_size 10"},
-        {"qwen3-vl-30b-a3b", 1, 1, 3, 12, "expert_parallel_degree 1"},
+         "or set training.global_batch_size to 10"},
+        {"qwen3-vl-30b-a3b", 1, 1, 3, 1, 12, "expert_parallel_degree 1"},
+        {"qwen3-vl-30b-a3b", 1, 1, 1, 2, 7,
+         "; no layout of 1 rank fits this model and this batch size; set "
+         "training.global_batch_size to 6"},
     };
     char name[] = "trainer", *argv[] = {name, NULL};
     int argc = 1;
@@ -261,7 +263,7 @@ static void test_layout__suggestions_suit_the_model(void **state)
         options.parallelism_data_parallel_shard_degree = cases[i].shard;
         options.parallelism_context_parallel_degree = cases[i].context;
         options.parallelism_expert_parallel_degree = cases[i].expert;
-        options.training_local_batch_size = 1;
+        options.training_local_batch_size = cases[i].rows;
         options.training_global_batch_size = cases[i].batch;
         assert_fails(ST_CONFIG, layout_of(&options, &limits, &degrees), cases[i].words);
         assert_int_equal(layout_of(&options, NULL, &degrees), ST_CONFIG);
