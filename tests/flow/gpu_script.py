@@ -65,6 +65,23 @@ def what_travels_stays_packed():
                 check(f.read() == words, "the libraries of another time")
 
 
+def libraries_in_wheels_are_found():
+    """cuDNN and NCCL may be in Python's wheels alone, with headers and libraries in folders of their own."""
+    with tempfile.TemporaryDirectory() as work:
+        wheels = os.path.join(work, "nvidia")
+        for name in ("cudnn/include/cudnn.h", "nccl/include/nccl.h", "nccl/lib/libnccl.so.2", "bin/python3"):
+            path = os.path.join(work, name) if name.startswith("bin") else os.path.join(wheels, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", opener=lambda at, flags: os.open(at, flags, 0o755)) as f:
+                f.write(f"#!/bin/sh\necho {wheels}\n")  # what Python says of where its wheels are
+        p = subprocess.run(["bash", "-c", f". {GPU_FILES}/environment.sh; echo $NCCL_HOME:$CUDNN_HOME:$LD_LIBRARY_PATH"],
+                           capture_output=True, text=True, timeout=60,
+                           env={"PATH": f"{work}/bin:{os.environ['PATH']}", "source_dir": work, "prefix": f"{work}/prefix",
+                                "rows": f"{work}/rows", "build": work})
+        said = p.stdout.strip().split(":")
+        check(said[:2] == [f"{wheels}/nccl", f"{wheels}/cudnn"] and f"{wheels}/nccl/lib" in said, p.stdout + p.stderr)
+
+
 def what_travels_leaves_room():
     """--prepare fails if more than 38 of 40 MiB would travel. The files of this tree leave room for what is packed beside them."""
     def room(tree, words, code=0):
@@ -190,5 +207,5 @@ def reports_are_kept():
         call("keep", tree, code=66)
 
 
-main(libraries_travel, what_travels_stays_packed, what_travels_leaves_room, rows_of_photographs_are_full, without_a_gpu,
-     reports_are_kept)
+main(libraries_travel, libraries_in_wheels_are_found, what_travels_stays_packed, what_travels_leaves_room,
+     rows_of_photographs_are_full, without_a_gpu, reports_are_kept)
