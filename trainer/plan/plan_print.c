@@ -325,12 +325,12 @@ static void print_mesh(const plan_input *in, FILE *to)
     fprintf(to,
             "layout: %" PRId64 " ranks = replicate %" PRId64 " x shard %" PRId64
             " x context %" PRId64 " x tensor %" PRId64 " x pipeline %" PRId64
-            "; experts over %" PRId64 " ranks, each cut in %" PRId64 "\n",
+            "; of these expert %" PRId64 ", expert tensor %" PRId64 "\n",
             degrees->world, degrees->replicate, degrees->shard, degrees->context, degrees->tensor,
             degrees->pipeline, degrees->expert, degrees->expert_tensor);
     fprintf(to,
             "step: %" PRId64 " rows of %" PRId64 " tokens = %" PRId64 " x %" PRId64
-            " data-parallel ranks x %" PRId64 " micro-steps\n",
+            " data-parallel ranks x %" PRId64 " micro-batches\n",
             options->training_global_batch_size, options->training_seq_len,
             options->training_local_batch_size, layout_consumers(degrees), degrees->accumulation);
 }

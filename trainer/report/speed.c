@@ -193,7 +193,7 @@ static status measure_peak(stream *queue, double *out)
         return ST_OK;
     }
     TRY(st);
-    log_info("mfu is a share of %.3f TFLOP/s, measured on a %d x %d x %d product here",
+    log_info("mfu is a share of %.3f TFLOP/s, measured here on a matrix product of %d x %d x %d",
              *out * 1e-12, side, side, side);
     return ST_OK;
 }
@@ -210,7 +210,7 @@ status speed_peak(stream *queue, double tflops, peak_rate *out)
         out->tries_left = TRIES;
         return ST_OK;
     }
-    log_info("mfu is a share of %.0f TFLOP/s, the maker's figure of dense bf16",
+    log_info("mfu is a share of %.0f TFLOP/s, the maker's figure for dense bf16",
              out->flops * 1e-12);
     return ST_OK;
 }

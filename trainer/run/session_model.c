@@ -218,8 +218,8 @@ status session_values(session *run)
     }
     log_info("the model is %s%s name=%s parameters=%" PRId64 " tensors=%" PRId64 " bytes=%" PRId64,
              have                                  ? "loaded from its weights"
-             : file_is_folder(options->model_path) ? "as its config.json says, initialised from "
-                                                     "training.seed"
+             : file_is_folder(options->model_path) ? "new, with the dimensions of its "
+                                                     "config.json, initialised from training.seed"
                                                    : "a preset, initialised from training.seed",
              run->for_bench && !have ? " with values that repeat" : "", run->dims.name,
              run->params->total, run->params->count, run->params->bytes_read);

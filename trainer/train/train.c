@@ -224,9 +224,9 @@ static status rewind_files(const training *run)
     return ST_OK;
 }
 
-/* Prints the plan of this rank by the shapes of the stream, and keeps it as memory.json. With
- * several ranks train_check has printed the plan by the options alone, so in short a line is
- * enough. */
+/* Prints the plan of this rank, made from the shapes of the stream, and keeps it as memory.json.
+ * With several ranks train_check has printed the plan made from the options alone, so in the short
+ * form one line is enough. */
 static status show_memory(training *run)
 {
     const session *opened = &run->session;
@@ -241,14 +241,15 @@ static status show_memory(training *run)
         memory_plan_print(&plan, &opened->mesh.layout, &opened->planned,
                           (int)run->conf->memory_table, stdout);
     else
-        printf("memory: %s by the shapes of the stream\n", memory_bytes_text(plan.total, text));
+        printf("memory: planned %s from the shapes of the stream\n",
+               memory_bytes_text(plan.total, text));
     if (full && plan.total != opened->planned_by_options)
         printf("memory: %" PRId64
-               " bytes by the options alone, which is what trainer plan%s prints; the plan above "
+               " bytes planned from the options alone, as trainer plan%s does; the plan above "
                "uses the stream's shapes\n",
                opened->planned_by_options, named);
     else if (plan.total != opened->planned_by_options && opened->mesh.layout.world == 1)
-        printf("  %-36s %12s  by the options alone, as trainer plan%s says\n", "",
+        printf("  %-36s %12s  planned from the options alone, as trainer plan%s does\n", "",
                memory_bytes_text(opened->planned_by_options, text), named);
     return training_is_first(run) ? memory_file_write(run->conf->job_dump_folder, opened, &plan)
                                   : ST_OK;
