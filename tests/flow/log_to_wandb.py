@@ -157,14 +157,14 @@ def another_name_begins_another_run():
         run.once()
         run.lines(range(1, 4), anew=True)
         run.lines(range(4, 6), loss=lambda n: 3.0)  # the learning rate was changed
-        run.once("--name", "slower")
+        run.once("--name", "lr/slower")
         run.lines([6, 7], loss=lambda n: 3.0)
-        run.once("--name", "slower")
+        run.once("--name", "lr/slower")
         check(run.steps() == [*range(1, 7), *range(1, 8)], f"{run.steps()}")
         run.once()
         check(run.steps()[-1:] == [7] and len(run.steps()) == 14, f"{run.steps()}")
         runs = [(w["id"], w["name"], w["group"]) for w, in run.told("init")]
-        one, two = ("id1", "vqav2", "vqav2"), ("id2", "slower", "vqav2")
+        one, two = ("id1", "vqav2", "vqav2"), ("id2", "lr/slower", "vqav2")
         check(runs == [one, two, two, one], f"{runs}")
 
 
