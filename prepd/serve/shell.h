@@ -11,7 +11,7 @@
 #include "prepd/serve/core/dispatch_state.h"
 #include "prepd/serve/io_threads.h"
 
-/* What has come of a line that the process that makes fingerprints is writing. */
+/* The part read so far of the line that the fingerprint process writes. */
 typedef struct fingerprint_pipe {
     pid_t pid; /* 0: there is none */
     int fd;
@@ -57,7 +57,7 @@ WARN_UNUSED status start_worker(shell *shell, pid_t *out_pid);
 WARN_UNUSED status start_fingerprinting(shell *shell, const char *only, pid_t *out_pid);
 void end_process(shell *shell, pid_t pid, bool at_once);
 void processes_reap(shell *shell);          /* tells the core which children have ended */
-void fingerprint_pipe_read(shell *shell);   /* tells the core what the prints process has written */
+void fingerprint_pipe_read(shell *shell);   /* reads what fingerprinting writes, for the core */
 void fingerprint_pipe_forget(shell *shell); /* the daemon ends */
 
 /* source.c */

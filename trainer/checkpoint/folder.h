@@ -1,16 +1,16 @@
-/* folder.h: a folder of checkpoints on disk: what lies in it, which checkpoints are whole, and how
- * one appears and goes.
+/* folder.h: a folder of checkpoints on disk: what is in it, which checkpoints are whole, and how
+ * they appear and disappear.
  *
  *   FOLDER/.lock                               held by the trainer that writes here
  *   FOLDER/step-N/                             a Hugging Face folder, as other tools open it
  *   FOLDER/step-N/adapter/                     the adapters, if there are any (adapter.h)
  *   FOLDER/step-N/training/state.json          how far the run is (progress.h)
  *   FOLDER/step-N/training/rank-R-of-W.safetensors   values and moments (train_state.h)
- *   FOLDER/step-N/training/manifest.json       the seal: every other file with its size and
- * XXH3-128 FOLDER/.step-N.writing, .step-N.trash      half made and half removed; never read
+ *   FOLDER/step-N/training/manifest.json       the seal: size and XXH3-128 of every other file
+ *   FOLDER/.step-N.writing, .step-N.trash      half made and half removed; never read
  *
- * A checkpoint appears by one rename after all of it is synced to disk, and goes by one rename
- * before it is deleted, so a process may die at any instant (README.md). */
+ * A checkpoint appears by one rename after all of it is synced to disk, and disappears by one
+ * rename before it is deleted, so a process may die at any instant (README.md). */
 #ifndef TESSERA_TRAINER_CHECKPOINT_FOLDER_H
 #define TESSERA_TRAINER_CHECKPOINT_FOLDER_H
 

@@ -66,7 +66,7 @@ typedef struct device_claims {
     int multiprocessors;
 } device_claims;
 
-/* Stands at the end of a GPU's description if it was opened with `collectives`. */
+/* Ends the description of a GPU that was opened with `collectives`. */
 #define DEVICE_BESIDE_COLLECTIVES ", beside collectives"
 
 typedef struct device_options {
@@ -105,9 +105,9 @@ typedef struct backend_vtable {
     void (*release)(device *device, void *array);
     status (*alloc_host)(device *device, size_t bytes, void **out);
     void (*release_host)(device *device, void *array);
-    /* Host memory for arrays that rest there and come to the device only for their use: zeroed,
-     * pinned, aligned to 256 bytes, and legal as the device's side of every copy. NULL: that is so
-     * of alloc_host's. See device_host_array. */
+    /* Host memory for arrays that are kept there and copied to the device only while in use:
+     * zeroed, pinned, aligned to 256 bytes, and legal as the device's side of every copy. NULL: the
+     * memory of alloc_host is like that already. See device_host_array. */
     status (*host_array)(device *device, size_t bytes, void **out);
     void (*release_host_array)(device *device, void *array);
     /* Makes host memory that the caller has mapped as fast to copy from and to as that of
@@ -115,8 +115,8 @@ typedef struct backend_vtable {
     status (*pin)(device *device, void *memory, size_t bytes);
     void (*unpin)(device *device, void *memory);
     status (*stream_new)(device *device, stream **out);
-    /* The same, for a stream whose kernels go first when a multiprocessor has room: the transfers
-     * that others wait for. NULL: the backend has no priorities. See device_urgent_stream. */
+    /* The same, for a stream whose kernels go first when a multiprocessor has room, for transfers
+     * that other work waits for. NULL: the backend has no priorities. See device_urgent_stream. */
     status (*urgent_stream_new)(device *device, stream **out);
     void (*stream_free)(stream **stream);
     /* Copies, and clearing to zero. They are queued; host memory must stay as it is until the
@@ -256,7 +256,7 @@ static inline void device_close(device **dev)
 }
 #endif
 
-/* A stream for transfers that others wait for; a usual one where the backend has no priorities. */
+/* A stream for urgent transfers; an ordinary one if the backend has no priorities. */
 static inline WARN_UNUSED status device_urgent_stream(device *dev, stream **out)
 {
     const backend_vtable *backend = dev->backend;

@@ -1,9 +1,9 @@
-/* chance.h: how often the text alone would be right: two documents whose texts are the same up to a
- * reply, asked about different pictures, have the same reference reply.
+/* chance.h: the chance level: how often two documents whose texts are the same up to a reply, but
+ * which show different pictures, have the same reference reply.
  *
- * It is what accuracy with exchanged pictures comes down to for a model that looks at nothing but
- * the picture. It is known only where questions are asked again and again, as in generated data; a
- * question that occurs once tells nothing. */
+ * A model that looked only at the picture would have this accuracy with swapped pictures. It can be
+ * estimated only if the same questions occur many times, as in generated data; a question that
+ * occurs once says nothing about it. */
 #ifndef TESSERA_TRAINER_EVAL_CHANCE_H
 #define TESSERA_TRAINER_EVAL_CHANCE_H
 

@@ -1,22 +1,22 @@
 /* evaluate.h: held-out loss and accuracy, over the stream of held-out rows.
  *
- * What is judged are answers: the runs of target tokens of a document (generate/replies.h), of
- * which a conversation has several. An answer is right if every target token is the likeliest one
- * when the model sees the reference up to it. Greedy generation then gives exactly the reference
- * answer and its end token, and in no other case, since a generated prefix equals the reference
- * until the first miss.
+ * Accuracy counts answers: the runs of target tokens of a document (generate/replies.h), of which a
+ * conversation has several. An answer is right if every target token is the likeliest one when the
+ * model sees the reference up to it. Then, and only then, greedy generation gives exactly the
+ * reference answer and its end token, since a generated prefix equals the reference until the first
+ * miss.
  *
- * The swapped accuracy is the same with every picture exchanged for another one of the same grid
- * (image_swap.h), which tells how much the text alone gives away. Answers in documents that have no
- * partner, or show no picture, are left out of it; for comparison, the accuracy of those that are
- * counted in it is also taken with their own pictures.
+ * The swapped accuracy is the same with every picture swapped for another one of the same grid
+ * (image_swap.h), which shows how much the text alone reveals. Answers in documents that have no
+ * partner, or show no picture, are left out of it; for comparison, the accuracy of the remaining
+ * ones is also taken with their own pictures.
  *
- * With n data-parallel ranks, each receives all rows and judges every n-th one. Figures are summed
- * over the ranks, so that all of them get those that one rank would compute alone. They go on with
- * a row, or end, together (rows_agreed.h).
+ * With n data-parallel ranks, each receives all rows and evaluates every n-th one. Figures are
+ * summed over the ranks, so that all of them get what one rank would compute alone. The ranks go on
+ * to the next row, or end, together (rows_agreed.h).
  *
- * Questions that come with their annotators' answers are also answered by generation, up to
- * eval.generate of them, and judged by these (answers.h). */
+ * Up to eval.generate of the questions that come with their annotators' answers are also answered
+ * by generation, and scored against these answers (answers.h). */
 #ifndef TESSERA_TRAINER_EVAL_EVALUATE_H
 #define TESSERA_TRAINER_EVAL_EVALUATE_H
 
@@ -27,7 +27,7 @@ typedef struct evaluation {
     double loss;                        /* mean over targets */
     int64_t answers, right;             /* all answers, and how many of them are right */
     int64_t documents, documents_right; /* those with answers; all answers of it are right */
-    /* Answers whose pictures were exchanged: all; right then; right with their own pictures. */
+    /* Answers whose pictures were swapped: all; right then; right with their own pictures. */
     int64_t swapped, swapped_right, own_right;
     double chance_percent; /* chance.h; NAN: not known */
     vqa_tally vqa;         /* accuracy of generated answers, where rows bring the annotators' */

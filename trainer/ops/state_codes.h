@@ -5,8 +5,8 @@
  * magnitude in it, and a code of 8 bits for each element's share of the scale. A code is the upper
  * part of a float: 3 bits of mantissa, below as many bits of exponent as are left.
  *
- *   first moment    1 bit of sign, 4 of exponent    codes 1 to 127 are 1.25 * 2^-16 to 1 in
- * magnitude second moment   no sign, 5 bits of exponent     codes 1 to 255 are 1.25 * 2^-32 to 1
+ *   first moment    1 bit of sign, 4 of exponent    codes 1 to 127: magnitudes 1.25 * 2^-16 to 1
+ *   second moment   no sign, 5 bits of exponent     codes 1 to 255: 1.25 * 2^-32 to 1
  *
  * Code 0 is 0. A share is rounded to the nearest of these, but a second moment above 0 never
  * becomes 0: an update divides by its root. The root of the second moment so reaches as far down

@@ -1,16 +1,16 @@
-/* host_states.h: the optimiser's states of a run with memory.host: moments, which rest on the host.
- * For its update a unit's states come to one of two buffers of the device, and afterwards go back.
+/* host_states.h: keeps the optimiser's moments in host memory (memory.host). For its update a
+ * unit's states are copied to one of two buffers on the device, and afterwards back.
  *
  *   host_states_begin    before the first unit of a step
- *   host_states_enter    begins to bring the next unit's states, and waits for this one's
+ *   host_states_enter    begins to fetch the next unit's states, and waits for this one's
  *   (the update, which finds them where host_states_move says)
- *   host_states_leave    begins to take them back
+ *   host_states_leave    begins to copy them back
  *   host_states_end      after the last unit: what is queued next finds all states on the host
  *
- * One stream brings, another takes back, so that both directions of the link are used beside the
- * computing. Units come in falling order of number. Their buffers take turns by its parity, as
- * those of parallel/fsdp.h do, so addresses are fixed and a step may be captured. On the CPU all of
- * it happens at once. The update itself is the same, to the bit. */
+ * One stream fetches and another copies back, so that both directions of the link are used while
+ * the device computes. Units come in falling order of number. They use the two buffers in turn, by
+ * the parity of their numbers, like those of parallel/fsdp.h, so addresses are fixed and a step may
+ * be captured. On the CPU all copies happen at once. The update itself is the same, to the bit. */
 #ifndef TESSERA_TRAINER_OPTIM_HOST_STATES_H
 #define TESSERA_TRAINER_OPTIM_HOST_STATES_H
 

@@ -1,13 +1,14 @@
 /* fsdp.h: parameters that ranks store in equal pieces and hold whole only while they are used
  * (FSDP; layouts.md, "Who stores which parameter").
  *
- * A unit is what is used together: a decoder layer, a vision block, the embedding. Those of its
- * tensors that one group of ranks shares lie end to end in a span, and each rank of the group
- * stores one piece of the span.
+ * A unit is a set of parameters that are used together: a decoder layer, a vision block, the
+ * embedding. Those of its tensors that one group of ranks shares lie end to end in a span, and each
+ * rank of the group stores one piece of the span.
  *
- *   enter  gathers the unit's compute weights into one of two buffers that take turns, and begins
- * to gather the unit that is used next leave  after a backward: sums the unit's gradients over the
- * ranks (in the accumulation type), adds this rank's piece to what it stores, and clears the buffer
+ *   enter  gathers the unit's compute weights into one of two buffers, which take turns, and begins
+ *          to gather the unit that is used next
+ *   leave  after a backward pass: sums the unit's gradients over the ranks (in the accumulation
+ *          type), adds this rank's piece to what it stores, and clears the buffer
  *
  * Both run on a side stream, ordered with the compute stream by events, so that they overlap with
  * computing.

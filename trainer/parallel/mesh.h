@@ -9,8 +9,8 @@
  *
  *   flat         = (shard * C + context) * T + tensor    without expert-tensor parallelism
  *   flat         = shard * C + context                   with it, among ranks of one tensor
- * coordinate expert       = flat mod E                            E: the expert degree expert_shard
- * = flat / E
+ *   expert       = flat mod E                            E: the expert degree
+ *   expert_shard = flat / E
  *
  * mesh_open makes an engine's communicators of the groups; everything else is arithmetic. What each
  * group is used for is in layouts.md, "The mesh". */

@@ -1,6 +1,6 @@
 /* rank_link.h: the ranks of a job watch each other over TCP, whatever engine carries their
- * collectives. Rank 0 holds a connection to each of the others. Every process has a thread of its
- * own that now and then reports where its rank is, and listens.
+ * collectives. Rank 0 holds a connection to each of the others. In every process a separate thread
+ * listens, and periodically reports where its rank is.
  *
  * A rank is lost when its connection ends without a BYE (the process died), when it says nothing
  * for silence_s (it is stopped or cut off), or when it says itself that it failed. All other ranks
@@ -35,28 +35,28 @@ WARN_UNUSED status rank_link_open(const rank_link_options *options, void *id, ra
  * messages about this rank can name them. link may be NULL. */
 void rank_link_at_step(rank_link *link, int64_t step, const uint64_t *sample, int64_t count);
 /* Says what this rank waits for from now on besides its collectives, such as "rows" (static
- * storage); NULL: nothing. The other ranks hear it with the next report, and allow their
- * calls more time for as long (comm_join.patient). link may be NULL. */
+ * storage); NULL: nothing. The other ranks learn it from the next report, and meanwhile allow their
+ * calls more time (comm_join.patient). link may be NULL. */
 void rank_link_waits(rank_link *link, const char *what);
 /* Says whether this rank waits for the others in a call of the engine, or for its device, which
- * waits for them. Rank 0 hears it with the next report. May be called from any thread. */
+ * waits for them. Rank 0 learns it from the next report. May be called from any thread. */
 void rank_link_held(rank_link *link, bool held);
-/* Says that calls of this rank have not ended in time: why. Rank 0 then ends the job by the name of
- * whoever keeps the others waiting, if it can know. Only the first time counts. May be called from
- * any thread. */
+/* Says that calls of this rank have not ended in time, and why. Rank 0 then ends the job, and names
+ * the rank that keeps the others waiting, if that is known. Only the first call counts. May be
+ * called from any thread. */
 void rank_link_late(rank_link *link, const char *why);
-/* Asks all ranks, which all do, for the largest of each of these numbers, and writes them in their
- * place. Fails as rank_link_check once the job has ended, also when some have not asked within the
- * time that a call may take after the first, which does not run while one of them waits: rank 0
- * then names them. */
+/* Replaces each of these numbers by its maximum over all ranks, all of which call this. Fails like
+ * rank_link_check once the job has ended. The job also ends if some ranks have not called within
+ * the time that a call may take, counted from the first rank's call and stopped while any rank
+ * waits for something; rank 0 then names them. */
 WARN_UNUSED status rank_link_agree(rank_link *link, uint8_t inout_need[LINK_NEEDS]);
 /* How long rank_link_agree may take; at first that is timeout_s. link may be NULL. */
 void rank_link_set_timeout(rank_link *link, double seconds);
-/* Tells rank 0 something, soon, which it keeps until this rank tells it something else. The text is
- * copied, at most RANK_LINK_NOTE_MAX bytes of it. link may be NULL, and then nobody hears it. May
- * be called from any thread. */
+/* Sends rank 0 a note, soon, which rank 0 keeps until this rank sends another. The text is copied,
+ * at most RANK_LINK_NOTE_MAX bytes of it. link may be NULL, and then nothing is sent. May be called
+ * from any thread. */
 void rank_link_tell(rank_link *link, const char *note);
-/* On rank 0: whether this rank has told something; out: the last. May be called from any thread. */
+/* On rank 0: whether that rank has sent a note; out: the last. May be called from any thread. */
 bool rank_link_told(rank_link *link, int rank, char out[RANK_LINK_NOTE_MAX]);
 /* Whether this rank waits for something, and whether another one does. Both may be called from any
  * thread. */

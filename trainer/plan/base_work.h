@@ -1,7 +1,7 @@
-/* base_work.h: what frozen matrices that adapters stand beside cost in a step beside their
- * products: those that are stored in codes are expanded before each product (model/quantised.h),
- * and those whose rows have lengths (DoRA, model/lora.h) need the norm of each row, and in the
- * backward pass the product of the forward pass once more. */
+/* base_work.h: what the frozen matrices under adapters cost in a step apart from their products:
+ * those that are stored in codes are expanded before each product (model/quantised.h), and those
+ * whose rows have lengths (DoRA, model/lora.h) need the norm of each row, and in the backward pass
+ * the product of the forward pass once more. */
 #ifndef TESSERA_TRAINER_PLAN_BASE_WORK_H
 #define TESSERA_TRAINER_PLAN_BASE_WORK_H
 

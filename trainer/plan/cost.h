@@ -46,7 +46,7 @@ typedef struct cost {
     double adapters;       /* seconds of what adapters compute beside their matrices */
     int64_t adapter_flops; /* of that in the forward pass, on all ranks */
     rate_key text_backward, vision_backward; /* whose kernels do attention's backward pass */
-    /* The experts' products are by the portable kernel, and the rate taken for them is not its. */
+    /* The experts run with the portable kernel, but the rate is that of another kernel. */
     bool untimed_experts;
     bool deterministic, in_backward;
     double other_step;  /* seconds of the step at the other setting of training.deterministic */
@@ -76,9 +76,9 @@ typedef struct cost {
 WARN_UNUSED status cost_of(const conf *part, const layout *layout, const model_dims *dims,
                            const params *params, const rates *rates, const recomputes *recomputed,
                            cost *out);
-/* cost_print.c: what `trainer plan` says of it. */
+/* cost_print.c: prints it as `trainer plan` does. */
 void cost_print(const cost *cost, const layout *layout, FILE *to);
-/* The line that says so of the experts, if it is so. */
+/* Prints the remark that belongs to untimed_experts, if that is set. */
 void cost_print_experts(bool untimed, FILE *to);
 
 #endif

@@ -64,8 +64,8 @@ typedef struct memory_rank {
     bool lora_experts, lora_dora;
 } memory_rank;
 
-/* The shapes of micro-batches, which the stream tells. count = 0: not known yet. Then the widest
- * shapes that the options allow are planned, and the GPU's regions are those of rows of one
+/* The shapes of micro-batches, as announced by the stream. count = 0: not known yet. Then the plan
+ * assumes the widest shapes that the options allow, and for the GPU's regions rows of one
  * document. */
 typedef struct memory_shapes {
     const batch_caps *caps; /* [count] borrowed */
@@ -81,7 +81,7 @@ int64_t memory_rows_ahead(const conf *options, int64_t rows);
  * it cannot, the other way takes no more memory. */
 exchange_way memory_exchange_way(const conf *options, const layout *layout);
 
-/* What of a plan rests on the host. */
+/* The part of a plan that is kept on the host. */
 static inline int64_t memory_resting(const memory_plan *plan)
 {
     return plan->resting_moments + plan->resting_frozen;

@@ -3,9 +3,9 @@
  * There are three kernels. Each result is written by one block, so no two blocks add to the same
  * place:
  *   dot     row sums of do * o
- *   dk, dv  a block owns 64 keys of a key-value head. It walks over that head's query heads in
- * order, and for each over the queries that see one of its keys. dq      a block owns 64 queries of
- * a head and walks over the keys they see.
+ *   dk, dv  a block owns 64 keys of a key-value head; it walks over that head's query heads in
+ *           order, and for each over the queries that see one of its keys
+ *   dq      a block owns 64 queries of a head and walks over the keys they see
  *
  * The scores are computed in both of the last two, which costs 14 d FLOPs per visible pair instead
  * of 10, but needs no sums across blocks. Ranges and masks are those of attention_fwd.cu. In the
