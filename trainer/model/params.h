@@ -117,8 +117,8 @@ typedef struct param_block {
     bool on_host;  /* it rests in host memory (device_host_array) */
 } param_block;
 
-/* States that rest on the host come to the device unit by unit, into buffers that take turns by the
- * parity of a unit's number and begin at multiples of STATES_ALIGN bytes. */
+/* States that are kept on the host are copied to the device unit by unit, into two buffers that are
+ * used in turn, by the parity of a unit's number, and begin at multiples of STATES_ALIGN bytes. */
 enum { STATES_TURNS = 2, STATES_ALIGN = 256 };
 
 typedef struct params {

@@ -1,4 +1,4 @@
-/* optim_tensor.h: what an op of the optimiser is told about a parameter (ops/loss_ops.h). */
+/* optim_tensor.h: describes a parameter to an op of the optimiser (ops/loss_ops.h). */
 #ifndef TESSERA_TRAINER_OPTIM_TENSOR_H
 #define TESSERA_TRAINER_OPTIM_TENSOR_H
 

@@ -8,8 +8,8 @@
 #include "common/base/status.h"
 
 /* Starts `count` processes and waits for them. command: a path and its arguments, ending with NULL.
- * Rank 0 listens at MASTER_ADDR, or on loopback if that is not set, and at `port`; with port 0
- * at MASTER_PORT, or if that is not set at a free port, which all ranks are told.
+ * Rank 0 listens at MASTER_ADDR, or on loopback if that is not set, and at `port`; with port
+ * 0, at MASTER_PORT, or if that is not set at a free port, which is passed to all ranks.
  *
  * Signals for which launch_passes_on is true go to all ranks. When a rank fails, the others have
  * ten seconds to say why and to end; then they are killed and this process exits with the code of

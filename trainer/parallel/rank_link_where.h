@@ -1,6 +1,6 @@
-/* rank_link_where.h: where this rank is in its work, as the other ranks are told when they ask who
- * is lost or late. The threads that work set it, and the thread of the rank link reads it. Internal
- * to the rank link. */
+/* rank_link_where.h: where this rank is in its work, which the other ranks learn when a rank is
+ * lost or late. The threads that work set it, and the thread of the rank link reads it. Internal to
+ * the rank link. */
 #ifndef TESSERA_TRAINER_PARALLEL_RANK_LINK_WHERE_H
 #define TESSERA_TRAINER_PARALLEL_RANK_LINK_WHERE_H
 
@@ -10,7 +10,7 @@
 
 #include "trainer/parallel/comm_ledger.h"
 
-enum { WHERE_IDS = 16 }; /* so many sample ids are told, of more only how many they are */
+enum { WHERE_IDS = 16 }; /* sample ids that are listed; of more, only their number */
 
 typedef struct rank_link_where {
     comm_ledger *ledger;         /* knows the call that the rank is in; borrowed, may be NULL */

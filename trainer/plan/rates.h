@@ -62,8 +62,8 @@ rates rates_h200(void);
  * are of compute capability 9.0, like those of files; the caller sets another one. */
 rates rates_of(const char *gpu);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
- * source. Files from before the passes of attention had rates of their own say attention_tflops and
- * vision_attention_tflops, which stand for all passes. Keys that it lacks stay as in rates_h200.
+ * source. Older files, in which the passes of attention have no separate rates, have
+ * attention_tflops and vision_attention_tflops for all passes. Missing keys stay as in rates_h200.
  * ST_CONFIG names the line that is wrong. */
 WARN_UNUSED status rates_read(const char *path, rates *out);
 /* Writes the rates of kind RATE_MEASURED as such a file. */

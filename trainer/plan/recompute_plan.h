@@ -1,11 +1,11 @@
-/* recompute_plan.h: decides what activation checkpointing recomputes in each tower, where the
+/* recompute_plan.h: decides what activation checkpointing recomputes in each tower, if the
  * options leave that open, and works out what it costs.
  *
- * `selective` with `op` keeps the outputs of expensive ops. With `save: auto` it keeps those that
- * take longest to compute per byte, by the shipped rates of an H200 and the row that plans assume
- * (row_work.h), as many as memory.limit of the device holds; the last kind is kept in as many
- * layers as fit. The choice is a function of the input alone, so ranks that ask with the same
- * device and the same shapes choose alike. */
+ * `selective` with `op` keeps the outputs of expensive ops. With `save: auto` it keeps as many
+ * kinds as memory.limit of the device allows, beginning with those that take longest to compute per
+ * byte, by the shipped rates of an H200 and the row that plans assume (row_work.h); the last kind
+ * is kept in as many layers as fit. The choice is a function of the input alone, so ranks with the
+ * same device and the same shapes choose alike. */
 #ifndef TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 #define TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 

@@ -1,8 +1,8 @@
-/* spike.h: tells whether the loss of a step leaps far above those before it, which says that its
- * batch is worth a look.
+/* spike.h: detects a loss that leaps far above those of the steps before it, so that someone can
+ * look at its batch.
  *
  * With m and d the median and the median absolute deviation of ln(loss) over the last SPIKE_WINDOW
- * steps, a loss leaps if all of this holds:
+ * steps, a loss leaps if all of these are true:
  *
  *   ln(loss) - m  >  5 * 1.4826 * d    far outside of what these steps do anyway
  *   loss          >  2 * exp(m)        a rise that matters, however quiet they were
@@ -10,14 +10,14 @@
  *
  * Logarithms, because the spread of a loss shrinks with the loss, and because the losses of small
  * batches are skewed: many are near the median and a few are several times as large, which by their
- * mean and standard deviation looks like leaps. Median and absolute deviation, because half of the
- * window may be leaps before they move; so every finite loss enters it, and a lasting change of
- * level is soon the new level. 1.4826 * d estimates the standard deviation of a normal
- * distribution. The step before, because one batch explains a leap from one step to the next, but
- * not a climb over several, and so that the steps after a leap are not told again.
+ * mean and standard deviation look like leaps. Median and absolute deviation, because half of the
+ * window may be leaps before these two move; so every finite loss enters the window, and a lasting
+ * change of level soon counts as the new level. 1.4826 * d estimates the standard deviation of a
+ * normal distribution. The step before, because one batch explains a leap from one step to the
+ * next, but not a climb over several, and so that the steps after a leap are not reported again.
  *
- * Limit: once a loss swings fivefold by itself, as it does near 0, five times the median is nothing
- * special, and only a much larger leap is told. */
+ * Limit: if a loss normally swings fivefold, as it does near 0, five times the median is nothing
+ * special, and only a much larger leap is reported. */
 #ifndef TESSERA_TRAINER_REPORT_SPIKE_H
 #define TESSERA_TRAINER_REPORT_SPIKE_H
 
