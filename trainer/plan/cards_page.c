@@ -91,24 +91,24 @@ static void print_heading(const conf *options, FILE *to)
         to,
         "# What fits on which card\n\n"
         "<!-- Made by `trainer plan --cards --memory.limit %g`. Do not edit. -->\n\n"
-        "Planned and predicted, not measured, by the code by which a run refuses what does "
-        "not fit. `trainer plan --cards\n--model.path DIR` prints this page for a model of "
-        "your own. Rows hold documents of 313 tokens with a picture of\n640 x 480 pixels "
-        "each, and all patches that they may; adapters have rank 16, those of QLoRA\n"
-        "beside a base in 4 bits (`lora.base: nf4`); a run may use %.0f %% of a card "
-        "(`memory.limit`).\n\n"
-        "A cell says how many rows of how many tokens a micro-batch has, and what saves "
-        "memory, if rows of that length need it:\n\n"
+        "These are plans and predictions, not measurements, made by the code with which a run "
+        "refuses what does not fit.\n`trainer plan --cards --model.path DIR` prints this page for "
+        "your own model. Rows hold documents of 313 tokens, each with a\npicture of 640 x 480 "
+        "pixels, and there is memory for as many patches as a row may have. Adapters have rank "
+        "16; those of QLoRA\nare trained beside a base in 4 bits (`lora.base: nf4`). A run may use "
+        "%.0f %% of a card (`memory.limit`).\n\n"
+        "A cell gives the rows of a micro-batch and their length in tokens, and the options that "
+        "save memory, if rows of that length need\nthem:\n\n"
         "- *int8*: `optimizer.states: int8`;\n"
         "- *bf16*: `training.master: bf16`;\n"
-        "- *backward*: `optimizer.in_backward: true`; then a step is one micro-batch on each "
+        "- *backward*: `optimizer.in_backward: true`; a step is then one micro-batch on each "
         "card. Otherwise it has %d rows;\n"
-        "- *host*: `memory.host: moments`, or with adapters `both`, so that the base rests there "
-        "too; it crosses PCIe in every step.\n\n"
+        "- *host*: `memory.host: moments`, or with adapters `both`, which keeps the base on the "
+        "host too; it crosses PCIe in every step.\n\n"
         "What does not fit on one card with rows of %d tokens or more is tried on 2, 4, .. %d "
         "cards (`parallelism.data_parallel_shard_degree`;\n*experts*: "
-        "`parallelism.expert_parallel_degree`). What one card lacks is what rows of %d tokens "
-        "lack with everything that saves.\n\n",
+        "`parallelism.expert_parallel_degree`). What one card lacks is the memory that is "
+        "missing for rows of %d tokens\nwith all of these options.\n\n",
         options->memory_limit, options->memory_limit * 100.0, CARD_STEP_ROWS, CARD_SEQ_LEN_LEAST,
         CARDS_MOST, CARD_SEQ_LEN_LEAST);
 }
@@ -224,19 +224,18 @@ static status print_kernels(const conf *options, FILE *to)
 static status print_tables(const conf *options, const model_fits *models, int count, FILE *to)
 {
     TRY(print_overview(models, count, to));
-    fputs("\nBelow, *recomputed* is `activation_checkpoint.mode`, with `op` as much as fits; the "
-          "host's "
-          "memory is that of a run with\ncheckpoints, whose two copies in memory are most of it "
-          "(`checkpoint.memory_folder`). Time is predicted from the rates of an\nH100 and an H200; "
-          "with *~* "
-          "from rates that nobody has measured, those of an H200 in proportion to the makers' "
-          "figures "
-          "of an\nRTX 4090, an L40S and a B200. Runs to start from: "
-          "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\n"
-          "[QLoRA of it on 24 GB](vqav2-30b-qlora.yaml), all of it [on one "
-          "H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
-          "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
-          to);
+    fputs(
+        "\nBelow, *recomputed* is `activation_checkpoint.mode`, where `op` keeps as much as fits. "
+        "The "
+        "host's memory is that of a run with\ncheckpoints; most of it is for their two copies in "
+        "memory (`checkpoint.memory_folder`). Times are predicted from the rates of an\nH100 and "
+        "an H200; those marked *~* from rates that nobody has measured, those of an H200 scaled by "
+        "the makers' figures for an\nRTX 4090, an L40S and a B200. Runs to start from: "
+        "[LoRA of 30B-A3B on one H200](vqav2-30b-lora.yaml),\n"
+        "[QLoRA of it on 24 GB](vqav2-30b-qlora.yaml), all of it [on one "
+        "H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
+        "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
+        to);
     TRY(print_kernels(options, to));
     for (int k = 0; k < count; k++)
         print_model(&models[k], to);
