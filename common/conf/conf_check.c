@@ -197,6 +197,14 @@ static status check_lora_base(const conf *options)
     return ST_OK;
 }
 
+static status check_model(const conf *options)
+{
+    if (options->lora_rank == 0 || options->checkpoint_model == CHECKPOINT_MODEL_AUTO)
+        return ST_OK;
+    return bad(options, "checkpoint.model is for runs without adapters; with lora.rank set "
+                        "lora.merge instead, and leave checkpoint.model at auto");
+}
+
 status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
@@ -204,7 +212,7 @@ status conf_check_all(const conf *options, mistakes *wrong)
         check_length,      check_pixels,        check_splits,
         check_shards,      check_expert_tensor, check_checkpoint_folder,
         check_dump_folder, check_ranks,         check_lora_base,
-        check_host,        check_dora,
+        check_host,        check_dora,          check_model,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

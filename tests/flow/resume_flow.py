@@ -46,9 +46,11 @@ def values(f, name, step):
     at = f.file(f"{name}/checkpoint/step-{step}/")
     with open(at + "training/rank-00000-of-00001.safetensors", "rb") as file:
         state = file.read()
-    model = at + "model.safetensors"
-    with open(model if os.path.exists(model) else at + "adapter/adapter_model.safetensors", "rb") as file:
-        return state, file.read()
+    for model in at + "model.safetensors", at + "adapter/adapter_model.safetensors", f.file(name + "/checkpoint/model.safetensors"):
+        if os.path.exists(model):
+            with open(model, "rb") as file:
+                return state, file.read()
+    check(False, f"{name}: no model in step-{step}, and none beside it")
 
 
 def one_line_a_step(f, name, file="ledger.jsonl"):

@@ -111,6 +111,8 @@ def adapter_and_model_are_the_merged_model():
         # It learns: the loss of the same rows falls, as slowly as adapters do.
         losses = [json.loads(line)["loss"] for line in open(f.file("run/ledger.jsonl"), encoding="utf-8")]
         check(losses[-1] < losses[0] - 0.02, losses)
+        said = go(f, "other", code=78, **rows, **lora, checkpoint__model="always")
+        check("checkpoint.model" in said and "lora.merge" in said, said)
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
         a_base_in_fewer_bits(f, rows, lora, losses)

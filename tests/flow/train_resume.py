@@ -165,9 +165,11 @@ def at_work(f, name, **changed):
 
 
 def told_to_stop_while_it_waits():
+    """With a frozen part, so that the checkpoint has no model: that comes when the run has come to its end."""
+    six = {"training__steps": 6, "checkpoint__interval": 0, "freeze__pattern": "*patch_embed*"}
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
-        go(f, "quiet", training__steps=6, checkpoint__interval=0)
-        p = at_work(f, "stopped", training__steps=6, prepd__ahead_bytes=1048576, checkpoint__interval=0)
+        go(f, "quiet", **six)
+        p = at_work(f, "stopped", prepd__ahead_bytes=1048576, **six)
         daemon.p.send_signal(signal.SIGSTOP)  # no row will come
         time.sleep(0.5)
         check(os.listdir(f.file("memory")), "there is no copy in memory")
@@ -181,8 +183,9 @@ def told_to_stop_while_it_waits():
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
         check(not os.listdir(f.file("memory")), "the copy in memory stays, although its step is on disk")
         check("states" not in ledger(f, "stopped")[1], "the ledger names states that are as by default")
-        if at < 6:
-            check("going on from step" in go(f, "stopped", training__steps=6), "the run began again from the start")
+        check("trainer export --model" in err and not os.path.exists(f.file("stopped/checkpoint/config.json")), err)
+        check("going on from step" in go(f, "stopped", **six), "the run began again from the start")
+        check(os.listdir(f.file("stopped/checkpoint/step-6")) == ["training"], "a model in the checkpoint")
         same(f, "quiet", "stopped", 6)
 
 

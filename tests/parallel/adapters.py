@@ -11,7 +11,7 @@ import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from checkpoints import STEPS, Runs, near  # noqa: E402
-from ranks import ENV, check  # noqa: E402
+from ranks import BIN, ENV, check, run  # noqa: E402
 
 LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true", "--lora.merge", "always",
         "--lora.targets", "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj", "--optimizer.lr", 0.01)
@@ -119,12 +119,36 @@ def any_ranks_know_the_base(r):
     check(p.returncode and "trained on another base" in p.stdout + p.stderr, f"{p.stdout}{p.stderr}")
 
 
+def ranks_leave_a_model_of_parts(r):
+    """Without adapters, with the tower frozen: checkpoints have what is trained, which any ranks go on from, and all ranks
+    write the model in the end. It is the one that one rank makes of their checkpoint."""
+    base = r.file(f"one/checkpoint/step-{STEPS}")
+    frozen = ("--freeze.vision", "true", "--model.path", base, "--optimizer.lr", 1e-3)
+    alone = r.train("parts of one", 1, *frozen)
+    for name in ("shard 2 x tensor 2", "pipeline 2 x shard 2"):
+        ranks, layout = LAYOUTS[name]
+        said = r.train("parts of " + name, ranks, *frozen, *layout)
+        check(near(said, alone), f"{name}: {said} is not {alone}")
+        folder = r.file(f"parts of {name}/checkpoint")
+        check(os.listdir(f"{folder}/step-{STEPS}") == ["training"], f"{name}: {os.listdir(folder)}")
+        run(os.path.join(BIN, "trainer"), "export", "--model", f"{folder}/step-{STEPS}", "--out", r.file("made of " + name))
+        models = []
+        for path in (folder, r.file("made of " + name)):
+            with open(path + "/model.safetensors", "rb") as f:
+                models.append(f.read())
+        check(models[0] == models[1], f"{name}: the model is not that of its checkpoint")
+    r.copy("parts of " + name, "parts together")
+    on = r.train("parts together", 1, *frozen, "--checkpoint.load_step", 2)
+    check(min(on) == 3 and near(on, alone), f"{on} is not {alone}")
+
+
 def main():
     r = Runs()
     try:
         any_layout_trains_them(r)
         ranks_share_a_base_in_codes(r)
         any_ranks_know_the_base(r)
+        ranks_leave_a_model_of_parts(r)
     finally:
         shutil.rmtree(r.path)
 

@@ -96,7 +96,7 @@ static status check_files(dry *played)
 {
     return dry_check_files(&played->checks, &played->source, played->whole,
                            (int)(played->layout.world / played->layout.replicate),
-                           checkpoint_writer_whole(&played->conf), played->written);
+                           checkpoint_writer_whole(&played->conf, played->whole), played->written);
 }
 
 static resume_point written_point(const dry *played)

@@ -256,7 +256,7 @@ static status write_part(dry *played, const session *run)
     TRY(hf_path(training, played->written, FOLDER_TRAINING));
     TRY(file_make_folders(training));
     TRY(train_state_write(run->params, run->stream, ranks.writer, training));
-    if (!checkpoint_writer_whole(&played->conf))
+    if (!checkpoint_writer_whole(&played->conf, run->params))
         return ST_OK;
     TRY(hf_export(run->params, run->stream, &played->dims, played->written, &options));
     return dry_check(&played->checks, DRY_WRITTEN, dry_bytes_to_write(&played->source, run->params),

@@ -52,7 +52,7 @@ WARN_UNUSED status base_note_lora(run_base *base, lora_kind kind, const char *ta
 /* Writes FOLDER/base.json, synced. */
 WARN_UNUSED status base_write(const run_base *base, const char *folder);
 /* Reads it; *out_there is false if there is none, as in the checkpoints of early trainers and of
- * runs that freeze nothing. */
+ * runs that freeze nothing and save whole models. */
 WARN_UNUSED status base_read(const char *folder, run_base *out, bool *out_there);
 /* Checks that what was frozen `then` and still is has the same digest `now`. ST_CONFIG names the
  * first tensor that differs. */

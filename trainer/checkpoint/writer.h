@@ -38,11 +38,15 @@ WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder
 void checkpoint_writer_free(checkpoint_writer **writer);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *options);
-/* Whether a checkpoint has the whole model. With adapters it has them alone, unless lora.merge is
- * always. */
-bool checkpoint_writer_whole(const conf *options);
-/* Whether that model's frozen values come from the device, since there are no files from which they
- * could be taken. */
+/* When a run writes the whole model: never, when it ends, or with every checkpoint as well. */
+typedef enum model_when { MODEL_NEVER, MODEL_AT_END, MODEL_ALWAYS } model_when;
+/* Of adapters lora.merge says it, else checkpoint.model, which may depend on whether the registry
+ * has a base: frozen rows. The same on all ranks. */
+model_when checkpoint_writer_when(const conf *options, const params *registry);
+/* Whether a checkpoint has the whole model, and not what is trained alone. */
+bool checkpoint_writer_whole(const conf *options, const params *registry);
+/* Whether a whole model in a checkpoint has frozen values that come from the device, since there
+ * are no files from which they could be taken. It is asked only if something is frozen. */
 bool checkpoint_writer_reads_frozen(const conf *options);
 /* Bytes of so many copies in host memory, on a rank that stores this much. Frozen values never
  * change: if they are wanted they are copied once, and not at all if the device's memory is the

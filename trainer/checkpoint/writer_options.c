@@ -7,14 +7,31 @@ bool checkpoint_writer_in_background(const conf *options)
     return options->checkpoint_enable && options->checkpoint_async_mode != CHECKPOINT_SYNC;
 }
 
-bool checkpoint_writer_whole(const conf *options)
+static model_when model_when_of(const conf *options, bool has_base)
 {
-    return options->lora_rank == 0 || options->lora_merge == LORA_MERGE_ALWAYS;
+    static const model_when merged[] = {[LORA_MERGE_NEVER] = MODEL_NEVER,
+                                        [LORA_MERGE_END] = MODEL_AT_END,
+                                        [LORA_MERGE_ALWAYS] = MODEL_ALWAYS};
+    if (options->lora_rank)
+        return merged[options->lora_merge];
+    if (options->checkpoint_model == CHECKPOINT_MODEL_AUTO)
+        return has_base ? MODEL_AT_END : MODEL_ALWAYS;
+    return options->checkpoint_model == CHECKPOINT_MODEL_END ? MODEL_AT_END : MODEL_ALWAYS;
+}
+
+model_when checkpoint_writer_when(const conf *options, const params *registry)
+{
+    return model_when_of(options, base_wanted(registry));
+}
+
+bool checkpoint_writer_whole(const conf *options, const params *registry)
+{
+    return checkpoint_writer_when(options, registry) == MODEL_ALWAYS;
 }
 
 bool checkpoint_writer_reads_frozen(const conf *options)
 {
-    return checkpoint_writer_whole(options) && !base_has_files(options);
+    return model_when_of(options, true) == MODEL_ALWAYS && !base_has_files(options);
 }
 
 int64_t checkpoint_writer_snapshot(const params_sizes *size, const backend_vtable *backend,

@@ -20,7 +20,7 @@ struct checkpoint_writer {
     char folder[STATUS_PATH_MAX];
     const model_dims *dims;
     params *live;
-    const run_base *base; /* what it says of frozen parameters; no rows: nothing is frozen */
+    const run_base *base; /* names the model; no rows: nothing is frozen */
     stream *live_stream;
     bool background;
     together together;

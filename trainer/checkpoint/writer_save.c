@@ -21,6 +21,7 @@ static status fill_folder(checkpoint_writer *writer, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
     const state_writer own = writer->together.writer;
+    const bool whole = checkpoint_writer_whole(writer->conf, writer->live);
     const hf_export_options options = {.source = writer->conf->model_path,
                                        .tokenizer = writer->conf->model_tokenizer,
                                        .dtype = HF_EXPORT_AS_SOURCE,
@@ -29,12 +30,12 @@ static status fill_folder(checkpoint_writer *writer, const char *path)
                                        .writers = own.ranks};
     TRY(hf_path(training, path, FOLDER_TRAINING));
     TRY(hf_path(adapter, path, ADAPTER_FOLDER));
-    if (checkpoint_writer_whole(writer->conf))
+    if (whole)
         TRY(hf_export(&writer->view, writer->view_stream, writer->dims, path, &options));
     TRY(train_state_write(&writer->view, writer->view_stream, own, training));
     if (!writer->together.first)
         return ST_OK;
-    if (writer->base->count)
+    if (writer->base->count || !whole)
         TRY(base_write(writer->base, training));
     TRY(adapter_export(&writer->view, writer->view_stream, writer->conf->model_path,
                        (adapter_reader)writer->conf->lora_adapter_for, adapter));

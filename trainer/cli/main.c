@@ -135,12 +135,13 @@ static const verb verbs[] = {
      .summary = "writes a Hugging Face folder again, checked or converted",
      .usage =
          "--model DIR --out DIR [--layout published|v5|per-expert] [--dtype bf16|f32] "
-         "[--shard-bytes N] [--overwrite] | --merge --model CHECKPOINT --out DIR [--base DIR] ..",
+         "[--shard-bytes N] [--overwrite] | [--merge] --model CHECKPOINT --out DIR [--base DIR] ..",
      .help = "Loads a Hugging Face folder, checks it and writes it again. Without options\n"
              "every tensor, every file and the index stay as they are.\n"
-             "--merge: --model is a checkpoint of adapters (step-N, or a folder of such, of\n"
-             "which the newest is taken). Writes their base with the adapters merged in. The\n"
-             "base must be the one they were trained on; --base says where it is now.\n"
+             "--model may be a checkpoint that has what was trained alone (step-N, or a\n"
+             "folder of such, of which the newest is taken): writes the whole model. With\n"
+             "--merge it is a checkpoint of adapters, which are merged into their base. The\n"
+             "base must be the one it was trained on; --base says where it is now.\n"
              "--layout: how experts are stored. published is [experts, in, out], or one\n"
              "tensor per expert for a text-only model; v5 is [experts, out, in].\n"
              "--shard-bytes N: cuts the weights into new files of at most N bytes.\n"

@@ -1,7 +1,7 @@
-/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again; with
- * --merge it reads a checkpoint of adapters and their base. It is
- * written under another name and put in its place when it is whole, so that an export that is
- * interrupted leaves nothing that looks like a model. */
+/* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again; or
+ * reads a checkpoint of what was trained alone and its base, with --merge one of adapters. The
+ * result is written under another name and put in its place when it is whole, so that an export
+ * that is interrupted leaves nothing that looks like a model. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "trainer/checkpoint/folder.h"
 #include "trainer/checkpoint/hf_export.h"
 #include "trainer/checkpoint/hf_load.h"
-#include "trainer/cli/export_merge.h"
+#include "trainer/cli/export_whole.h"
 #include "trainer/cli/verbs.h"
 #include "trainer/ops/open.h"
 
@@ -62,8 +62,6 @@ static status read_args(int argc, char **argv, export_args *args)
     TRY(verb_all_taken(argc, argv));
     if (!args->model || !args->out)
         return FAIL(ST_USAGE, "export needs --model DIR and --out DIR; see trainer export --help");
-    if (args->base && !args->merge)
-        return FAIL(ST_USAGE, "--base names the base of adapters, so it needs --merge");
     if (dtype && !read_dtype(dtype, &args->how))
         return FAIL(ST_USAGE, "--dtype %s: expected bf16 or f32", dtype);
     if (arrangement && !read_layout(arrangement, &args->how))
@@ -97,21 +95,21 @@ static void print_sum(const char *out, const params *registry, const hf_export_s
            (long long)sum->files, sum->files == 1 ? "" : "s");
 }
 
-/* merged: the checkpoint of adapters to merge; NULL: the folder is written as it is. */
+/* parts: a checkpoint of what was trained alone; NULL: the folder is written as it is. */
 static status export_params(const export_args *args, const char *folder, const model_dims *dims,
-                            const merge_source *merged, params *registry, stream *queue)
+                            const whole_source *parts, params *registry, stream *queue)
 {
     hf_export_options options = args->how;
     hf_export_sum sum = {0};
     const bool as_is = options.dtype == HF_EXPORT_AS_SOURCE && !options.choose_layout;
     options.source = folder;
     options.sum = &sum;
-    options.frozen_is_source = merged != NULL;
+    options.frozen_is_source = parts != NULL;
     if (options.choose_layout && options.layout == EXPERTS_FUSED)
         options.layout = params_published(registry);
     status st =
-        merged ? merge_load(merged, as_is, registry, queue) : params_alloc(registry, queue, false);
-    if (st == ST_OK && !merged)
+        parts ? whole_load(parts, as_is, registry, queue) : params_alloc(registry, queue, false);
+    if (st == ST_OK && !parts)
         st = hf_load(registry, queue, folder);
     if (st == ST_OK)
         st = write_whole(registry, queue, dims, args->out, &options);
@@ -119,6 +117,24 @@ static status export_params(const export_args *args, const char *folder, const m
         print_sum(args->out, registry, &sum);
     params_release(registry, queue);
     return st;
+}
+
+/* Opens the checkpoint at `folder` if a model must be made of it and its base, and puts that base's
+ * folder in its place. */
+static status open_parts(const export_args *args, char folder[STATUS_PATH_MAX], whole_source *out,
+                         bool *out_opened)
+{
+    *out_opened = args->merge;
+    if (!args->merge)
+        TRY(whole_is_wanted(folder, out_opened));
+    if (args->base && !*out_opened)
+        return FAIL(ST_USAGE, "--base names the base of a checkpoint that has what was trained "
+                              "alone, or of adapters with --merge; this is no such checkpoint");
+    if (!*out_opened)
+        return ST_OK;
+    TRY(whole_open(folder, args->base, args->merge, out));
+    snprintf(folder, STATUS_PATH_MAX, "%s", out->base);
+    return ST_OK;
 }
 
 status verb_export(int argc, char **argv)
@@ -130,20 +146,18 @@ status verb_export(int argc, char **argv)
     params *registry = NULL;
     status st;
     char folder[STATUS_PATH_MAX];
-    merge_source merged = {0};
+    whole_source parts = {0};
+    bool has_parts;
     TRY(read_args(argc, argv, &args));
     TRY(model_files_find(args.model, folder));
-    if (args.merge) {
-        TRY(merge_open(folder, args.base, &merged));
-        snprintf(folder, sizeof folder, "%s", merged.base);
-    }
+    TRY(open_parts(&args, folder, &parts, &has_parts));
     TRY_OR(done, dims_load(folder, &dims));
     TRY_OR(done, device_open(BACKEND_CPU, &(device_options){0}, &dev));
     TRY_OR(done, dev->backend->stream_new(dev, &queue));
     TRY_OR(done, params_new(&dims, &registry));
-    st = export_params(&args, folder, &dims, args.merge ? &merged : NULL, registry, queue);
+    st = export_params(&args, folder, &dims, has_parts ? &parts : NULL, registry, queue);
 done:
-    merge_close(&merged);
+    whole_close(&parts);
     params_free(&registry);
     if (queue)
         dev->backend->stream_free(&queue);

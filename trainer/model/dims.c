@@ -384,9 +384,10 @@ status dims_check(const model_dims *dims, const char *source)
 }
 
 /* A folder of adapters is no model by itself. The trainer's checkpoints of adapters have them in a
- * folder of their own. */
-static status refuse_adapter(const char *folder, const char *config)
+ * folder of their own. One of other trained parts names their base. */
+static status refuse_parts(const char *folder, const char *config)
 {
+    char base[STATUS_PATH_MAX + 64];
     static const char *const inside[] = {"", "adapter/"};
     for (int i = 0; i < 2; i++) {
         char path[STATUS_PATH_MAX + 64];
@@ -396,6 +397,11 @@ static status refuse_adapter(const char *folder, const char *config)
                            "these are adapters without their base; trainer export --merge --model "
                            "CHECKPOINT --out DIR makes a whole model of a checkpoint");
     }
+    snprintf(base, sizeof base, "%s/training/base.json", folder);
+    if (access(base, F_OK) == 0 && access(config, F_OK) != 0)
+        return FAIL_IN(ST_NO_INPUT, folder,
+                       "this checkpoint has what was trained alone, without its base; trainer "
+                       "export --model CHECKPOINT --out DIR makes a whole model of it");
     return ST_OK;
 }
 
@@ -410,7 +416,7 @@ status dims_load(const char *path_or_preset, model_dims *out)
     if (snprintf(file, sizeof file, "%s/config.json", path_or_preset) >= (int)sizeof file)
         return FAIL(ST_CONFIG, "model.path is longer than %d bytes", STATUS_PATH_MAX - 1);
     json_value *config = NULL;
-    TRY(refuse_adapter(path_or_preset, file));
+    TRY(refuse_parts(path_or_preset, file));
     TRY(json_load(file, &config));
     head_ties ties;
     status st = dims_from_json(config, file, out);

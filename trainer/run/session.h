@@ -100,8 +100,8 @@ WARN_UNUSED status session_open_rank(const conf *settings, const world *world, s
  * needs no tokenizer. */
 WARN_UNUSED status session_open_bench(const conf *settings, const world *world, bool any_stream,
                                       session *out);
-/* Hashes what is frozen, once, for checkpoints. Every rank calls it. Without storage there is
- * nothing to hash. */
+/* Names the base and hashes what is frozen, once, for checkpoints. Every rank calls it. Without
+ * storage there is nothing to hash. */
 WARN_UNUSED status session_base(session *run);
 /* Dimensions of model.path, cut to model.layers layers if that is set. */
 WARN_UNUSED status session_dims(const conf *options, model_dims *out);

@@ -86,10 +86,13 @@ status session_base(session *run)
 {
     const conf *options = run->conf;
     run_base *base = &run->base;
-    if (base->count > 0 || !base_wanted(run->params) || !device_has_storage(run->device))
+    const bool have = base_has_files(options);
+    if (base->model[0] || !device_has_storage(run->device))
         return ST_OK;
-    TRY(base_find(run->params, base_has_files(options) ? options->model_path : NULL,
-                  options->training_seed, mesh_comm(&run->mesh, MESH_WORLD), base));
+    *base = (run_base){.drawn = !have, .seed = options->training_seed};
+    if (base_wanted(run->params))
+        TRY(base_find(run->params, have ? options->model_path : NULL, options->training_seed,
+                      mesh_comm(&run->mesh, MESH_WORLD), base));
     snprintf(base->model, sizeof base->model, "%s", options->model_path);
     if (options->lora_rank == 0)
         return ST_OK;

@@ -1,7 +1,7 @@
 /* train.c: a run from its start to what it leaves. train_check refuses options that cannot work;
  * open_run opens session, checkpoint writer, ledger and reporter; training_steps (train_steps.c)
- * runs the steps; finish_training writes the last checkpoint, publishes the model, and evaluates
- * it. */
+ * runs the steps; finish_training has the last checkpoint written and the model left
+ * (train_leave.c), and evaluates it. */
 #include "trainer/train/train.h"
 
 #include <errno.h>
@@ -15,16 +15,10 @@
 #include "common/base/file.h"
 #include "common/program/log.h"
 #include "proto/record.h"
-#include "trainer/checkpoint/adapter.h"
 #include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/rank_sync.h"
 #include "trainer/run/config_changes.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/params_states.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/parallel/agree.h"
 #include "trainer/report/memory_file.h"
@@ -255,12 +249,6 @@ static status show_memory(training *run)
                                   : ST_OK;
 }
 
-/* Of a run that goes on: the step of the newest checkpoint. */
-static int64_t step_on_disk(const training *run)
-{
-    return run->from.copy ? run->on_disk : run->from.progress.step;
-}
-
 /* Opens what keeps the run: copies in memory and checkpoints. */
 static status open_writer(training *run)
 {
@@ -281,7 +269,8 @@ static status open_writer(training *run)
                               run->snapshot, &run->checkpoint_writer));
     checkpoint_writer_tells(run->checkpoint_writer, monitor_saved, run->monitor);
     if (run->resumes)
-        checkpoint_writer_goes_on(run->checkpoint_writer, step_on_disk(run));
+        checkpoint_writer_goes_on(run->checkpoint_writer, training_on_disk(run));
+    tell_parts(run);
     return ST_OK;
 }
 
@@ -345,96 +334,6 @@ static void close_run(training *run)
     folder_unlock(&run->lock);
 }
 
-/* Whether the run ends with the whole model in the checkpoint folder, not with an adapter alone. */
-static bool leaves_whole(const conf *options)
-{
-    return options->lora_rank == 0 || options->lora_merge != LORA_MERGE_NEVER;
-}
-
-static void tell_written(const training *run)
-{
-    if (!training_is_first(run))
-        return;
-    if (leaves_whole(run->conf))
-        log_info("model written to %s", run->folder);
-    else
-        log_info("adapter written to %s/%s", run->folder, ADAPTER_FOLDER);
-}
-
-/* Writes the whole model into `folder`: of several ranks, what this one stores. */
-static status export_whole(training *run, const char *folder)
-{
-    const conf *options = run->conf;
-    const together ranks = together_of(run->session.params, run->world->rank_link);
-    const hf_export_options how = {.source = options->model_path,
-                                   .tokenizer = options->model_tokenizer,
-                                   .dtype = HF_EXPORT_AS_SOURCE,
-                                   .frozen_is_source = base_has_files(options),
-                                   .writer = ranks.writer.rank,
-                                   .writers = ranks.writer.ranks};
-    if (!ranks.writes)
-        return ST_OK;
-    return hf_export(run->session.params, run->session.stream, &run->session.dims, folder, &how);
-}
-
-/* Writes the whole model with the adapters merged in beside the adapter that is there already. All
- * ranks write their parts into a folder aside, which the first one then puts in place. */
-static status leave_merged(training *run)
-{
-    char aside[STATUS_PATH_MAX];
-    const bool first = training_is_first(run);
-    checkpoint_writer *writer = run->checkpoint_writer;
-    TRY(hf_path(aside, run->folder, FOLDER_ASIDE));
-    TRY(checkpoint_writer_settle(writer, first ? folder_remove(aside) : ST_OK, run->now.step));
-    TRY(lora_gather(run->session.params, run->session.stream));
-    rank_link_waits(run->world->rank_link, "the merged model");
-    status st = export_whole(run, aside);
-    rank_link_waits(run->world->rank_link, NULL);
-    TRY(checkpoint_writer_settle(writer, st, run->now.step));
-    return first ? folder_put(aside, run->folder) : ST_OK;
-}
-
-/* Writes the result without a checkpoint. */
-static status leave_model_only(training *run)
-{
-    const conf *options = run->conf;
-    char adapter[STATUS_PATH_MAX];
-    TRY(states_settle(run->session.params, run->session.stream));
-    if (leaves_whole(options))
-        TRY(export_whole(run, run->folder));
-    TRY(hf_path(adapter, run->folder, ADAPTER_FOLDER));
-    TRY(adapter_export(run->session.params, run->session.stream, options->model_path,
-                       (adapter_reader)options->lora_adapter_for, adapter));
-    tell_written(run);
-    return ST_OK;
-}
-
-/* Writes the last checkpoint, and publishes its model in the checkpoint folder itself. */
-static status leave_model(training *run)
-{
-    const conf *options = run->conf;
-    if (run->now.step == 0)
-        return ST_OK; /* nothing was trained */
-    /* With several ranks the model is written in parts, as a checkpoint. */
-    const bool alone = run->session.mesh.layout.world == 1;
-    const bool is_over = !stop_asked() && !run->no_rows;
-    if (options->checkpoint_last_save_model_only && is_over && alone)
-        return leave_model_only(run);
-    bool is_kept = run->resumes && step_on_disk(run) == run->now.step;
-    if (!is_kept)
-        TRY(training_save(run));
-    status st = tell_unkept(run, checkpoint_writer_wait(run->checkpoint_writer));
-    if (st == ST_OK)
-        st = checkpoint_writer_publish(run->checkpoint_writer, run->now.step);
-    /* A rank that leaves with an error ends the other ranks. So even on an error it first waits
-     * until all of them have finished writing. */
-    TRY(checkpoint_writer_settle(run->checkpoint_writer, st, run->now.step));
-    if (is_over && options->lora_rank && options->lora_merge == LORA_MERGE_END)
-        TRY(leave_merged(run));
-    tell_written(run);
-    return ST_OK;
-}
-
 /* Writes what the steps have left; st: how they ended. */
 static status finish_training(training *run, status st)
 {
@@ -453,7 +352,7 @@ static status finish_training(training *run, status st)
         tell_report(run, NULL);
     if (options->checkpoint_enable &&
         !run->partial) /* before the evaluation, whose failure must not cost the model */
-        st = leave_model(run);
+        st = training_leave(run);
     if (st == ST_OK && run->snapshot && !run->partial)
         snapshot_finish(run->snapshot);
     if (run->no_rows)

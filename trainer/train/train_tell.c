@@ -103,6 +103,18 @@ void tell_choices(const training *run)
     choices_changes(run->from.progress.choices, run->session.choices, tell_choice, (void *)run);
 }
 
+void tell_parts(const training *run)
+{
+    const model_when when = checkpoint_writer_when(run->conf, run->session.params);
+    const bool adapters = run->conf->lora_rank > 0;
+    if (when == MODEL_ALWAYS || !training_is_first(run))
+        return;
+    log_info("checkpoints have what is trained alone (%s); trainer export%s --model %s --out DIR "
+             "makes a whole model of the newest%s",
+             adapters ? "lora.merge" : "checkpoint.model", adapters ? " --merge" : "", run->folder,
+             when == MODEL_AT_END ? ", and the run leaves one when it has come to its end" : "");
+}
+
 void tell_finished(const training *run)
 {
     const int64_t steps = run->session.schedule.steps;

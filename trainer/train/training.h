@@ -1,5 +1,6 @@
 /* training.h: the state of a run under way. train.c opens and ends the run, train_steps.c drives
- * its steps, and train_tell.c writes what the user reads. Internal to these three. */
+ * its steps, train_leave.c writes what it leaves, and train_tell.c what the user reads. Internal to
+ * these four. */
 #ifndef TESSERA_TRAINER_TRAIN_TRAINING_H
 #define TESSERA_TRAINER_TRAIN_TRAINING_H
 
@@ -45,6 +46,12 @@ static inline bool training_is_first(const training *run)
     return !run->world || run->world->place.rank == 0 || world_simulated(run->world);
 }
 
+/* Of a run that goes on: the step of the newest checkpoint. */
+static inline int64_t training_on_disk(const training *run)
+{
+    return run->from.copy ? run->on_disk : run->from.progress.step;
+}
+
 /* Runs steps until the end of the run or of the stream, or until the run is told to stop; writes
  * lines and ledger, evaluates and saves on the way. If there were no rows for a step, it sets
  * run->no_rows and returns why. */
@@ -52,6 +59,10 @@ WARN_UNUSED status training_steps(training *run);
 /* Begins a checkpoint of run->now. It fails only if the device does: a disk that refuses files is
  * reported by the checkpoint writer. */
 WARN_UNUSED status training_save(training *run);
+
+/* Writes the last checkpoint, and leaves its model or adapter in the folder of checkpoints itself,
+ * if the run has come to its end also a model that no checkpoint has. Every rank calls it. */
+WARN_UNUSED status training_leave(training *run);
 
 /* Warns that the update of a step was skipped, with the ids of its samples. */
 void tell_skipped(const training *run, const step_report *report);
@@ -66,6 +77,8 @@ void tell_changes(const char *was, const char *now);
 /* Of a run that goes on: warns of each piece of a step that is now done in another way than when
  * its checkpoint was written. */
 void tell_choices(const training *run);
+/* Of a run whose checkpoints have what is trained alone: says so, and how to make whole models. */
+void tell_parts(const training *run);
 /* Of a run that goes on: says so if its checkpoint has all its steps already. */
 void tell_finished(const training *run);
 /* Evaluates between two steps, prints the result and writes it to the reporter's files. */
