@@ -78,7 +78,7 @@ def devices_are_named():
     if "no GPU was found here" in said:
         check(re.search(r"^planned for the device H200 \(no GPU was found here: NVML .*; --device names another", said, re.M), said)
     said = trainer("plan", *DEBUG, "--device", "a100")
-    check("backward by our own kernels, in vision by our own" in said and "are by the portable kernel" in said, said)
+    check("backward by our own kernels, in vision by our own" in said and "products use the portable kernel" in said, said)
     check("rates (none measured for the A100: those of the H200 in proportion)" in said, said)
     said = trainer("plan", *DEBUG, "--device", "v100", code=64)
     check("--device v100: expected a100, h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)

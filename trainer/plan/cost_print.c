@@ -37,7 +37,7 @@ static void print_row(FILE *to, const row_kind *row)
     fprintf(to, "rows of %s of %" PRId64 " tokens", single ? "one document" : "documents",
             row->document);
     if (row->prefix > 0)
-        fprintf(to, ", of which %" PRId64 " stand once for every %.2f documents,", row->prefix,
+        fprintf(to, ", of which %" PRId64 " are stored once for every %.2f documents,", row->prefix,
                 row->questions);
     if (row->grid[0] > 0)
         fprintf(to, " with a picture of %dx%dx%d patches%s", row->grid[0], row->grid[1],
@@ -60,7 +60,7 @@ static void print_flops(FILE *to, const cost *price)
         {"vision", price->flops.patch_embed + price->flops.vision_blocks + price->flops.mergers},
         {"vision attention", price->flops.vision_attention},
         {"training, useful", price->flops.training},
-        {"computed again, not useful", price->recomputed}};
+        {"recomputed, not useful", price->recomputed}};
     fprintf(to, "; FLOPs of a step, forward:\n");
     for (size_t i = 0; i < sizeof work / sizeof *work; i++)
         fprintf(to, "  %-26s %24" PRId64 "\n", work[i].name, work[i].count);
@@ -77,7 +77,7 @@ static void print_traffic(FILE *to, const traffic *sent)
                 sent->between_nodes ? ", between nodes" : "");
 }
 
-/* Prints who does attention's backward pass and, if it matters, what the other setting of
+/* Prints which kernels run attention's backward pass and, if it matters, what the other setting of
  * training.deterministic would give. */
 static void print_determinism(FILE *to, const cost *price)
 {
@@ -87,10 +87,11 @@ static void print_determinism(FILE *to, const cost *price)
     if (price->vision_attention > 0)
         fprintf(to, ", in vision by %s", attention_kernels_name(price->vision_backward));
     if (price->deterministic && price->step > TOLD * price->other_step)
-        fprintf(to,
-                "; that every run gives the same bits costs %.1f %% of the step, and with "
-                "training.deterministic false it takes %.1f ms",
-                100.0 * (1.0 - price->other_step / price->step), price->other_step * 1e3);
+        fprintf(
+            to,
+            "; giving the same bits in every run costs %.1f %% of the step, which takes %.1f ms "
+            "with training.deterministic false",
+            100.0 * (1.0 - price->other_step / price->step), price->other_step * 1e3);
     if (!price->deterministic && price->other_step > TOLD * price->step)
         fprintf(to, "; with training.deterministic true the step takes %.1f ms, %.1f %% more",
                 price->other_step * 1e3, 100.0 * (price->other_step / price->step - 1.0));
@@ -106,20 +107,20 @@ static void print_host(FILE *to, const cost *price)
         return;
     fprintf(to, "  memory.host: ");
     if (price->host_moments > 0)
-        fprintf(to, "%.2f GiB of moments come from the host for the update and go back%s",
+        fprintf(to, "%.2f GiB of moments are copied from the host for the update, and back%s",
                 price->host_moments / GIB, weights > 0 ? ", " : "");
     if (weights > 0)
-        fprintf(to, "%.2f GiB of frozen weights come for the forward and the backward passes",
+        fprintf(to, "%.2f GiB of frozen weights are copied for the forward and backward passes",
                 weights / GIB);
-    fprintf(to, "; that takes %.1f ms, of which the computing hides %.1f ms\n", price->host * 1e3,
-            (price->host - price->host_exposed) * 1e3);
+    fprintf(to, "; this takes %.1f ms, of which %.1f ms are hidden by computing\n",
+            price->host * 1e3, (price->host - price->host_exposed) * 1e3);
 }
 
 void cost_print_experts(bool untimed, FILE *to)
 {
     if (untimed)
-        fputs("  the experts' products are by the portable kernel, which is slower than the rate "
-              "that was taken for them\n",
+        fputs("  the experts' products use the portable kernel, which is slower than the rate "
+              "assumed for them\n",
               to);
 }
 
@@ -139,7 +140,7 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     if (price->adapters > 0)
         print_part(to, "adapters", price->adapters, price->step);
     print_part(to, "element-wise", price->memory, price->step);
-    print_part(to, "of these computed again", price->recompute, price->step);
+    print_part(to, "of these recomputed", price->recompute, price->step);
     print_part(to, "optimiser", price->update, price->step);
     print_part(to, "between ranks, not hidden", price->exposed, price->step);
     print_part(to, "pipeline bubble", price->bubble, price->step);

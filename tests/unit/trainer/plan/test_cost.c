@@ -470,8 +470,8 @@ static void test_cost__is_what_steps_on_a_card_took(void **state)
         expect_share(price[i].step, card_runs[i].projected, within);
     }
     assert_true(prints(&setup, &price[1],
-                       "that every run gives the same bits costs 6.5 % of the step, "
-                       "and with training.deterministic false it takes 4468.1 ms"));
+                       "; giving the same bits in every run costs 6.5 % of the step, which "
+                       "takes 4468.1 ms with training.deterministic false"));
     assert_true(prints(&setup, &price[2],
                        "; with training.deterministic true the step takes 4777.2 "
                        "ms, 6.9 % more"));

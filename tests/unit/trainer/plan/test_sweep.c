@@ -43,7 +43,7 @@ static void test_sweep__fastest_that_fits_first(void **state)
     to = open_memstream(&text, &size);
     assert_ok(sweep_layouts(&in, 8, &setup.speeds, 1, to));
     fclose(to);
-    assert_non_null(strstr(text, "\n  the experts' products are by the portable kernel"));
+    assert_non_null(strstr(text, "\n  the experts' products use the portable kernel"));
     free(text);
     setup.device.memory = setup.device.usable = 1e9;
     to = open_memstream(&text, &size);
