@@ -3,21 +3,12 @@
 
 #include <stdlib.h>
 
-#include "common/base/proc.h"
 #include "trainer/model/convert.h"
 
 enum {
-    FEW = 1 << 22, /* values */
-    THREADS_MAX = 16,
     PIECE = 1 << 14, /* values that a thread takes at once */
     COLUMNS = 16,    /* columns that a thread transposes at once: two cache lines of doubles */
 };
-
-int hf_values_threads(int64_t total)
-{
-    const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
-    return total > FEW ? cpus : 1;
-}
 
 status hf_values_open(int64_t largest, int64_t longest, int threads, int64_t *inout_bytes,
                       hf_values *out)

@@ -11,7 +11,10 @@
 #include "trainer/device/pool.h"
 #include "trainer/model/params.h"
 
-enum { HF_VALUES_CHUNK = 1 << 18 /* values taken at once, but of experts */ };
+enum {
+    HF_VALUES_CHUNK = 1 << 18, /* values taken at once, but of experts */
+    HF_VALUES_THREADS = 16     /* with more, reading the files is the limit */
+};
 
 typedef struct hf_values {
     double *taken;   /* [HF_VALUES_CHUNK], or [in, out] of one expert as this rank holds it */
@@ -29,9 +32,6 @@ typedef struct hf_columns {
     int64_t first, column, rows;
 } hf_columns;
 
-/* How many threads take the values of a model with so many: one if more would cost more than they
- * save. */
-int hf_values_threads(int64_t total);
 /* largest: elements of an expert's matrix on this rank, longest: of its columns; 0 without experts.
  * threads 0: values are only counted. End with hf_values_close, also after ST_NO_MEMORY or
  * ST_OS. */

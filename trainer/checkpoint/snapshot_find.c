@@ -8,6 +8,7 @@
 #include "common/program/log.h"
 #include "trainer/checkpoint/hf_write.h"
 #include "trainer/checkpoint/snapshot_run.h"
+#include "trainer/device/pool.h"
 #include "trainer/parallel/agree.h"
 
 static const comm_at AT = {"look for a copy in memory", -1};
@@ -70,11 +71,10 @@ static int64_t common_step(const own_steps *of, int ranks, int64_t before)
 /* Compares this rank's copy of a step with its hashes. */
 static status check_own(snapshot *shot, int64_t step, char **out)
 {
-    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     shot->newest = snapshot_file_step(shot->file, 0) == step ? 0 : 1;
     TRY(snapshot_file_text(shot->file, shot->newest, out));
     return snapshot_file_check(shot->file, shot->newest,
-                               processors > CHECK_THREADS ? CHECK_THREADS : (int)processors);
+                               pool_share(shot->local_ranks, CHECK_THREADS));
 }
 
 /* All ranks take the first one's state, as from a checkpoint. */

@@ -78,6 +78,7 @@ typedef struct device_options {
     bool deterministic; /* use only library paths that give the same bits every time */
     bool strict;        /* no way that was chosen is replaced by another one (choices.h) */
     bool collectives;   /* kernels of collectives run beside the ops; CUDA only */
+    int host_ranks; /* ranks of the job on this machine, each with a process; 0: this one alone */
     device_claims claims; /* of a device of shapes */
 } device_options;
 
@@ -190,6 +191,7 @@ struct device {
     size_t used_at_open;
     /* The part of it that the context takes, as measured; 0: could not be measured. */
     size_t context_bytes;
+    int host_ranks;      /* ranks of the job that share the machine's CPUs, this one among them */
     int multiprocessors; /* of a GPU; its context takes more memory the more of them it has */
     /* Names the memory that its arrays lie in, so that ranks can tell whether they share it. "": it
      * is shared with none. */

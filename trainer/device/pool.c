@@ -18,6 +18,10 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
+#include "common/base/proc.h"
+
+/* Up to this many values, threads cost more than they save. */
+static const int64_t few_values = 1 << 22;
 
 enum {
     SPIN_NS = 30000, /* about what it costs to wake a sleeping thread */
@@ -154,6 +158,17 @@ void pool_run(pool *threads, int64_t tasks, pool_task run, const void *context)
     take_tasks(threads, job, 0);
     wait_done(threads, tasks);
     atomic_store(&threads->busy, false);
+}
+
+int pool_share(int ranks, int most)
+{
+    const int share = proc_cpus() / (ranks > 0 ? ranks : 1);
+    return share < 1 ? 1 : share < most ? share : most;
+}
+
+int pool_share_of(int64_t values, int ranks, int most)
+{
+    return values > few_values ? pool_share(ranks, most) : 1;
 }
 
 status pool_new(int threads, pool **out)

@@ -25,6 +25,14 @@ typedef struct pool pool;
  * with the same thread number never run at once, so it may choose a scratch area. */
 typedef void (*pool_task)(const void *context, int64_t task, int thread);
 
+/* The CPUs that this process may use (proc_cpus), divided among the job's `ranks` on this machine:
+ * at least 1, at most `most`. A launcher may have bound a rank to some CPUs already; they are
+ * divided all the same, since other ranks may be bound to them too. */
+int pool_share(int ranks, int most);
+/* How many threads fill so many values of a model from files or a generator: pool_share, but 1 if
+ * the values are so few that threads cost more than they save. */
+int pool_share_of(int64_t values, int ranks, int most);
+
 /* Starts threads - 1 helpers, since `threads` counts the caller. NO_MEMORY; OS if a thread
  * cannot be started. */
 WARN_UNUSED status pool_new(int threads, pool **out);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/proc.h"
 #include "common/base/rng.h"
 #include "trainer/device/pool.h"
 #include "trainer/model/convert.h"
@@ -18,7 +17,6 @@ enum {
     PIECE = 1 << 12,  /* values that a task draws */
     BLOCK = 1 << 21,  /* most values that are copied to the device at once */
     UPLOADS = 2,      /* while one block is copied, the next one is drawn */
-    FEW = 1 << 22,    /* up to this many values, threads cost more than they save */
     THREADS_MAX = 64, /* with more, memory would be the limit */
 };
 
@@ -157,7 +155,6 @@ static status open_initialiser(const params *registry, initialiser *all)
 {
     device *dev = all->queue->dev;
     const backend_vtable *backend = dev->backend;
-    const int cpus = proc_cpus() < THREADS_MAX ? proc_cpus() : THREADS_MAX;
     int64_t most = 1;
     for (int64_t i = 0; i < registry->count; i++)
         most = registry->list[i].own_n > most ? registry->list[i].own_n : most;
@@ -171,7 +168,7 @@ static status open_initialiser(const params *registry, initialiser *all)
         if (registry->moments1.at && backend->act != backend->acc)
             TRY(backend->alloc_host(dev, block * st_dtype_size(backend->acc), &one->as_value));
     }
-    return pool_new(registry->total > FEW ? cpus : 1, &all->threads);
+    return pool_new(pool_share_of(registry->total, dev->host_ranks, THREADS_MAX), &all->threads);
 }
 
 static void close_initialiser(initialiser *all)

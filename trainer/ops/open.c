@@ -91,6 +91,7 @@ status device_open(int kind, const device_options *options, device **out)
         device_close(&dev);
         return st;
     }
+    dev->host_ranks = options->host_ranks > 0 ? options->host_ranks : 1;
     *out = dev;
     return ST_OK;
 }

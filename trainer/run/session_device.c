@@ -24,6 +24,7 @@ status session_device(session *run)
                           .strict = options->training_strict,
                           .collectives =
                               gpus && run->world->engine && options->comm_engine != ENGINE_MPI,
+                          .host_ranks = run->world ? run->world->place.local_size : 1,
                           .claims = run->world ? run->world->claims : (device_claims){0}};
     const int other = run->world ? run->world->backend : 0;
     TRY(device_open(other ? other : (int)options->training_backend, &how, &run->device));

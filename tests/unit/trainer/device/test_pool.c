@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/base/proc.h"
 #include "trainer/device/pool.h"
 
 enum { THREADS = 4, TASKS_MAX = 3000 };
@@ -145,6 +146,26 @@ static void test_pool_run__latecomers_take_nothing(void **state)
     free(jobs);
 }
 
+/* Ranks of a machine divide its CPUs, and no rank is left without a thread. */
+static void test_pool_share__divides_the_cpus(void **state)
+{
+    (void)state;
+    const int cpus = proc_cpus();
+    const int64_t many = 1 << 23, few = 1 << 20;
+    int all = 0;
+    assert_int_equal(pool_share(1, 1000000), cpus);
+    assert_int_equal(pool_share(0, 1000000), cpus);
+    assert_int_equal(pool_share(1, 1), 1);
+    assert_int_equal(pool_share(cpus, 16), 1);
+    assert_int_equal(pool_share(8 * cpus, 16), 1);
+    for (int rank = 0; rank < cpus; rank++)
+        all += pool_share(cpus, 16);
+    assert_int_equal(all, cpus);
+    assert_int_equal(pool_share_of(many, 1, 1000000), cpus);
+    assert_int_equal(pool_share_of(many, cpus, 16), 1);
+    assert_int_equal(pool_share_of(few, 1, 16), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,6 +173,7 @@ int main(void)
         cmocka_unit_test(test_pool_run__many_jobs),
         cmocka_unit_test(test_pool_run__inside_a_task),
         cmocka_unit_test(test_pool_run__latecomers_take_nothing),
+        cmocka_unit_test(test_pool_share__divides_the_cpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
