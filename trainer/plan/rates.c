@@ -81,12 +81,17 @@ rates rates_h200(void)
 /* Makers' figures of GPUs that have not been measured: dense BF16 products with float32 sums, and
  * memory; and what is assumed of links. A B200's NVLink is twice as fast as an H200's, an A100's
  * two thirds as fast. The L40S and the RTX 4090 have PCIe 4.0 x16 for everything, of whose 32 GB/s
- * 25 are assumed, as for the A100's host. cuDNN's attention needs compute capability 9.0. */
+ * 25 are assumed, as for the A100's host. Hopper's cards for PCIe 5.0 are slower than those named
+ * alike without it; bridges join a few of them, so all are taken to be linked by PCIe, at the rate
+ * of the host. cuDNN's attention needs compute capability 9.0. */
 static const struct {
     const char *name;
     double peak, memory, link, host;
     bool cudnn;
 } others[] = {{"B200", 2250e12, 8000e9, 674e9, 50e9, true},
+              {"H200 NVL", 836e12, 4800e9, 50e9, 50e9, true},
+              {"H100 NVL", 836e12, 3900e9, 50e9, 50e9, true},
+              {"H100 PCIe", 756e12, 2000e9, 50e9, 50e9, true},
               {"A100", 312e12, 2039e9, 225e9, 25e9, false},
               {"L40S", 362e12, 864e9, 25e9, 25e9, false},
               {"RTX 4090", 165.2e12, 1008e9, 25e9, 25e9, false}};
@@ -119,6 +124,13 @@ rates rates_of(const char *gpu)
 {
     enum { OTHERS = sizeof others / sizeof *others };
     rates speeds = rates_h200();
+    for (int i = 0; i < OTHERS; i++)
+        if (strstr(gpu, others[i].name)) {
+            assume_rates(&speeds, i);
+            snprintf(speeds.source, sizeof speeds.source,
+                     "none measured for the %s: those of the H200 in proportion", others[i].name);
+            return speeds;
+        }
     if (strstr(gpu, "H100")) {
         speeds.of[RATE_COPY] = H100_COPY;
         speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
@@ -128,13 +140,6 @@ rates rates_of(const char *gpu)
     }
     if (strstr(gpu, "H200"))
         return speeds;
-    for (int i = 0; i < OTHERS; i++)
-        if (strstr(gpu, others[i].name)) {
-            assume_rates(&speeds, i);
-            snprintf(speeds.source, sizeof speeds.source,
-                     "none measured for the %s: those of the H200 in proportion", others[i].name);
-            return speeds;
-        }
     snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
     return speeds;
 }

@@ -104,6 +104,12 @@ static void test_rates__are_those_of_the_card(void **state)
     expect_share(a100.of[RATE_DENSE] / 312e12, h200.of[RATE_DENSE] / 989e12, 1e-9);
     expect_share(a100.of[RATE_LINK] / 600e9, h200.of[RATE_LINK] / 900e9, 2e-3);
     expect_share(a100.of[RATE_ATTENTION], a100.of[RATE_OWN_ATTENTION], 0);
+    /* A card for PCIe has the name of a faster one in its own. */
+    const rates pcie = rates_of("NVIDIA H100 PCIe"), nvl = rates_of("NVIDIA H200 NVL");
+    expect_share(pcie.of[RATE_PEAK], 756e12, 0);
+    expect_share(pcie.of[RATE_COPY] / 2000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
+    expect_share(nvl.of[RATE_DENSE] / 836e12, h200.of[RATE_DENSE] / 989e12, 1e-9);
+    assert_non_null(strstr(nvl.source, "none measured for the H200 NVL"));
     assert_true(b200.kind[RATE_DENSE] == RATE_ASSUMED && h200.kind[RATE_DENSE] == RATE_MEASURED);
     /* cuDNN does not go there: our own kernels do both passes. */
     expect_share(l40s.of[RATE_ATTENTION], l40s.of[RATE_OWN_ATTENTION], 0);
