@@ -15,6 +15,7 @@ from prepd_flow import BIN, LIMIT_S, SOURCE, Daemon, Folder, check, run, wait_fo
 
 PYTHON = os.environ.get("TESSERA_PYTHON", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
+EXAMPLES = 5  # tests of python_examples.py, each of which may take LIMIT_S
 DATALOADER = """import sys, torch, tessera
 rows = tessera.Rows(sys.argv[1], prefixes=True)
 loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2)
@@ -41,9 +42,9 @@ print(rows.native, sum(1 for _ in rows) > 0)
 """
 
 
-def said_by(*words, **more):
+def said_by(*words, limit_s=LIMIT_S, **more):
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TESSERA_PYTHON")}
-    p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=dict(env, CUDA_VISIBLE_DEVICES="", **more))
+    p = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, env=dict(env, CUDA_VISIBLE_DEVICES="", **more))
     check(p.returncode == 0, f"{words}: exit code {p.returncode}\n{p.stdout}{p.stderr}")
     return p.stdout
 
@@ -95,7 +96,7 @@ def walk(folder):
         check("there is no socket" in said, said)
     print(f"installed, {rows} rows by the README's lines and by a DataLoader")
     print(said_by("/usr/bin/python3", "-B", os.path.join(HERE, "python_examples.py"), TESSERA_BIN=os.path.join(folder, "bin"),
-                  TESSERA_PYTHON=python), end="")
+                  TESSERA_PYTHON=python, limit_s=EXAMPLES * LIMIT_S), end="")
 
 
 why = "the walk takes minutes and PyPI; --walk asks for it" if "--walk" not in sys.argv[1:] else \
