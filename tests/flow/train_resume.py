@@ -166,10 +166,11 @@ def at_work(f, name, **changed):
 
 def told_to_stop_while_it_waits():
     """With a frozen part, so that the checkpoint has no model: that comes when the run has come to its end."""
-    six = {"training__steps": 6, "checkpoint__interval": 0, "freeze__pattern": "*patch_embed*"}
+    steps = 12  # rows of six are sent ahead
+    how = {"training__steps": steps, "checkpoint__interval": 0, "freeze__pattern": "*patch_embed*"}
     with Folder(**STREAM) as f, Daemon(f.config) as daemon:
-        go(f, "quiet", **six)
-        p = at_work(f, "stopped", prepd__ahead_bytes=1048576, **six)
+        go(f, "quiet", **how)
+        p = at_work(f, "stopped", prepd__ahead_bytes=1048576, **how)
         daemon.p.send_signal(signal.SIGSTOP)  # no row will come
         time.sleep(0.5)
         check(os.listdir(f.file("memory")), "there is no copy in memory")
@@ -184,9 +185,9 @@ def told_to_stop_while_it_waits():
         check(not os.listdir(f.file("memory")), "the copy in memory stays, although its step is on disk")
         check("states" not in ledger(f, "stopped")[1], "the ledger names states that are as by default")
         check("trainer export --model" in err and not os.path.exists(f.file("stopped/checkpoint/config.json")), err)
-        check("going on from step" in go(f, "stopped", **six), "the run began again from the start")
-        check(os.listdir(f.file("stopped/checkpoint/step-6")) == ["training"], "a model in the checkpoint")
-        same(f, "quiet", "stopped", 6)
+        check("going on from step" in go(f, "stopped", **how), "the run began again from the start")
+        check(os.listdir(f.file(f"stopped/checkpoint/step-{steps}")) == ["training"], "a model in the checkpoint")
+        same(f, "quiet", "stopped", steps)
 
 
 def hangs_up(f, name, ranks, **rows):
