@@ -107,6 +107,20 @@ def header(file):
     return 8 + size, json.loads(file.read(size))
 
 
+def bit_flipped(f, name, model, tensor):
+    """A copy of a model, without its checkpoints, in which one bit of a tensor's last element differs."""
+    folder = f.file(name)
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("step-*"))
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
+        start, tensors = header(file)
+        at = start + tensors[tensor]["data_offsets"][1] - 2
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    return folder
+
+
 def spoiled(f, name, tensor, at):
     """A copy of the model in which an element of a tensor is NaN."""
     folder = f.file(name)

@@ -12,7 +12,7 @@ import subprocess
 import numpy
 
 from prepd_flow import Folder, check, main, run
-from resume_flow import STREAM, go, recorded, same
+from resume_flow import STREAM, bit_flipped, go, recorded, same
 from train_flow import LIMIT_S, TRAINER, options, trainer
 
 TARGETS = "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"
@@ -161,15 +161,11 @@ def a_checkpoint_is_an_adapter(f, rows, lora):
     check("adapter" in there and "step-2" not in there and not any("model" in n for n in there) and "adapter written" in said, there)
 
     # Another base is refused by the name of a tensor that differs.
-    shutil.copytree(base, f.file("else"), ignore=shutil.ignore_patterns("step-*"))
-    name, changed = sorted(frozen)[7], bytearray(read(base + "/model.safetensors"))
-    size = struct.unpack("<Q", changed[:8])[0]
-    changed[8 + size + json.loads(changed[8:8 + size])[name]["data_offsets"][1] - 2] ^= 1
-    with open(f.file("else/model.safetensors"), "wb") as file:
-        file.write(changed)
-    said = go(f, "end", code=78, **rows, **dict(lora, model__path=f.file("else")))
-    check(name in said and base in said and f.file("else") in said, said)
-    said = trainer("export", "--merge", "--model", first, "--base", f.file("else"), "--out", f.file("no"), code=78)
+    name = sorted(frozen)[7]
+    another = bit_flipped(f, "else", base, name)
+    said = go(f, "end", code=78, **rows, **dict(lora, model__path=another))
+    check(name in said and base in said and another in said, said)
+    said = trainer("export", "--merge", "--model", first, "--base", another, "--out", f.file("no"), code=78)
     check(name in said, said)
     shutil.move(base, base + "-moved")
     trainer("export", "--merge", "--model", f.file("run/checkpoint"), "--base", base + "-moved", "--out", f.file("moved"))

@@ -9,7 +9,7 @@ import struct
 
 from formats import in_data, llava, load, options, write_lines
 from prepd_flow import Daemon, Folder, check, main, run
-from resume_flow import STREAM, go, ledger, recorded, same
+from resume_flow import STREAM, bit_flipped, go, ledger, recorded, same
 from train_flow import trainer
 
 
@@ -92,13 +92,8 @@ def checkpoints_have_what_is_trained(f, said, was, now, frozen):
     for verb in (["inspect", step], ["eval", "-c", f.config, "--model.path", step]):
         check("trainer export --model" in trainer(*verb, code=66), verb[0])
 
-    shutil.copytree(base, f.file("else"), ignore=shutil.ignore_patterns("step-*"))
-    name, data = sorted(frozen)[5], bytearray(read(base + "/model.safetensors"))
-    size = struct.unpack("<Q", data[:8])[0]
-    data[8 + size + json.loads(data[8:8 + size])[name]["data_offsets"][1] - 2] ^= 1
-    with open(f.file("else/model.safetensors"), "wb") as file:
-        file.write(data)
-    said = trainer("export", "--model", step, "--base", f.file("else"), "--out", f.file("no"), code=78)
+    name = sorted(frozen)[5]
+    said = trainer("export", "--model", step, "--base", bit_flipped(f, "else", base, name), "--out", f.file("no"), code=78)
     check(name in said and not os.path.exists(f.file("no")), said)
     shutil.move(base, base + "-moved")
     said = trainer("export", "--model", step, "--out", f.file("no"), code=66)
