@@ -62,3 +62,9 @@ int proc_cpus(void)
     cgroup_walk("", "cpu", narrow_quota, &quota);
     return quota < cpus ? quota : cpus;
 }
+
+int proc_cpus_each(int processes)
+{
+    const int share = proc_cpus() / (processes > 0 ? processes : 1);
+    return share > 1 ? share : 1;
+}

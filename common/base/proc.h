@@ -54,6 +54,10 @@ bool proc_ignores(int sig);
 /* The number of CPUs that this process may use, by its affinity and its cgroups' quotas; at
  * least 1. */
 int proc_cpus(void);
+/* What each of `processes` on this machine gets of them if they are divided; at least 1. A launcher
+ * may have bound each process to some CPUs already; they are divided all the same, since others may
+ * be bound to them too. */
+int proc_cpus_each(int processes);
 /* Resident memory of this process and its peak so far, in bytes; 0 if /proc cannot be read. */
 int64_t proc_rss_bytes(void);
 int64_t proc_peak_rss_bytes(void);

@@ -162,8 +162,8 @@ void pool_run(pool *threads, int64_t tasks, pool_task run, const void *context)
 
 int pool_share(int ranks, int most)
 {
-    const int share = proc_cpus() / (ranks > 0 ? ranks : 1);
-    return share < 1 ? 1 : share < most ? share : most;
+    const int share = proc_cpus_each(ranks);
+    return share < most ? share : most;
 }
 
 int pool_share_of(int64_t values, int ranks, int most)

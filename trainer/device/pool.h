@@ -25,9 +25,8 @@ typedef struct pool pool;
  * with the same thread number never run at once, so it may choose a scratch area. */
 typedef void (*pool_task)(const void *context, int64_t task, int thread);
 
-/* The CPUs that this process may use (proc_cpus), divided among the job's `ranks` on this machine:
- * at least 1, at most `most`. A launcher may have bound a rank to some CPUs already; they are
- * divided all the same, since other ranks may be bound to them too. */
+/* This process's CPUs, divided among the job's `ranks` on this machine (proc_cpus_each): at most
+ * `most`. */
 int pool_share(int ranks, int most);
 /* How many threads fill so many values of a model from files or a generator: pool_share, but 1 if
  * the values are so few that threads cost more than they save. */

@@ -290,7 +290,6 @@ void world_detach(const world *job)
 
 void world_fit(const world *job, conf *settings)
 {
-    int64_t share = proc_cpus() / job->place.local_size;
     if (job->place.size == 1)
         return;
     if (settings->parallelism_world_size ==
@@ -302,7 +301,7 @@ void world_fit(const world *job, conf *settings)
         settings->cuda_graph_scope = "off";
     }
     if (settings->training_threads == 0)
-        settings->training_threads = share > 1 ? share : 1;
+        settings->training_threads = proc_cpus_each(job->place.local_size);
 }
 
 status world_log(const world *job, const conf *settings)
