@@ -29,7 +29,8 @@ static const conf_need needs[] = {
 /* The arguments of this verb that are no options. */
 typedef struct request {
     const char *documents, *grids, *measured, *device;
-    int64_t sweep; /* ranks; 0: no */
+    plan_device named; /* what `device` names, if it is given */
+    int64_t sweep;     /* ranks; 0: no */
     bool cards;
 } request;
 
@@ -133,7 +134,7 @@ static status choose_device(const conf *options, const request *asked, const rat
     char why[PLAN_DEVICE_WHY] = "";
     *out_here = false;
     if (asked->device) {
-        TRY(plan_device_named(asked->device, out));
+        *out = asked->named;
         plan_device_share(out, plan_device_is_cpu(out) ? ranks : 1);
         return ST_OK;
     }
@@ -236,9 +237,8 @@ static status read_request(int argc, char **argv, request *asked)
                               "--device, --measured, --sweep, --documents and --grids");
     if (sweep)
         TRY(verb_number("--sweep", sweep, 1, RANKS_MAX, &asked->sweep));
-    plan_device named;
     if (asked->device) /* an unknown one is refused before anything is printed */
-        TRY(plan_device_named(asked->device, &named));
+        TRY(plan_device_named(asked->device, &asked->named));
     return verb_all_taken(argc, argv);
 }
 
