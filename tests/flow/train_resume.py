@@ -185,6 +185,8 @@ def told_to_stop_while_it_waits():
         check(not os.listdir(f.file("memory")), "the copy in memory stays, although its step is on disk")
         check("states" not in ledger(f, "stopped")[1], "the ledger names states that are as by default")
         check("trainer export --model" in err and not os.path.exists(f.file("stopped/checkpoint/config.json")), err)
+        said = trainer("inspect", f.file("stopped/checkpoint"), code=66)
+        check("config.json: cannot open" in said and "trainer export --model" in said, said)
         check("going on from step" in go(f, "stopped", **how), "the run began again from the start")
         check(os.listdir(f.file(f"stopped/checkpoint/step-{steps}")) == ["training"], "a model in the checkpoint")
         same(f, "quiet", "stopped", steps)

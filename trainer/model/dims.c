@@ -387,22 +387,26 @@ status dims_check(const model_dims *dims, const char *source)
  * folder of their own. One of other trained parts names their base. */
 static status refuse_parts(const char *folder, const char *config)
 {
-    char base[STATUS_PATH_MAX + 64];
+    char path[STATUS_PATH_MAX + 64];
     static const char *const inside[] = {"", "adapter/"};
+    if (access(config, F_OK) == 0 || errno != ENOENT)
+        return ST_OK;
     for (int i = 0; i < 2; i++) {
-        char path[STATUS_PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/%sadapter_config.json", folder, inside[i]);
-        if (access(path, F_OK) == 0 && access(config, F_OK) != 0)
+        if (access(path, F_OK) == 0)
             return FAIL_IN(ST_NO_INPUT, folder,
                            "these are adapters without their base; trainer export --merge --model "
                            "CHECKPOINT --out DIR makes a whole model of a checkpoint");
     }
-    snprintf(base, sizeof base, "%s/training/base.json", folder);
-    if (access(base, F_OK) == 0 && access(config, F_OK) != 0)
+    snprintf(path, sizeof path, "%s/training/base.json", folder);
+    if (access(path, F_OK) == 0)
         return FAIL_IN(ST_NO_INPUT, folder,
                        "this checkpoint has what was trained alone, without its base; trainer "
                        "export --model CHECKPOINT --out DIR makes a whole model of it");
-    return ST_OK;
+    return FAIL_IN(ST_NO_INPUT, config,
+                   "cannot open: there is no such file, so the folder is no Hugging Face model; if "
+                   "it has checkpoints of a run that was stopped, trainer export --model "
+                   "CHECKPOINT --out DIR makes a whole model of the newest");
 }
 
 status dims_load(const char *path_or_preset, model_dims *out)
