@@ -66,6 +66,19 @@ def plan_is_printed(path, out):
         check("GPU" not in said and "  total  " in said, f"{name}: {said}")
 
 
+def published_page_has_the_plans():
+    """configs/published.md names what the plan prints now, for every configuration in its tables."""
+    with open(os.path.join(os.path.dirname(CONFIGS[0]), "published.md"), encoding="utf-8") as f:
+        page = f.read()
+    rows = re.findall(r"\[[\w-]+\]\(([\w-]+\.yaml)\) \| ([0-9,?]+) \| ([0-9.?]+)(?: %)? \|$", page, re.MULTILINE)
+    tokens = re.search(r"its plan: ([0-9,?]+) tokens/s", page)[1]
+    check(len(rows) == 15, f"{rows}")
+    for name, rate, mfu in rows + [("kvasir-vqa-cot.yaml", tokens, None)]:
+        said = trainer("plan", "-c", os.path.join(os.path.dirname(CONFIGS[0]), name), "--device", "h200")
+        step = re.search(r"^  step .* ([0-9]+) tokens/s per rank, mfu ([0-9.]+) %$", said, re.MULTILINE)
+        check(f"{int(step[1]):,}" == rate and mfu in (None, step[2]), f"{name}: {rate}, {mfu} % on the page, {step[0]}")
+
+
 def plan_of(path, rows, **more):
     """With this many rows in a micro-batch: whether it fits, and all that was said."""
     values = {"training.local_batch_size": rows, "training.global_batch_size": 8 * 2520,
@@ -155,4 +168,5 @@ def two_steps_at_reduced_size():
             check("in 2 steps" in said, f"{name}: {said}")
 
 
-main(both_programs_read_them, plans_are_printed, what_fits_is_named, layouts_are_compared_by_measured_rates, two_steps_at_reduced_size)
+main(both_programs_read_them, plans_are_printed, published_page_has_the_plans, what_fits_is_named,
+     layouts_are_compared_by_measured_rates, two_steps_at_reduced_size)

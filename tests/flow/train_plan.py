@@ -63,7 +63,8 @@ def auto_decides_for_the_device():
     """What fits on a card of 141 GB is not kept on one of 80, and the plan says which device it is for."""
     kept = {}
     ranks = options({"parallelism.world_size": 16, "parallelism.data_parallel_shard_degree": 16,
-                     "training.local_batch_size": 4, "training.global_batch_size": 64})
+                     **{f"parallelism.{kind}_parallel_degree": 1 for kind in ("tensor", "expert")},
+                     "parallelism.expert_tensor_parallel_degree": 1, "training.local_batch_size": 4, "training.global_batch_size": 64})
     for device in "h100", "h200", "b200", "80000000000":
         said = trainer("plan", "-c", CONFIG, *ranks, *FULL, "--device", device)
         name = device.upper() if device[0] in "hb" else "GPU"
