@@ -28,7 +28,7 @@ static void print_folded(FILE *to, const char *words, int indent)
     fputc('\n', to);
 }
 
-static const char *value_name(const conf_row *option)
+const char *conf_value_name(const conf_row *option)
 {
     switch (option->kind) {
     case ROW_INT:
@@ -46,15 +46,21 @@ static const char *value_name(const conf_row *option)
     }
 }
 
-static void help_row(FILE *to, const conf_row *option)
+void conf_row_words(const conf_row *option, char *out, size_t size)
 {
-    char text[CONF_TEXT_MAX], range[128], words[CONF_TEXT_MAX];
+    char text[CONF_TEXT_MAX], range[128];
     conf_default_text(option, text, sizeof text);
     conf_range_text(option, range, sizeof range);
-    fprintf(to, "  --%s %s%s\n", option->key, value_name(option),
-            option->level == LEVEL_EXPERT ? "   (expert)" : "");
-    snprintf(words, sizeof words, "%s Default: %.400s%s%s.", option->help, *text ? text : "empty",
+    snprintf(out, size, "%s Default: %.400s%s%s.", option->help, *text ? text : "empty",
              *range ? "; range: " : "", range);
+}
+
+static void help_row(FILE *to, const conf_row *option)
+{
+    char words[CONF_TEXT_MAX];
+    fprintf(to, "  --%s %s%s\n", option->key, conf_value_name(option),
+            option->level == LEVEL_EXPERT ? "   (expert)" : "");
+    conf_row_words(option, words, sizeof words);
     print_folded(to, words, HELP_INDENT);
 }
 

@@ -98,6 +98,19 @@ void conf_value_text(const conf *options, const conf_row *row, char *out, size_t
 void conf_default_text(const conf_row *row, char *out, size_t size);
 /* The range with its unit ("16 to 1048576 tokens", "at least 0 steps"); "" for rows without one. */
 void conf_range_text(const conf_row *row, char *out, size_t size);
+/* What an option's value is called in help ("N", "PATH", "a|b"), and its help with its default and
+ * range. `size` CONF_TEXT_MAX is always enough. */
+const char *conf_value_name(const conf_row *row);
+void conf_row_words(const conf_row *row, char *out, size_t size);
+
+/* An exit code's status, and the mistakes that end with it, with literal words in backticks. */
+typedef struct conf_exit_row {
+    status code;
+    const char *mistakes;
+} conf_exit_row;
+
+extern const conf_exit_row conf_exit_rows[];
+extern const size_t conf_n_exit_rows;
 
 enum { CONF_TEXT_MAX = 4096 }; /* bytes that hold any value as text, the NUL included */
 

@@ -108,41 +108,40 @@ static void reference_row(FILE *to, const conf_row *option)
 
 /* What each exit code means, and the mistakes that end with it; tests/flow/exit_codes.py makes
  * them. */
+const conf_exit_row conf_exit_rows[] = {
+    {ST_USAGE, "an unknown verb, word or option on the command line, or a wrong value; an "
+               "option of the other program; a folder as the file of `-c`; `model.path` or "
+               "`data.path` set nowhere, without a file"},
+    {ST_BAD_INPUT, "a file that is damaged or not of its kind; bad samples in `prepd check`; a "
+                   "difference in `trainer verify` or `check`"},
+    {ST_NO_INPUT, "a configuration, a model, data, weights, a recording, keys or a file of "
+                  "rates that is not there or cannot be opened"},
+    {ST_UNAVAILABLE, "no daemon at `prepd.endpoint`; a port in use; a rank that is lost; a "
+                     "worker that differs from the daemon; a device that fails"},
+    {ST_INTERNAL, "none: a defect of the program"},
+    {ST_OS, "the operating system refuses a call; no memory"},
+    {ST_CANT_CREATE, "a file or folder to write whose place does not exist or may not be "
+                     "written to"},
+    {ST_IO, "a disk that is full or fails; standard output that cannot be written"},
+    {ST_TIMEOUT, "a run that is given up after `checkpoint.exit_deadline`, or stopped before "
+                 "it was done"},
+    {ST_PROTOCOL, "a peer of another version, or not of this project"},
+    {ST_CONFIG, "an unknown key or a wrong value in the file; a file that is not YAML; options "
+                "that contradict each other, or do not fit the model or the daemon; "
+                "`model.path` or `data.path` not set in the file"},
+};
+const size_t conf_n_exit_rows = sizeof conf_exit_rows / sizeof *conf_exit_rows;
+
 static void reference_codes(FILE *to)
 {
-    static const struct {
-        status code;
-        const char *mistakes;
-    } rows[] = {
-        {ST_USAGE, "an unknown verb, word or option on the command line, or a wrong value; an "
-                   "option of the other program; a folder as the file of `-c`; `model.path` or "
-                   "`data.path` set nowhere, without a file"},
-        {ST_BAD_INPUT, "a file that is damaged or not of its kind; bad samples in `prepd check`; a "
-                       "difference in `trainer verify` or `check`"},
-        {ST_NO_INPUT, "a configuration, a model, data, weights, a recording, keys or a file of "
-                      "rates that is not there or cannot be opened"},
-        {ST_UNAVAILABLE, "no daemon at `prepd.endpoint`; a port in use; a rank that is lost; a "
-                         "worker that differs from the daemon; a device that fails"},
-        {ST_INTERNAL, "none: a defect of the program"},
-        {ST_OS, "the operating system refuses a call; no memory"},
-        {ST_CANT_CREATE, "a file or folder to write whose place does not exist or may not be "
-                         "written to"},
-        {ST_IO, "a disk that is full or fails; standard output that cannot be written"},
-        {ST_TIMEOUT, "a run that is given up after `checkpoint.exit_deadline`, or stopped before "
-                     "it was done"},
-        {ST_PROTOCOL, "a peer of another version, or not of this project"},
-        {ST_CONFIG, "an unknown key or a wrong value in the file; a file that is not YAML; options "
-                    "that contradict each other, or do not fit the model or the daemon; "
-                    "`model.path` or `data.path` not set in the file"},
-    };
     fputs("\n## Exit codes\n\nThe same mistake has the same code in both programs. The codes are "
           "those of sysexits.h; 0 is done, or\nstopped in order. Several mistakes in the options "
           "end with the code of the first.\n\n"
           "| code | means | for example |\n|---|---|---|\n",
           to);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        fprintf(to, "| %d | %s | %s |\n", status_exit_code(rows[i].code),
-                status_meaning(rows[i].code), rows[i].mistakes);
+    for (size_t i = 0; i < conf_n_exit_rows; i++)
+        fprintf(to, "| %d | %s | %s |\n", status_exit_code(conf_exit_rows[i].code),
+                status_meaning(conf_exit_rows[i].code), conf_exit_rows[i].mistakes);
 }
 
 void conf_reference(FILE *to)

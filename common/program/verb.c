@@ -13,6 +13,7 @@
 #include "common/conf/other_keys.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
+#include "common/program/man_page.h"
 #include "common/program/verb_help.h"
 #include "common/program/verb_words.h"
 
@@ -141,6 +142,10 @@ static status dispatch_verb(const program *self, int argc, char **argv)
     }
     if (strcmp(name, "--reference") == 0) {
         conf_reference(stdout);
+        return ST_OK;
+    }
+    if (strcmp(name, "--man") == 0) {
+        man_page(self, stdout);
         return ST_OK;
     }
     if (strcmp(name, "--other-trainers") == 0) {

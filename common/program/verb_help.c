@@ -20,11 +20,12 @@ void help_of_program(const program *self, FILE *to)
             "  %s VERB -c FILE --print-config   every option with the value it has\n"
             "  %s --reference                   a page with every option and exit code\n"
             "  %s --other-trainers              a page with the keys of other trainers\n"
+            "  %s --man                         the manual page, which man -l - shows\n"
             "  %s --version\n\n"
             "Exit codes: 64 wrong command line, 65 bad data, 66 no such input, 69 no daemon\n"
             "or rank answers, 73 an output cannot be made, 75 stopped or timed out,\n"
             "78 wrong options in a file; the others stand in the reference.\n",
-            self->name, self->name, self->name, self->name, self->name, self->name);
+            self->name, self->name, self->name, self->name, self->name, self->name, self->name);
 }
 
 /* The bytes up to the next blank that is not inside of brackets. */
