@@ -5,12 +5,8 @@
 #   tessera-trainer  the trainer, the backends that were built, its unit
 #   python3-tessera  the Python client for Debian's own Python, with its C extension where that was built
 #
-#   /usr/bin                  links to the programs, and prepd-run
-#   /usr/lib/tessera/bin      the programs
-#   /usr/lib/tessera/lib      their modules, where the programs look for them (../lib)
-#   /usr/lib/systemd/system   the units
 #   /usr/lib/python3/dist-packages/tessera   the Python client
-#   /usr/share/tessera, /usr/share/doc/tessera   as `cmake --install` has them
+#   /usr/bin, /usr/lib, /usr/share           as `cmake --install` has them
 #
 # None of these rules is part of `cmake --install`, which installs by those of install.cmake.
 set(package_doc "usr/share/doc")
@@ -21,15 +17,13 @@ function(package_file to part)
     install(FILES ${ARGN} DESTINATION ${to} COMPONENT ${part} EXCLUDE_FROM_ALL)
 endfunction()
 
-# A program below /usr/lib/tessera with its modules, and a link to it in /usr/bin.
+# A program with its modules and its manual page.
 function(package_program program)
-    install(TARGETS ${program} RUNTIME DESTINATION usr/lib/tessera/bin COMPONENT ${program} EXCLUDE_FROM_ALL)
-    file(MAKE_DIRECTORY ${package_made})
-    file(CREATE_LINK ../lib/tessera/bin/${program} ${package_made}/${program} SYMBOLIC)
-    package_file(usr/bin ${program} ${package_made}/${program})
+    install(TARGETS ${program} RUNTIME DESTINATION usr/bin COMPONENT ${program} EXCLUDE_FROM_ALL)
+    package_file(usr/share/man/man1 ${program} ${CMAKE_BINARY_DIR}/man/${program}.1)
     foreach(module IN LISTS ARGN)
         if(TARGET ${module})
-            install(TARGETS ${module} LIBRARY DESTINATION usr/lib/tessera/lib COMPONENT ${program} EXCLUDE_FROM_ALL)
+            install(TARGETS ${module} LIBRARY DESTINATION usr/lib/tessera COMPONENT ${program} EXCLUDE_FROM_ALL)
         endif()
     endforeach()
 endfunction()
@@ -68,11 +62,8 @@ if(TARGET tessera_reader)
 endif()
 install(PROGRAMS ${tessera_scripts} DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL)
 install(DIRECTORY configs DESTINATION usr/share/tessera COMPONENT common EXCLUDE_FROM_ALL
-    FILES_MATCHING PATTERN "*.yaml" PATTERN "*.md")
-foreach(page IN LISTS pages)
-    get_filename_component(folder ${page} DIRECTORY)
-    package_file(${package_doc}/tessera/${folder} common ${page})
-endforeach()
+    FILES_MATCHING PATTERN "*.yaml")
+install(DIRECTORY ${CMAKE_BINARY_DIR}/pages/ DESTINATION ${package_doc}/tessera COMPONENT common EXCLUDE_FROM_ALL)
 foreach(part IN LISTS package_parts)
     set(name tessera-${part})
     string(REPLACE tessera-python python3-tessera name ${name})

@@ -15,7 +15,7 @@ static status module_path(const char *file, char *out, size_t size)
     char self[PATH_MAX];
     TRY(proc_self_path(self, sizeof self));
     *strrchr(self, '/') = 0;
-    if ((size_t)snprintf(out, size, "%s/../lib/%s", self, file) >= size)
+    if ((size_t)snprintf(out, size, "%s/../lib/tessera/%s", self, file) >= size)
         return FAIL(ST_OS, "the path of this program is too long");
     return ST_OK;
 }

@@ -26,10 +26,10 @@ typedef struct module_host {
     void (*log)(int level, const char *fmt, ...);
 } module_host;
 
-/* Opens the library ../lib/FILE, relative to the folder of the running program, and gives its
- * function `symbol`. The library is never closed. Every such function takes a module_host as its
- * first argument. `what` ("CUDA backend") and `where_built` ("where nvcc is found") are words for
- * the message of ST_UNAVAILABLE: the library is missing, or cannot be opened. */
+/* Opens the library ../lib/tessera/FILE, relative to the folder of the running program, and gives
+ * its function `symbol`. The library is never closed. Every such function takes a module_host as
+ * its first argument. `what` ("CUDA backend") and `where_built` ("where nvcc is found") are words
+ * for the message of ST_UNAVAILABLE: the library is missing, or cannot be opened. */
 WARN_UNUSED status module_open(const char *file, const char *symbol, const char *what,
                                const char *where_built, void **out_function);
 /* Gives the path of such a library, for a caller that opens it elsewhere. ST_UNAVAILABLE. */

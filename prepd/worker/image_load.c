@@ -5,38 +5,21 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "common/base/proc.h"
+#include "common/program/module.h"
 
-enum { PATH_BYTES = PATH_MAX + 64 };
-
-/* The path of a module: the value of the environment variable if it is set, otherwise ../lib/NAME
- * from the folder of this program. */
-static status module_path(const char *variable, const char *name, char *out)
+/* Loads a module and finds its table, which begins with its version. The environment variable may
+ * name another file. */
+static status load_module(const char *variable, const char *file, const char *symbol, int version,
+                          const char *what, const void **out)
 {
-    const char *given = getenv(variable);
-    if (given && *given) {
-        snprintf(out, PATH_BYTES, "%s", given);
-        return ST_OK;
+    char found[PATH_MAX], module_name[32];
+    const char *path = getenv(variable);
+    if (!path || !*path) {
+        snprintf(module_name, sizeof module_name, "%s module", what);
+        TRY(module_find(file, module_name, "with prepd", found, sizeof found));
+        path = found;
     }
-    char self[PATH_MAX];
-    TRY(proc_self_path(self, sizeof(self)));
-    char *bin = strrchr(self, '/'); /* .../bin/prepd */
-    if (bin)
-        *bin = 0;
-    char *top = strrchr(self, '/');
-    if (top)
-        *top = 0;
-    if (snprintf(out, PATH_BYTES, "%s/lib/%s", self, name) >= PATH_BYTES)
-        return FAIL(ST_UNAVAILABLE, "the path of the module %s is too long: %s", name, self);
-    return ST_OK;
-}
-
-/* Loads a module and finds its table, which begins with its version. */
-static status load_module(const char *path, const char *symbol, int version, const char *what,
-                          const void **out)
-{
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module)
         return FAIL(ST_UNAVAILABLE, "cannot load the %s module: %s", what, dlerror());
@@ -54,10 +37,9 @@ static status load_module(const char *path, const char *symbol, int version, con
 
 status image_load(const char *program, const image_api **out)
 {
-    char path[PATH_BYTES];
     const void *table;
-    TRY(module_path("TESSERA_IMAGE_MODULE", "libprepd_image.so", path));
-    TRY(load_module(path, IMAGE_API_SYMBOL, IMAGE_API_VERSION, "image", &table));
+    TRY(load_module("TESSERA_IMAGE_MODULE", "libprepd_image.so", IMAGE_API_SYMBOL,
+                    IMAGE_API_VERSION, "image", &table));
     const image_api *api = table;
     TRY(api->init(program));
     *out = api;
@@ -66,10 +48,9 @@ status image_load(const char *program, const image_api **out)
 
 status video_load(const video_api **out)
 {
-    char path[PATH_BYTES];
     const void *table;
-    TRY(module_path("TESSERA_VIDEO_MODULE", "libprepd_video.so", path));
-    TRY(load_module(path, VIDEO_API_SYMBOL, VIDEO_API_VERSION, "video", &table));
+    TRY(load_module("TESSERA_VIDEO_MODULE", "libprepd_video.so", VIDEO_API_SYMBOL,
+                    VIDEO_API_VERSION, "video", &table));
     *out = table;
     (*out)->init();
     return ST_OK;

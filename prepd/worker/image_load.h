@@ -4,9 +4,8 @@
  * prepd itself links neither library. So the dispatcher cannot run them, their threads cannot get
  * in the way of starting processes, and a broken library cannot keep the daemon from starting.
  * Every worker loads the picture module; the video module, which costs about 10 MiB a worker, is
- * loaded only if the data may hold videos. The modules are lib/libprepd_image.so and
- * lib/libprepd_video.so beside the program's bin folder, or $TESSERA_IMAGE_MODULE and
- * $TESSERA_VIDEO_MODULE. */
+ * loaded only if the data may hold videos. The modules are libprepd_image.so and libprepd_video.so,
+ * found as common/program/module.h says, or $TESSERA_IMAGE_MODULE and $TESSERA_VIDEO_MODULE. */
 #ifndef TESSERA_PREPD_WORKER_IMAGE_LOAD_H
 #define TESSERA_PREPD_WORKER_IMAGE_LOAD_H
 

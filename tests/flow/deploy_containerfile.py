@@ -117,7 +117,7 @@ def trainer_image(builder, prepd):
         known = root.run("ldconfig", "-p")
         for library in ("libcublasLt.so", "libcudnn.so", "libnccl.so", "libnvrtc.so"):
             check(library in known, f"ldconfig does not know {library}")
-        check("not found" not in root.run("ldd", "/usr/lib/tessera/lib/libtessera_cuda.so"), "libtessera_cuda.so lacks a library")
+        check("not found" not in root.run("ldd", "/usr/lib/tessera/libtessera_cuda.so"), "libtessera_cuda.so lacks a library")
         check("NVIDIA driver" in said, f"without a driver the trainer should say that there is none: {said}")
     print(f"trainer: {size_of(root.path)} MB, of them {size_of(builder.base)} base; trains as {root.user}: "
           + re.search("trained: loss.*", said).group())

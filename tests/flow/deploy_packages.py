@@ -27,17 +27,17 @@ def holds(p, package, wanted, beside=()):
 
 def each_file_is_in_one_package():
     with Packages() as p:
-        modules = {os.path.basename(m) for m in glob.glob(os.path.join(BUILD, "lib/*.so"))}
+        modules = {os.path.basename(m) for m in glob.glob(os.path.join(BUILD, "lib/tessera/*.so"))}
         check(set(p.debs) == {"tessera-common", "tessera-prepd", "python3-tessera", *(["tessera-trainer"] if TRAINER else [])}, p.debs)
         holds(p, "tessera-common", ["usr/share/tessera/configs/smoke.yaml", "usr/share/doc/tessera/prepd/operating.md", "usr/share/doc/tessera/deploy/README.md"],
               beside=("usr/share/tessera/", "usr/share/doc/tessera/"))
         units = "usr/lib/systemd/system/"
-        holds(p, "tessera-prepd", ["usr/bin/prepd", "usr/bin/prepd-run", "usr/lib/tessera/bin/prepd", "etc/tessera/prepd.yaml",
+        holds(p, "tessera-prepd", ["usr/bin/prepd", "usr/bin/prepd-run", "usr/share/man/man1/prepd.1", "etc/tessera/prepd.yaml",
                                    "etc/tessera/worker.env", units + "prepd.service", units + "prepd-worker@.service",
-                                   units + "prep.slice", *("usr/lib/tessera/lib/" + m for m in modules if "prepd" in m)])
+                                   units + "prep.slice", *("usr/lib/tessera/" + m for m in modules if "prepd" in m)])
         if TRAINER:
-            holds(p, "tessera-trainer", ["usr/bin/trainer", "usr/lib/tessera/bin/trainer", units + "trainer@.service",
-                                         *("usr/lib/tessera/lib/" + m for m in modules if "prepd" not in m)])
+            holds(p, "tessera-trainer", ["usr/bin/trainer", "usr/share/man/man1/trainer.1", units + "trainer@.service",
+                                         *("usr/lib/tessera/" + m for m in modules if "prepd" not in m)])
         holds(p, "python3-tessera", [PYTHON + name for name in ("client.py", "row_stream.py", "_reader.pyi", "py.typed",
                                                                  *(["_reader.abi3.so"] if EXTENSION else []))], beside=(PYTHON,))
         conffiles_and_dependencies(p)
@@ -66,7 +66,7 @@ def conffiles_and_dependencies(p):
 
 
 def programs_run_from_there(p):
-    """The link in usr/bin leads to a program that finds its modules, and the units start it there."""
+    """The programs find their modules, and the units start them there."""
     with open(p.file("tessera-prepd/usr/lib/systemd/system/prepd.service")) as f:
         unit = f.read()
     check("ExecStart=/usr/bin/prepd serve" in unit and "@prefix@" not in unit, unit)

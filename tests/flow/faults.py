@@ -41,7 +41,7 @@ def trouble(f, call, error, path, times, verb="worker"):
 @contextlib.contextmanager
 def trap():
     """Workers do what the marks in their pictures say (poison_module.c)."""
-    os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(BUILD, "lib/libprepd_image.so")
+    os.environ["TESSERA_REAL_IMAGE_MODULE"] = os.path.join(BUILD, "lib/tessera/libprepd_image.so")
     os.environ["TESSERA_IMAGE_MODULE"] = os.path.join(BUILD, "tests/libpoison_module.so")
     try:
         yield

@@ -124,7 +124,7 @@ class Machine:
         write(os.path.join(packed, "tests/test_parity_cuda"), parity)
         write(os.path.join(packed, "tests/test_model_cuda"), "#!/bin/sh\n")
         write(os.path.join(packed, "tests/bench_feed"), feed)
-        os.makedirs(os.path.join(packed, "lib"))
+        os.makedirs(os.path.join(packed, "lib/tessera"))
         hashed = subprocess.run(["bash", "-c", "source_dir=$PWD; . tests/bench/gpu/built.sh; sources_hash"], cwd=self.tree,
                                 capture_output=True, text=True).stdout
         write(os.path.join(packed, "sources"), hashed)

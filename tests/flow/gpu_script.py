@@ -160,7 +160,7 @@ def without_a_gpu():
                    TESSERA_GPU_BUILD=os.path.dirname(os.environ["TESSERA_BIN"]))
         check(said.count("result: failed (69)") == 4, said)
         check("replayed: a model of 8 ranks at 337 GB/s" in said and "not a measurement of 8 GPUs" in said, said)
-        built = os.path.exists(os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "lib/libtessera_cuda.so"))
+        built = os.path.exists(os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "lib/tessera/libtessera_cuda.so"))
         why = "there is no NVIDIA driver on this machine" if built else "libtessera_cuda.so does not exist"
         check(said.count(why) == 4, said)
         check("fits: " in said, f"the plan that bench-text stands on\n{said}")

@@ -68,9 +68,9 @@ def a_signal_leaves_nothing_behind():
 def a_second_signal_ends_it_at_once():
     """The first signal waits for work in progress, here a picture that takes for ever, and says what a second one
     does."""
-    lib = os.path.join(os.path.dirname(os.path.dirname(BIN)), "lib")
+    lib = os.path.join(os.path.dirname(os.path.dirname(BIN)), "lib/tessera")
     trap = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(lib, "libprepd_image.so"),
-            "TESSERA_IMAGE_MODULE": os.path.join(lib, "../tests/libpoison_module.so")}
+            "TESSERA_IMAGE_MODULE": os.path.join(lib, "../../tests/libpoison_module.so")}
     with Folder() as f:
         for image in f.train_images():
             with open(image, "ab") as x:

@@ -1,4 +1,4 @@
-"""prepd installed into an empty prefix: programs, image module, configs, client and units are in their places. A
+"""prepd installed into an empty prefix: programs, image module, configs, client, pages and units are in their places. A
 worker from there serves a daemon of the build tree, systemd accepts the units, and prepd-run works.
 prepd_install.py --build also builds and installs prepd alone where none of the trainer's libraries can be found."""
 
@@ -26,6 +26,47 @@ def said_by(*args, code=0, limit_s=120, **options):
     return p.stdout + p.stderr
 
 
+def dead_links(top):
+    """The links of all pages below a folder that lead to no file, or to no heading of a page."""
+    dead = []
+    for folder, _, names in os.walk(top):
+        for name in names:
+            page = os.path.join(folder, name)
+            for link in links_of(page) if name.endswith((".md", ".html")) else ():
+                path, _, heading = link.partition("#")
+                target = os.path.normpath(os.path.join(folder, path)) if path else page
+                if not os.path.isfile(target) or (heading and heading not in headings_of(target)):
+                    dead.append(f"{os.path.relpath(page, top)}: {link}")
+    return dead
+
+
+def links_of(page):
+    with open(page) as f:
+        links = re.findall(r'\]\(([^()\s]+)\)|^\[[^]]+\]: *(\S+)|(?:href|src)="([^"]+)"', f.read(), re.M)
+    return [link for link in map("".join, links) if not re.match("[a-z]+:", link)]
+
+
+def headings_of(page):
+    """A heading's words are joined by dashes, as by everything that shows Markdown."""
+    with open(page) as f:
+        return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", f.read(), re.M)}
+
+
+def manual_is_whole(path, program):
+    """The manual page has each verb with its words and each option, and formatters have nothing to say against it."""
+    with open(path) as f:
+        page = f.read().replace("\\-", "-")
+    for verb in re.findall(r"^  (\w+) {2,}", said_by(program, "--help").split("VERB --help")[0], re.M):
+        check(f"{os.path.basename(program)} {verb}\\fR " in page, f"{path} lacks {verb}")
+        named = set(re.findall(r"--[\w.-]+\w", said_by(program, verb, "--help", "all")))
+        check(all(word in page for word in named - {"--print-config", "--shared", "--section.key"}), f"{path}: {verb}: {named}")
+    if not shutil.which("groff"):
+        print("skipped: no groff")
+        return
+    said = said_by("groff", "-man", "-ww", "-z", path)
+    check(not said, said)
+
+
 class Prefix:
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="prefix")
@@ -46,13 +87,17 @@ def links_nothing_of_the_trainer(prefix):
     needed = said_by("ldd", prefix + "/bin/prepd")
     check("libzmq" in needed and not any(x in needed for x in TRAINERS + ("vips", "avcodec")), needed)
     for name, word in (("libprepd_image.so", "libvips"), ("libprepd_video.so", "libavcodec")):
-        needed = "".join(x for x in said_by("readelf", "-d", f"{prefix}/lib/{name}").splitlines(True) if "NEEDED" in x)
+        needed = "".join(x for x in said_by("readelf", "-d", f"{prefix}/lib/tessera/{name}").splitlines(True) if "NEEDED" in x)
         check(word in needed and not any(x in needed for x in TRAINERS), f"{name}: {needed}")
 
 
 def everything_is_in_its_place():
     with Prefix() as p:
-        for name in ("bin/prepd", "bin/prepd-run", "lib/libprepd_image.so", "lib/libprepd_video.so",
+        wrong = dead_links(p.path)
+        check(not wrong, f"{len(wrong)} dead links: {wrong}")
+        for program in (n for n in os.listdir(p.file("bin")) if n != "prepd-run"):
+            manual_is_whole(p.file(f"share/man/man1/{program}.1"), p.file("bin/" + program))
+        for name in ("bin/prepd", "bin/prepd-run", "lib/tessera/libprepd_image.so", "lib/tessera/libprepd_video.so",
                      "share/tessera/python/tessera/client.py", "share/tessera/python/tessera/__main__.py", "share/tessera/configs/smoke.yaml",
                      "share/tessera/grafana-prepd.json", "lib/systemd/system/prep.slice"):
             check(os.path.isfile(p.file(name)), f"{name} is not installed")
@@ -97,7 +142,7 @@ def a_worker_from_there_serves_a_daemon():
                 wait_for(lambda: len(status()["workers"]) == 1, "it is alone")
                 pid = workers_below(worker.pid)[0]
                 with open(f"/proc/{pid}/maps") as m:
-                    check(p.file("lib/libprepd_image.so") in m.read(), "another image module")
+                    check(p.file("lib/tessera/libprepd_image.so") in m.read(), "another image module")
                 rows = said_by("/usr/bin/python3", p.file("share/tessera/python/tessera"), end)
                 check(rows.count("row ") > 8, f"the installed client: {rows}")
                 check([w["leases"] > 0 for w in status()["workers"]] == [True], "it did no work")
@@ -115,7 +160,7 @@ def ranks_of_a_dry_run_from_there():
         words = [p.file("bin/trainer"), "train", "--dry-run", "--nproc", "2", "--model.path", "debug", "--training.seq_len",
                  "512", "--training.global_batch_size", "4", "--training.local_batch_size", "1"]
         temp = dict(os.environ, TMPDIR=p.path)
-        double = p.file("lib/libtessera_nccl_double.so")
+        double = p.file("lib/tessera/libtessera_nccl_double.so")
         if os.path.exists(double):
             check("dry run: all agree" in said_by(*words, env=temp), "ranks do not agree")
             os.remove(double)

@@ -23,7 +23,7 @@ subprocess.run(["ip", "netns", "del", f"probe{os.getpid()}"], check=True)
 
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
 BUILD = os.path.dirname(os.path.dirname(BIN))
-MODULE = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
+MODULE = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/tessera/libprepd_image.so"),
           "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
 PORT = 5555
 HOME = f"tcp://10.77.0.1:{PORT}"

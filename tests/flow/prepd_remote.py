@@ -24,7 +24,7 @@ from tessera import client  # noqa: E402
 # AddressSanitizer's handler of SIGSEGV does not say whether the signal was sent by another process; ours does.
 OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 BUILD = os.path.dirname(os.path.dirname(BIN))
-POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/libprepd_image.so"),
+POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/tessera/libprepd_image.so"),
           "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
 
 
@@ -422,7 +422,7 @@ def another_tokenizer_is_refused():
 
 def another_decoder_of_videos_is_refused():
     """Only if there are videos; otherwise FFmpeg is not even mapped."""
-    other = {"TESSERA_REAL_VIDEO_MODULE": os.path.join(BUILD, "lib/libprepd_video.so"),
+    other = {"TESSERA_REAL_VIDEO_MODULE": os.path.join(BUILD, "lib/tessera/libprepd_video.so"),
              "TESSERA_VIDEO_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
     with Folder() as f, Site(f) as site:
         first = site.worker(**other)

@@ -2,11 +2,10 @@
 
 import json
 import os
-import shutil
 
 from prepd_flow import Daemon, Folder, check, main
 from resume_flow import STREAM, go, recorded
-from train_flow import SHORT, TRAINER, options, trainer
+from train_flow import SHORT, TRAINER, has_mpi, options, trainer
 
 RECOMPUTED = tuple(f"activation checkpointing {mode}" for mode in (
     "none  ", "selective, op  ", "selective, op, save attention", "selective, 2", "full  ", "none, vision_mode full",
@@ -54,8 +53,7 @@ def a_nan_counts_as_off():
 def one_rank_against_several():
     """In the layout of the options if it is one for as many ranks, else in shards. A batch that does not fit them is
     reported before anything is run."""
-    if shutil.which("mpirun") is None or not os.path.exists(
-            os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+    if not has_mpi():
         print("skipped: Open MPI was not found when this was built")
         return
     with Folder(**STREAM) as f:

@@ -4,11 +4,10 @@ what cannot be written."""
 import json
 import os
 import re
-import shutil
 import subprocess
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, run
-from train_flow import SHORT, TRAINER, options, settings, train, trainer
+from train_flow import SHORT, TRAINER, has_mpi, options, settings, train, trainer
 
 STREAM = {"training.seq_len": 256, "training.global_batch_size": 4}
 
@@ -51,7 +50,7 @@ def recordings_end():
 def recordings_end_inside_a_step():
     """Rows that do not make a whole step are left over, which is reported, by one rank and by two; nothing waits for
     them."""
-    mpi = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+    mpi = has_mpi()
     if not mpi:
         print("skipped: two ranks: Open MPI was not found when this was built")
     with Folder(**STREAM) as f:

@@ -5,7 +5,6 @@ train_daemon.py [KILLS]    the quick form kills the daemon 4 times, the long one
 until it is restarted; figures are printed"""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,14 +15,14 @@ import time
 from faults import OTHER_JPEG
 from prepd_flow import LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, seed, wait_for
 from resume_flow import STREAM, command, ledger
-from train_flow import TRAINER, options
+from train_flow import TRAINER, has_mpi, options
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
 from tessera import client  # noqa: E402
 
 KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 4
 STEPS, AWAY_S = (24, 0.8) if KILLS <= 4 else (8 * KILLS, 5.0)
-MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+MPI = has_mpi()
 LAYOUTS = {"one rank": {}, "two ranks": {"nproc": 2, "training.backend": "cpu"},
            "two that share rows": {"nproc": 2, "training.backend": "cpu", "parallelism.context_parallel_degree": 2}}
 FEW = {"prepd__ahead_bytes": 1048576, "checkpoint__interval": 0}  # few rows under way, and no checkpoints before the end

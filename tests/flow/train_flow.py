@@ -20,7 +20,7 @@ def options(values):
 
 def has_mpi():
     """Whether ranks on CPUs can be started here."""
-    return bool(shutil.which("mpirun")) and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+    return bool(shutil.which("mpirun")) and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/tessera/libtessera_mpi.so"))
 
 
 def settings(args):

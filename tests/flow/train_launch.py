@@ -13,7 +13,7 @@ import time
 
 from prepd_flow import LIMIT_S, SOURCE, UNPRIVILEGED, Folder, below, check, free_ports, main, open_to_others
 from resume_flow import recorded
-from train_flow import SHORT, TRAINER, options
+from train_flow import SHORT, TRAINER, has_mpi, options
 
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
 EMULATED, SHIM = os.path.join(TESTS, "trainer_emulated"), os.path.join(TESTS, "nccl_shim")
@@ -85,7 +85,7 @@ def the_page_s_own_line_starts_ranks():
     with Folder(images=16) as f:
         recorded(f)
         alone, _ = loss_of([TRAINER, *words_of(f, "alone", training__steps=2)])
-        for name in ("bin/trainer", "lib/libtessera_mpi.so"):
+        for name in ("bin/trainer", "lib/tessera/libtessera_mpi.so"):
             os.makedirs(os.path.dirname(f.file("build/" + name)))
             shutil.copy(os.path.join(os.path.dirname(TRAINER), "..", name), f.file("build/" + name))
         for kind in kinds:
@@ -199,7 +199,7 @@ def slurm_answers():
     return shutil.which("srun") and subprocess.run(["sinfo"], capture_output=True, timeout=60).returncode == 0
 
 
-if not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 cases = [ranks_that_mpi_did_not_start_say_how, ranks_of_one_machine_listen_on_loopback, what_is_refused_is_said_once,

@@ -5,13 +5,12 @@ and gradients that are not finite without a spoiled value."""
 
 import os
 import re
-import shutil
 import struct
 import sys
 
 from prepd_flow import Folder, check, main, run
 from resume_flow import STREAM, go, header, recorded, spoiled
-from train_flow import TRAINER
+from train_flow import TRAINER, has_mpi
 
 STEM = "model.language_model."
 HIDDEN, VOCAB = 128, 640  # sizes of the model of prepd synth; each rank stores half of the embedding
@@ -73,7 +72,7 @@ def ranks_and_layers_are_named():
                          rf"from layer {layer} on: rank {rank} {SAMPLES}")
 
 
-if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 main(ranks_and_layers_are_named)

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import shutil
 
 from prepd_flow import Folder, check, main, run
-from train_flow import SHORT, TRAINER, options, trainer
+from train_flow import SHORT, TRAINER, has_mpi, options, trainer
 
 CONFIG = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/qwen3-30b-12x8192.yaml")  # save: auto
 DEBUG = ["--model.path", "debug"]
-MPI = shutil.which("mpirun") and os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so"))
+MPI = has_mpi()
 FULL = ["--memory.table", "full"]
 
 

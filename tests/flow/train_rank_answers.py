@@ -10,14 +10,13 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, children, kill_below, main, run, seed, text_of, wait_for
-from train_flow import SHORT, TRAINER, options, trainer
+from train_flow import SHORT, TRAINER, has_mpi, options, trainer
 
 LONG = len(sys.argv) > 1
 KILLS = int(sys.argv[1]) if LONG else 1
@@ -247,7 +246,7 @@ def a_signal_to_one_rank_stops_all():
         check(code == 0 and re.search(r"stopping after step \d+ as asked", words), f"exit code {code}: {words}")
 
 
-if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 main(the_words_are_those_of_one_rank, a_daemon_that_stays_away_costs_the_evaluation,

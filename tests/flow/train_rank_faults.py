@@ -14,7 +14,7 @@ import time
 
 from prepd_flow import LIMIT_S, Folder, check, children, main, text_of
 from resume_flow import command, go, ledger, recorded
-from train_flow import SHORT, TRAINER, options
+from train_flow import SHORT, TRAINER, has_mpi, options
 
 RANKS, SILENCE_S, STEPS = 4, 6.0, 12
 TESTS = os.path.join(os.path.dirname(TRAINER), "../tests")
@@ -275,7 +275,7 @@ def ranks_that_cannot_begin_end_the_launcher():
         check(time.monotonic() - start < 30, p.stderr)
 
 
-if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 print(f"seed {SEED} (TESSERA_SEED repeats it)")

@@ -14,9 +14,9 @@ import time
 
 from prepd_flow import LIMIT_S, Folder, check, main, text_of
 from resume_flow import ledger, recorded
-from train_flow import SHORT, TRAINER, options
+from train_flow import SHORT, TRAINER, has_mpi, options
 
-if not shutil.which("mpirun") or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 if os.geteuid() != 0 or not shutil.which("ip") or subprocess.run(

@@ -4,7 +4,6 @@ one rank finds; a daemon that dies ends every rank with an error that names the 
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import time
 
 from prepd_flow import LIMIT_S, Daemon, Folder, check, main, text_of
 from resume_flow import STREAM, recorded
-from train_flow import SHORT, TRAINER, facts, options, train
+from train_flow import SHORT, TRAINER, facts, has_mpi, options, train
 
 STEPS = 4
 LAYOUTS = {"context 2": {"context_parallel_degree": 2}, "tensor 2": {"tensor_parallel_degree": 2},
@@ -101,7 +100,7 @@ def a_stream_that_ends_badly_ends_all_ranks():
         check(re.search("rank 0(, which receives this rank's rows: .*d.sock| failed: .*d.sock)", peer), peer)
 
 
-if shutil.which("mpirun") is None or not os.path.exists(os.path.join(os.path.dirname(TRAINER), "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 main(live_rows_are_the_recordings, an_evaluation_judges_whole_rows, a_stream_that_ends_badly_ends_all_ranks)

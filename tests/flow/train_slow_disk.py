@@ -3,7 +3,6 @@ ends the run, and what was trained is saved whole. Replicas that write nothing, 
 not, the end of a run, and an end by a bad gradient. And a disk that fills up."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ import time
 from faults import sanitized
 from prepd_flow import LIMIT_S, Folder, check, main
 from resume_flow import STREAM, command, go, ledger, recorded, spoiled
-from train_flow import TRAINER
+from train_flow import TRAINER, has_mpi
 
 HERE = os.path.dirname(TRAINER)
 SLOW = {"LD_PRELOAD": os.path.join(HERE, "../tests/libslow_disk.so"), "TESSERA_SLOW_RANK": "0"}
@@ -78,7 +77,7 @@ def a_full_disk_costs_one_checkpoint():
         check(took < 60, f"it took {took:.0f} s")
 
 
-if shutil.which("mpirun") is None or not os.path.exists(os.path.join(HERE, "../lib/libtessera_mpi.so")):
+if not has_mpi():
     print("skipped: Open MPI was not found when this was built")
     sys.exit(77)
 if sanitized():

@@ -24,7 +24,7 @@ compile() {
     command -v cmake >/dev/null || { echo "failed: no cmake"; return 1; }
     command -v ninja >/dev/null && generator=Ninja
     cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DHTTP=OFF -DCUDA=ON -DCUDA_LINES=ON -DWERROR=OFF \
-        -DCMAKE_BUILD_RPATH="\$ORIGIN/../prefix/lib" \
+        -DCMAKE_BUILD_RPATH="\$ORIGIN/../prefix/lib;\$ORIGIN/../../prefix/lib" \
         -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" \
         -DCMAKE_MODULE_LINKER_FLAGS="$link_flags" || return
     cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda \
@@ -35,7 +35,7 @@ compile() {
 pack_built() { # ARCHIVE
     local folder=$build/packed file
     rm -rf "$folder" && mkdir -p "$folder"
-    (cd "$build" && find bin lib tests -maxdepth 1 -type f \( -perm -u+x -o -name '*.so' \)) | while read -r file; do
+    (cd "$build" && find bin lib/tessera tests -maxdepth 1 -type f \( -perm -u+x -o -name '*.so' \)) | while read -r file; do
         mkdir -p "$folder/$(dirname "$file")"
         strip -g -o "$folder/$file" "$build/$file" || cp "$build/$file" "$folder/$file"
     done
@@ -64,7 +64,7 @@ stage_build() {
         rm -rf "$build/bin" "$build/lib" "$build/tests"
         compile || return
     fi
-    for file in "$build"/bin/* "$build"/lib/*.so "$build"/tests/*; do
+    for file in "$build"/bin/* "$build"/lib/tessera/*.so "$build"/tests/*; do
         [ -f "$file" ] && [ -x "$file" ] || continue
         # Open MPI's own libraries find each other by the path that its mpirun sets (libraries.sh).
         ! LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$prefix/lib ldd "$file" | grep 'not found' || { echo "failed: $file lacks a library"; return 1; }
@@ -72,7 +72,7 @@ stage_build() {
     "$build/bin/trainer" --version || return
     # The CPU backend must work with the packed libraries.
     "$build/bin/trainer" bench ops gemm --model.path debug --training.backend cpu --training.seq_len 64 || return
-    ls -l "$build/bin" "$build/lib"
+    ls -l "$build/bin" "$build/lib/tessera"
 }
 
 # The version that a header states in three macros, and the library that programs would load.
