@@ -194,7 +194,8 @@ def the_slurm_script_starts_prepd_and_ranks():
         os.chmod(f.file("path/srun"), 0o755)
         env = dict(os.environ, PATH=f.file("path") + ":" + os.environ["PATH"], TESSERA_BIN=os.path.dirname(TRAINER),
                    OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
+                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+                   OMPI_MCA_orte_allowed_exit_without_sync="1")
         script = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "deploy/slurm/train.sbatch")
         values = dict(SHORT, **{"training.steps": 2, "training.backend": "cpu", "eval.enable": "false", "metrics.ledger_ids": "true",
                                 "job.dump_folder": f.file("slurm"), "checkpoint.enable": "true"})

@@ -29,7 +29,8 @@ RANKS, SILENCE_S, ENDING_S = 4, 8, 5
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1", MASTER_ADDR="10.78.0.1")
+           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           OMPI_MCA_orte_allowed_exit_without_sync="1", MASTER_ADDR="10.78.0.1")
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast): [a-z ]+( of layer \d+)? over [a-z_]+"
 # mpirun calls this to start its daemon on another machine, here a namespace with a host name of its own.
 AGENT = """#!/bin/sh

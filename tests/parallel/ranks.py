@@ -10,6 +10,7 @@ MPIRUN = os.environ.get("TESSERA_MPIRUN", "mpirun")
 LIMIT_S = 1200  # of one run
 ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
            OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           OMPI_MCA_orte_allowed_exit_without_sync="1",
            OPENBLAS_NUM_THREADS="1")
 
 
