@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from faults import OTHER_JPEG
-from prepd_flow import BIN, SANITIZED, Folder, check, children, main, wait_for
+from prepd_flow import BIN, LIMIT_S, SANITIZED, Folder, check, children, main, wait_for
 
 SYSTEMD = "/lib/systemd/systemd"
 BUILD = os.path.dirname(os.path.dirname(os.path.abspath(BIN)))
@@ -111,7 +111,7 @@ class Machine:
         if not first:
             return None
         p = subprocess.run(["nsenter", "-t", str(first[0]), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *args],
-                           capture_output=True, text=True, timeout=60)
+                           capture_output=True, text=True, timeout=LIMIT_S)
         if code is not None and p.returncode != code:
             raise AssertionError(f"{args}: exit code {p.returncode}\n{p.stdout}{p.stderr}{self.said()}")
         return p.stdout if code == 0 else p
@@ -181,7 +181,10 @@ def the_daemon_as_a_unit():
         m.do("systemctl", "start", "prepd")  # returns once prepd has said READY
         check(m.show("prepd", "ActiveState") == "active", m.said())
         main_pid = m.show("prepd", "MainPID")
-        for pid in (main_pid, m.do("pgrep", "-f", "prepd worker").split()[0]):
+        def a_worker():
+            return m.do("pgrep", "-f", "prepd worker", code=None).stdout.split()
+        wait_for(a_worker, "there is a worker")
+        for pid in (main_pid, a_worker()[0]):
             about = dict(x.split(":\t", 1) for x in m.do("cat", f"/proc/{pid}/status").splitlines() if ":\t" in x)
             check(about["CapEff"].strip("0") == "" and about["NoNewPrivs"] == "1" and about["Seccomp"] == "2" and
                   about["Uid"].split()[0] != "0", f"the process has too many rights: {about}")
