@@ -92,8 +92,9 @@ def lose(f, name, backend, number, cause, **changed):
 def lost_ranks_are_named(backend="cpu", **changed):
     with Folder(images=16) as f:
         recorded(f)
-        # "is gone" is said if the connection was reset, because the rank had not read everything.
-        lose(f, "killed", backend, signal.SIGKILL, "(died|is gone): its connection", **changed)
+        # The connection is reset, instead of closed, if the rank had not read everything.
+        lose(f, "killed", backend, signal.SIGKILL, "(died: its connection is closed|died, or its connection to rank .* broke)",
+             **changed)
         lose(f, "stopped", backend, signal.SIGSTOP, f"has said nothing for {SILENCE_S:.1f} s", **changed)
 
 
