@@ -288,6 +288,33 @@ def builds_and_installations_say_how_far_they_are():
             check("\n".join(["", *ends, ""]) in log and "built 0" not in log, log)
 
 
+# Of four tests, two have ended and one was skipped when it waits. The build is counted too.
+TESTS = """case " $* " in *" -N "*) echo 'Total Tests: 7'; exit ;; esac
+mkdir -p {at}/Testing/Temporary
+echo 'skipped: no GPU' >{at}/Testing/Temporary/LastTest.log.tmp
+echo 'Test project {at}
+1/4 Test  #1: one ...   Passed    0.01 sec
+2/4 Test #12: two ...***Failed    0.01 sec
+3/4 Test  #3: three .***Skipped   0.01 sec'
+touch {at}/there; sleep 600"""
+
+
+def ctrl_c_prints_the_counts_of_the_tests_so_far():
+    for way in (on_a_terminal, in_a_pipe):
+        with Place() as place:
+            for name in ("cmake", "ninja"):
+                place.program("path/" + name)
+            place.program("path/ctest", TESTS.format(at=place.path))
+            env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"], TMPDIR=place.file("tmp"))
+            os.mkdir(place.file("tmp"))
+            code, said = way([os.path.join(SOURCE, "tests/run"), "--no-install", "--only", "unit"], env,
+                             lambda: os.path.exists(place.file("there")))  # noqa: B023
+            lines = said.splitlines()
+            check(code == 130 and lines[-1] == "2 passed, 1 failed, 1 skipped", f"exit code {code}\n{said}")
+            check(lines[-2].startswith("tests/run --all adds: 7 long tests "), said)
+            check("1 skipped: no GPU" in said and not os.listdir(place.file("tmp")), said)
+
+
 def a_second_quickstart_says_what_it_takes_and_how_to_begin_anew():
     with Place() as place:
         begun(place, None)
@@ -493,6 +520,7 @@ def the_picture_of_the_readme_is_small_or_refused():
 
 
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_start_again_where_that_may_help, ctrl_c_ends_quickstart_in_order,
+     ctrl_c_prints_the_counts_of_the_tests_so_far,
      a_second_quickstart_says_what_it_takes_and_how_to_begin_anew, builds_and_installations_say_how_far_they_are,
      packages_of_this_architecture_are_asked_for,
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,

@@ -325,9 +325,14 @@ def seed():
 
 
 def main(*tests):
-    only = os.environ.get("TESSERA_FLOW_ONLY")  # the name of a single case
+    """Runs the cases: those alone that TESSERA_FLOW_ONLY names, or all but those of TESSERA_FLOW_WITHOUT."""
+    named = {way: os.environ.get("TESSERA_FLOW_" + way, "").split() for way in ("ONLY", "WITHOUT")}
+    with open(sys.argv[0]) as f:
+        source = f.read()
+    for name in named["ONLY"] + named["WITHOUT"]:
+        check(f"def {name}(" in source, f"{sys.argv[0]} has no case {name}")
     for test in tests:
-        if only and test.__name__ != only:
+        if (named["ONLY"] and test.__name__ not in named["ONLY"]) or test.__name__ in named["WITHOUT"]:
             continue
         start = time.monotonic()
         try:

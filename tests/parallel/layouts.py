@@ -7,7 +7,7 @@ rounding, and again with all tokens on the same experts.
 Each layout also runs one step of samples that share prefixes (data.group shared_prefix), and its loss and gradients
 are compared with those of one rank that has the same samples apart (none).
 
-    tests/parallel/layouts.py          the layouts of QUICK (tests/run; ctest parallel_layouts)
+    tests/parallel/layouts.py          the layouts of QUICK (ctest parallel_layouts_long; parallel_layouts runs one of them)
     tests/parallel/layouts.py --all    all of LAYOUTS
     tests/parallel/layouts.py NAME ..  some of them
     tests/parallel/layouts.py --keep FOLDER   models, rows and the table of layouts, for ranks on GPUs,
