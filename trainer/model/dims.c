@@ -266,7 +266,7 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
     }
     head_ties ties;
     TRY(head_read_ties(config, source, &ties));
-    dims.text.tied = ties.top || ties.text; /* dims_load also asks the weights */
+    dims.text.tied = ties.top; /* dims_load also consults the weights */
     read_ends(config, text, &dims);
     TRY(dims_check(&dims, source));
     *out = dims;

@@ -52,15 +52,16 @@ status head_is_tied(const head_ties *ties, const char *folder, const char *text_
 {
     hf_folder hf = {0};
     char name[64];
-    *out = ties->top || ties->text;
-    if (!*out || !hf_has_weights(folder))
+    const bool either = ties->top || ties->text;
+    *out = ties->top;
+    if (!either || !hf_has_weights(folder))
         return ST_OK;
     TRY(hf_folder_open(folder, &hf));
     snprintf(name, sizeof name, "%sembed_tokens.weight", text_prefix);
     const st_tensor *head = hf_folder_find(&hf, "lm_head.weight");
     const st_tensor *embedding = hf_folder_find(&hf, name);
-    if (head) /* if the embedding is missing, loading the folder fails and names it */
-        *out = ties->top && (!embedding || same_values(head, embedding));
+    /* If the embedding is missing, loading the folder fails and names it. */
+    *out = head ? ties->top && (!embedding || same_values(head, embedding)) : either;
     hf_folder_close(&hf);
     return ST_OK;
 }

@@ -4,10 +4,12 @@
  * also depends on whether lm_head.weight is stored (tests/golden/heads.json has each version):
  *
  *   stored      The head is tied only if the top level says so and the stored head equals the
- *               embedding, as in 5.23. 4.57 drops a stored head that differs where text_config
+ *               embedding, as in 5.24. 4.57 drops a stored head that differs where text_config
  *               says tied.
- *   not stored  The head is tied if the top level (5.23) or text_config (4.57) says so. If neither
- *               does it is untied, and loading fails for want of lm_head.weight. */
+ *   not stored  The head is tied if the top level (5.24) or text_config (4.57) says so. If neither
+ *               does it is untied, and loading fails for want of lm_head.weight.
+ *   no weights  The top level decides, as in 5.24, which writes "true" into every text_config of
+ *               qwen3_vl_moe that says nothing, and does not read it. */
 #ifndef TESSERA_TRAINER_MODEL_HEAD_H
 #define TESSERA_TRAINER_MODEL_HEAD_H
 
