@@ -1,6 +1,7 @@
 """model.path as Org/Name: both programs find the snapshot of refs/main in the Hugging Face cache and follow its
 links. If something is missing, the message names the place that was searched."""
 
+import filecmp
 import os
 import shutil
 import subprocess
@@ -71,7 +72,8 @@ def both_programs_run_from_it():
         check("trained:" in said, said)
         # A checkpoint holds files, not links into the cache.
         left = f.file("run/checkpoint")
-        check(os.path.isfile(left + "/tokenizer.json"), "the checkpoint has no tokenizer")
+        for name in ("tokenizer.json", "generation_config.json"):
+            check(filecmp.cmp(f"{left}/{name}", f.file("data/model/" + name), shallow=False), f"the checkpoint's {name}")
         check(not any(os.path.islink(os.path.join(left, n)) for n in os.listdir(left)), "the checkpoint has a link")
         os.symlink("../../blobs/never-fetched", f"{at}/snapshots/{COMMIT}/model.safetensors")
         said = trainer("inspect", NAME, code=66)

@@ -139,6 +139,8 @@ def folder(root, name, group, dtype="F32", shards=1):
     os.mkdir(path)
     with open(path + "/config.json", "w") as f:
         json.dump(CONFIG, f, indent=1)
+    with open(path + "/generation_config.json", "w") as f:
+        f.write('{"eos_token_id":[3,\t5], "top_p":0.80}')
     if shards == 1:
         save(path + "/model.safetensors", group, dtype)
         return path
@@ -216,8 +218,9 @@ def main():
         expect(list(got) == list(want), f"{name}: names and order")
         for n in want:
             expect(np.array_equal(got[n], want[n]), f"{name}: {n} differs")
-        with open(path + "/config.json", "rb") as a, open(path + "-out/config.json", "rb") as b:
-            expect(a.read() == b.read(), f"{name}: config.json is kept")
+        for kept in ("config.json", "generation_config.json"):
+            with open(f"{path}/{kept}", "rb") as a, open(f"{path}-out/{kept}", "rb") as b:
+                expect(a.read() == b.read(), f"{name}: {kept} is kept")
 
     interrupted(root, forms["published"], want)
     broken = dict(want)
@@ -241,6 +244,10 @@ def main():
         f.truncate(os.path.getsize(forms["published"] + "/model.safetensors") - 10)
     code, _, err = run("export", "--model", forms["published"], "--out", root + "/no")
     expect(code == 65 and "model.safetensors" in err, f"truncated: {code} {err}")
+    with open(forms["five"] + "/generation_config.json", "w") as f:
+        f.write('{"eos_token_id": [3, "5"]}')
+    code, _, err = run("inspect", forms["five"])
+    expect(code == 65 and "generation_config.json: eos_token_id" in err, f"broken generation_config: {code} {err}")
     with open(forms["five"] + "/config.json", "w") as f:
         f.write('{"model_type": "qwen3_vl_moe", ')
     code, _, err = run("inspect", forms["five"])

@@ -114,14 +114,14 @@ static status texts_of(const session *run, const row *packed, const reply *to, c
 /* Compares generated words with the reference: their tokens, of which the reference has those that
  * end it besides. */
 static page_verdict verdict_of(const row *packed, const reply *to, const token_list *words,
-                               int32_t end_token)
+                               const model_dims *dims)
 {
     const int32_t *wanted = packed->input_ids + to->begin;
     const int64_t count = to->end - to->begin, said = (int64_t)words->count;
     for (int64_t i = 0; i < said; i++)
         if (i >= count || words->id[i] != wanted[i])
             return PAGE_WRONG;
-    if (said == count || wanted[said] == end_token)
+    if (said == count || dims_is_end(dims, wanted[said]))
         return PAGE_RIGHT;
     return said < GENERATE_MAX ? PAGE_WRONG : PAGE_RIGHT_SO_FAR;
 }
@@ -137,7 +137,7 @@ static status tell_answer(answers *state, const row *packed, const json_value *r
     size_t size;
     status st = ST_OK;
     page_entry entry = {.score = -1,
-                        .verdict = verdict_of(packed, to, ids, run->dims.eos_token),
+                        .verdict = verdict_of(packed, to, ids, &run->dims),
                         .goes_on = index > 0 && picked->reply[index - 1].doc == to->doc};
     entry.is_cut = ids->count == GENERATE_MAX && entry.verdict != PAGE_RIGHT;
     TRY_OR(done, tokenizer_decode(run->tokenizer, ids->id, ids->count, true, &words, &size));

@@ -240,7 +240,7 @@ static status choose_tokens(generator *generation, growing *doc, int64_t *inout_
     for (int64_t i = 0; i < count; i++) {
         int32_t id = word[i];
         token_list *answer = &out[doc[i].answer];
-        if (id == generation->options.dims->eos_token)
+        if (dims_is_end(generation->options.dims, id))
             continue;
         TRY(push(answer, id));
         doc[i].id = id;

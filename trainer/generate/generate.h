@@ -51,9 +51,9 @@ void generate_free(generator **generator);
 bool generate_can(const generator *generator, const row *row);
 
 /* Gives each of the `count` replies in the model's own words: continues its document, cut before
- * the reply, up to the end-of-text token or max_new words (at most GENERATE_MAX). What was said
- * before it in the document is the reference. The ids are appended to out[i], which must be empty;
- * the caller frees them. Every rank must call it. BAD_DEVICE if generate_can is false. */
+ * the reply, up to an end token (dims_is_end) or max_new words (at most GENERATE_MAX). What was
+ * said before it in the document is the reference. The ids are appended to out[i], which must be
+ * empty; the caller frees them. Every rank must call it. BAD_DEVICE if generate_can is false. */
 WARN_UNUSED status generate_answers(generator *generator, const row *row, const reply *replies,
                                     int64_t count, int64_t max_new, token_list *out);
 

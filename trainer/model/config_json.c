@@ -21,6 +21,17 @@ static void put_token(json_writer *writer, const char *key, int32_t id)
         json_put_int(writer, id);
 }
 
+static void put_ends(json_writer *writer, const model_dims *dims)
+{
+    int64_t end[MAX_ENDS];
+    for (int i = 0; i < dims->n_config_ends; i++)
+        end[i] = dims->end_token[i];
+    if (dims->n_config_ends > 1)
+        put_list(writer, "eos_token_id", end, dims->n_config_ends);
+    else
+        put_token(writer, "eos_token_id", dims->n_config_ends ? dims->end_token[0] : -1);
+}
+
 /* Writes the members of text_config, or in a text-only model of the top level. */
 static void put_text_members(json_writer *writer, const model_dims *dims)
 {
@@ -61,7 +72,7 @@ static void put_text_members(json_writer *writer, const model_dims *dims)
         json_put_key_int(writer, "max_position_embeddings", text->max_positions);
     json_put_key_real(writer, "initializer_range", text->initializer_range);
     put_token(writer, "bos_token_id", dims->bos_token);
-    put_token(writer, "eos_token_id", dims->eos_token);
+    put_ends(writer, dims);
     if (text->has_pad)
         json_put_key_int(writer, "pad_token_id", text->pad_token);
     json_put_key_cstr(writer, "dtype", "bfloat16");

@@ -215,16 +215,64 @@ static status want_object(const json_value *object, const char *key, const char 
     return ST_OK;
 }
 
-/* bos and eos are in text_config or at the top; -1 if they are in neither. */
-static void read_ends(const json_value *top, const json_value *text, model_dims *dims)
+bool dims_is_end(const model_dims *dims, int32_t id)
 {
-    const json_value *bos = json_find(text, "bos_token_id"), *eos = json_find(text, "eos_token_id");
+    for (int i = 0; i < dims->n_ends; i++)
+        if (dims->end_token[i] == id)
+            return true;
+    return false;
+}
+
+/* Adds the end tokens that an object names: eos_token_id is an id or a list of ids. */
+static status add_ends(const json_value *object, const char *source, model_dims *dims)
+{
+    const json_value *value = json_find(object, "eos_token_id");
+    if (!value || json_typeof(value) == JSON_NULL)
+        return ST_OK;
+    const bool list = json_typeof(value) == JSON_ARRAY;
+    const size_t count = list ? json_count(value) : 1;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t id = json_int(list ? json_item(value, i) : value, -1);
+        if (id < 0 || id > INT32_MAX)
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "eos_token_id must be a token id, a list of them, or null");
+        if (dims_is_end(dims, (int32_t)id))
+            continue;
+        if (dims->n_ends == MAX_ENDS)
+            return FAIL_IN(ST_BAD_INPUT, source,
+                           "eos_token_id: the model has more than %d end tokens", MAX_ENDS);
+        dims->end_token[dims->n_ends++] = (int32_t)id;
+    }
+    return ST_OK;
+}
+
+/* bos and eos are in text_config or at the top. Without bos it is -1. */
+static status read_ends(const json_value *top, const json_value *text, const char *source,
+                        model_dims *dims)
+{
+    const json_value *bos = json_find(text, "bos_token_id");
     bos = bos ? bos : json_find(top, "bos_token_id");
-    eos = eos ? eos : json_find(top, "eos_token_id");
-    if (eos && json_typeof(eos) == JSON_ARRAY)
-        eos = json_item(eos, 0);
     dims->bos_token = (int32_t)json_int(bos, -1);
-    dims->eos_token = (int32_t)json_int(eos, -1);
+    TRY(add_ends(text, source, dims));
+    TRY(add_ends(top, source, dims));
+    dims->n_config_ends = dims->n_ends;
+    return ST_OK;
+}
+
+/* Adds the end tokens of a folder's generation_config.json, if there is one. */
+static status read_generation_config(const char *folder, model_dims *dims)
+{
+    char path[STATUS_PATH_MAX + 32];
+    json_value *config = NULL;
+    snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return ST_OK;
+    TRY(json_load(path, &config));
+    status st = json_typeof(config) == JSON_OBJECT
+                    ? add_ends(config, path, dims)
+                    : FAIL_IN(ST_BAD_INPUT, path, "the file must be a JSON object");
+    json_free(&config);
+    return st;
 }
 
 status dims_from_json(const json_value *config, const char *source, model_dims *out)
@@ -267,7 +315,7 @@ status dims_from_json(const json_value *config, const char *source, model_dims *
     head_ties ties;
     TRY(head_read_ties(config, source, &ties));
     dims.text.tied = ties.top; /* dims_load also consults the weights */
-    read_ends(config, text, &dims);
+    TRY(read_ends(config, text, source, &dims));
     TRY(dims_check(&dims, source));
     *out = dims;
     return ST_OK;
@@ -429,6 +477,8 @@ status dims_load(const char *path_or_preset, model_dims *out)
     if (st == ST_OK)
         st = head_is_tied(&ties, path_or_preset, dims_text_prefix(out), &out->text.tied);
     json_free(&config);
+    if (st == ST_OK)
+        st = read_generation_config(path_or_preset, out);
     if (st == ST_OK) {
         char name[STATUS_PATH_MAX];
         model_cache_title(path_or_preset, name);

@@ -13,7 +13,7 @@
 #include "common/json/json.h"
 #include "common/base/status.h"
 
-enum { MAX_DEEPSTACK = 8, MAX_DENSE_LAYERS = 256 };
+enum { MAX_DEEPSTACK = 8, MAX_DENSE_LAYERS = 256, MAX_ENDS = 16 };
 
 typedef struct text_dims {
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, intermediate;
@@ -44,9 +44,15 @@ typedef struct model_dims {
     text_dims text;
     vision_dims vision;
     int32_t image_token, video_token, vision_start, vision_end; /* -1 without a vision tower */
-    int32_t bos_token, eos_token;
+    int32_t bos_token;
+    /* Where generation ends: the tokens of config.json, then further ones of
+     * generation_config.json. */
+    int32_t end_token[MAX_ENDS];
+    int n_ends, n_config_ends;
 } model_dims;
 
+/* True if generation ends at this token. */
+bool dims_is_end(const model_dims *dims, int32_t id);
 /* True if decoder layer `layer` (from 0) has experts, false if it has a dense MLP. */
 bool dims_layer_is_moe(const model_dims *dims, int64_t layer);
 static inline int64_t dims_vision_head_dim(const model_dims *dims)
@@ -61,8 +67,9 @@ static inline const char *dims_text_prefix(const model_dims *dims)
 }
 
 /* Loads the dimensions that model.path names: those of a folder with config.json, or of a preset.
- * A folder's weights are consulted on whether the head is tied (head.h). ST_NO_INPUT: neither;
- * ST_BAD_INPUT: the file is refused, with the key. */
+ * A folder's weights are consulted on whether the head is tied (head.h), and its
+ * generation_config.json, if there is one, on further end tokens. ST_NO_INPUT: neither;
+ * ST_BAD_INPUT: a file is refused, with the key. */
 WARN_UNUSED status dims_load(const char *path_or_preset, model_dims *out);
 /* The same for a parsed config.json, without a look at weights; source names it in messages. */
 WARN_UNUSED status dims_from_json(const json_value *config, const char *source, model_dims *out);

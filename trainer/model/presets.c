@@ -8,10 +8,10 @@
 /* clang-format off */
 #define QWEN_TOKENS                                                                                \
     .image_token = 151655, .video_token = 151656, .vision_start = 151652, .vision_end = 151653,    \
-    .bos_token = 151643, .eos_token = 151645
+    .bos_token = 151643, .end_token = {151645}, .n_ends = 1, .n_config_ends = 1
 #define NO_VISION_TOKENS                                                                           \
     .image_token = -1, .video_token = -1, .vision_start = -1, .vision_end = -1,                    \
-    .bos_token = 151643, .eos_token = 151645
+    .bos_token = 151643, .end_token = {151645}, .n_ends = 1, .n_config_ends = 1
 #define MOE_VL  .model_type = "qwen3_vl_moe", .architecture = "Qwen3VLMoeForConditionalGeneration"
 #define DENSE_VL .model_type = "qwen3_vl", .architecture = "Qwen3VLForConditionalGeneration"
 
@@ -54,7 +54,7 @@ static const model_dims presets[] = {
               .expert_width = 768}},
     {.name = "debug", MOE_VL,
      .image_token = 2003, .video_token = 2004, .vision_start = 2000, .vision_end = 2001,
-     .bos_token = 1, .eos_token = 2,
+     .bos_token = 1, .end_token = {2}, .n_ends = 1, .n_config_ends = 1,
      .text = {.vocab = 2048, .hidden = 128, .layers = 4, .heads = 8, .kv_heads = 2, .head_dim = 32,
               .intermediate = 256, .experts = 16, .top_k = 4, .expert_width = 48,
               .norm_topk_prob = true, .sparse_step = 1, .rms_eps = 1e-6, .rope_theta = 5e6,
@@ -65,7 +65,7 @@ static const model_dims presets[] = {
                 .initializer_range = 0.02}},
     {.name = "tile", MOE_VL,
      .image_token = 4003, .video_token = 4004, .vision_start = 4000, .vision_end = 4001,
-     .bos_token = 1, .eos_token = 2,
+     .bos_token = 1, .end_token = {2}, .n_ends = 1, .n_config_ends = 1,
      .text = {.vocab = 4096, .hidden = 512, .layers = 2, .heads = 8, .kv_heads = 2, .head_dim = 128,
               .intermediate = 1024, .experts = 16, .top_k = 4, .expert_width = 256,
               .norm_topk_prob = true, .sparse_step = 1, .rms_eps = 1e-6, .rope_theta = 5e6,

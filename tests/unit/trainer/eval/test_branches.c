@@ -271,7 +271,7 @@ static void test_generate_answers__of_branches_are_those_of_samples(void **state
     mesh_alone(&alone);
     assert_ok(dims_preset("debug", &dims));
     fixture_open(&setup, &dims);
-    setup.dims.eos_token = -1;
+    setup.dims.n_ends = 0;
     ops_table counting = *setup.queue->ops;
     route_below = counting.route_fwd;
     counting.route_fwd = count_rows;

@@ -176,7 +176,7 @@ static void recomputed_answer(fixture *setup, session *run, const row *one, int6
     while (out->count < NEW_TOKENS) {
         row forced = forced_row(setup, one, doc, out);
         int32_t word = next_word(run, &forced);
-        if (word == run->dims.eos_token)
+        if (dims_is_end(&run->dims, word))
             break;
         out->id[out->count++] = word;
     }
@@ -223,18 +223,16 @@ static void test_generate_answers__is_what_recomputing_chooses(void **state)
     fixture_model(&setup, &options, false);
     session run = session_of(&setup);
     token_list want[3], got[3];
-    size_t words = 0;
-    bool ended = false;
-    run.dims.eos_token = -1;
-    recomputed_answer(&setup, &run, &one, 0, &want[0]);
-    run.dims.eos_token = want[0].id[2]; /* so that this answer ends before the others */
-    token_list_done(&want[0]);
-    for (int64_t doc = 0; doc < 3; doc++) {
+    run.dims.n_ends = 0;
+    for (int64_t doc = 0; doc < 2; doc++) { /* so that these answers end before the third */
         recomputed_answer(&setup, &run, &one, doc, &want[doc]);
-        words += want[doc].count;
-        ended |= want[doc].count < NEW_TOKENS;
+        run.dims.end_token[doc] = want[doc].id[2 - doc];
+        token_list_done(&want[doc]);
     }
-    assert_true(ended && words > NEW_TOKENS);
+    run.dims.n_ends = 2;
+    for (int64_t doc = 0; doc < 3; doc++)
+        recomputed_answer(&setup, &run, &one, doc, &want[doc]);
+    assert_true(want[0].count <= 2 && want[1].count <= 1 && want[2].count > 0);
     const int64_t docs[3] = {2, 0, 1};
     const reply replies[3] = {reply_to(&one, 2), reply_to(&one, 0), reply_to(&one, 1)};
     for (int way = 0; way < 3; way++) {
@@ -278,7 +276,7 @@ static void test_generate_answers__each_word_costs_one_token(void **state)
     batch_caps_for(&one, 1, 64, 64, &options.cap);
     fixture_model(&setup, &options, false);
     session run = session_of(&setup);
-    run.dims.eos_token = -1;
+    run.dims.n_ends = 0;
     assert_ok(open_generator(&run));
     ops_table counting = *setup.queue->ops;
     route_below = counting.route_fwd;

@@ -337,6 +337,105 @@ static void test_dims__every_key_is_honoured_refused_or_without_effect(void **st
     assert_ok(parse_with(true, IN_TEXT, "router_jitter_noise", "0.1", &dims));
 }
 
+static void write_json(const char *folder, const char *name, json_writer *from)
+{
+    char path[4096], *text;
+    size_t size;
+    assert_ok(json_writer_take(from, &text, &size));
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+    free(text);
+}
+
+/* Copies an object's members, except eos_token_id, which becomes `ends` or is left out. */
+static void put_with_ends(json_writer *writer, const json_value *object, const json_value *ends,
+                          const json_value *text_ends)
+{
+    json_begin_object(writer);
+    for (size_t i = 0; i < json_count(object); i++) {
+        const char *key;
+        const json_value *value = json_member(object, i, &key);
+        if (strcmp(key, "text_config") == 0) {
+            json_put_key(writer, key);
+            put_with_ends(writer, value, text_ends, NULL);
+        } else if (strcmp(key, "eos_token_id") != 0) {
+            json_put_key_value(writer, key, value);
+        }
+    }
+    if (ends)
+        json_put_key_value(writer, "eos_token_id", ends);
+    json_end_object(writer);
+}
+
+/* Writes a folder with the eos_token_id of a case of ends.json, wherever the case has one. */
+static void write_ends(const char *folder, const json_value *one)
+{
+    model_dims dims;
+    char *text;
+    json_value *config;
+    json_writer writer;
+    assert_ok(dims_preset("debug", &dims));
+    assert_ok(dims_config_json(&dims, &text));
+    assert_ok(json_parse(text, strlen(text), "config.json", &config));
+    json_writer_init(&writer);
+    put_with_ends(&writer, config, json_find(one, "top"), json_find(one, "text"));
+    write_json(folder, "config.json", &writer);
+    if (json_find(one, "generation")) {
+        json_writer_init(&writer);
+        json_put_value(&writer, json_find(one, "generation"));
+        write_json(folder, "generation_config.json", &writer);
+    }
+    json_free(&config);
+    free(text);
+}
+
+static bool names_token(const json_value *value, int64_t id)
+{
+    for (size_t i = 0; value && json_typeof(value) == JSON_ARRAY && i < json_count(value); i++)
+        if (json_int(json_item(value, i), -1) == id)
+            return true;
+    return json_int(value, -1) == id;
+}
+
+/* Generation ends at every token that either file names, and so wherever the reference ends. The
+ * reference reads one of them: generation_config.json, else the top level, else text_config. */
+static void test_ends__are_those_of_both_files(void **state)
+{
+    (void)state;
+    json_value *kept;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tests/golden/ends.json", getenv("TESSERA_SOURCE"));
+    assert_ok(json_load(path, &kept));
+    const json_value *cases = json_find(kept, "cases"), *versions = json_find(kept, "versions");
+    assert_int_equal(json_count(versions), 2);
+    for (size_t i = 0; i < json_count(cases); i++) {
+        const json_value *one = json_item(cases, i), *generation = json_find(one, "generation");
+        char *folder = harness_temp();
+        model_dims dims;
+        write_ends(folder, one);
+        const bool refused =
+            json_typeof(json_item(json_member(versions, 0, NULL), i)) != JSON_ARRAY;
+        if (refused)
+            assert_fails(ST_BAD_INPUT, dims_load(folder, &dims), "generation_config.json");
+        else
+            assert_ok(dims_load(folder, &dims));
+        for (int32_t id = 0; id < 16 && !refused; id++) {
+            const bool named = names_token(json_find(one, "top"), id) ||
+                               names_token(json_find(one, "text"), id) ||
+                               names_token(json_find(generation, "eos_token_id"), id);
+            assert_int_equal(dims_is_end(&dims, id), named);
+            for (size_t k = 0; k < json_count(versions); k++)
+                assert_true(named ||
+                            !names_token(json_item(json_member(versions, k, NULL), i), id));
+        }
+        harness_remove(&folder);
+    }
+    json_free(&kept);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_dims__only_text_models_choose_renormalisation),
         cmocka_unit_test(test_dims__bad_configs_are_named),
         cmocka_unit_test(test_dims__every_key_is_honoured_refused_or_without_effect),
+        cmocka_unit_test(test_ends__are_those_of_both_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
