@@ -130,12 +130,12 @@ def check_saved(trainer, flavour, model, root):
 def check(trainer, name, folder, root):
     """Prints a line for each layout, dtype and cut, and returns the number of faults."""
     flavour = flavours.open_flavour(name, flavours.KEPT[name])
-    every = ["published", "v5", "per-expert"] if flavour.moe else ["published"]
-    readable = ["published"]
+    every, readable = ["published"], ["published"]
     if not flavour.visual:
-        readable += ["per-expert"]  # which is the published one
-    elif FIVE and flavour.moe:
-        readable += ["v5"]
+        every = readable = ["published", "per-expert"]  # which are the same
+    elif flavour.moe:
+        every = ["published", "v5"]
+        readable += ["v5"] if FIVE else []
     golden, problems = load(flavour, folder)
     if problems:
         raise SystemExit(f"{name}: the golden folder itself: {problems}")

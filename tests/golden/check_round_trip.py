@@ -5,9 +5,11 @@
 
 Each flavour is exported as float32 and bfloat16, as one file and as shards, in the published layout, that of the 5 series
 and per expert (trainer/model/equations.md). Without options, names, shapes, dtypes, order, files and index must be those
-of the folder that was read. With --layout, tensors must be the transposes that numpy makes. Prints a line for each
-flavour. Exit code 77 (skipped): numpy is missing.
+of the folder that was read. With --layout, tensors must be the transposes that numpy makes, and a layout that a version of
+the reference opens with other values (layouts.json) is refused. Prints a line for each flavour. Exit code 77 (skipped):
+numpy is missing.
 """
+import json
 import os
 import shutil
 import sys
@@ -15,10 +17,22 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "flow"))
-from hf_files import expect, files_of, fused, in_layout, np, read, same, works, write, write_shards  # noqa: E402
+from hf_files import expect, files_of, fused, in_layout, np, read, same, trainer, works, write, write_shards  # noqa: E402
 
 CASES = os.path.join(HERE, "cases")
 LAYOUTS = ["published", "v5", "per-expert"]
+
+
+def refused_layouts(model_type):
+    with open(os.path.join(HERE, "layouts.json"), encoding="utf-8") as f:
+        versions = json.load(f).values()
+    return {layout for kinds in versions for layout, outcome in kinds.get(model_type, {}).items() if outcome == "other"}
+
+
+def check_refused(at, layout):
+    code, _, err = trainer("export", "--model", at, "--out", at + "-no", "--layout", layout)
+    expect(code == 64 and f"--layout {layout}" in err and "use published" in err, f"{at} to {layout}: {code} {err}")
+    expect(not os.path.exists(at + "-no"), f"{at} to {layout}: something is written")
 
 
 def as_bf16(tensors):
@@ -72,6 +86,9 @@ def check_flavour(flavour, root):
     plain = fused(stored)
     moe = any(".experts." in n for n in plain)
     published = "per-expert" if ".experts.0." in " ".join(stored) else "published"
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        refused = refused_layouts(json.load(f)["model_type"])
+    expect(len(refused - {"fused"}) == moe, f"{flavour}: refused layouts {refused}")
     runs = 0
     for dtype, values in (("f32", plain), ("bf16", as_bf16(plain))):
         for layout in LAYOUTS if moe else LAYOUTS[:1]:
@@ -87,6 +104,9 @@ def check_flavour(flavour, root):
                 works("export", "--model", at, "--out", at + "-same")
                 check_same(at, at + "-same", at)
                 for other in LAYOUTS if moe else []:
+                    if other in refused:
+                        check_refused(at, other)
+                        continue
                     works("export", "--model", at, "--out", at + "-" + other, "--layout", other)
                     real = published if other == "published" else other
                     check_tensors(at + "-" + other, in_layout(values, real), f"{at} to {other}")
@@ -103,14 +123,14 @@ def check_flavour(flavour, root):
         check_same(at, at + "-same", at)
     at = os.path.join(root, flavour + "-place")  # into its own folder, with other shards and another layout, and back
     shutil.copytree(folder, at, ignore=lambda _, names: [n for n in names if "." not in n])
-    other = ["--layout", "v5"] if moe else []
-    works("export", "--model", at, "--out", at, "--overwrite", "--shard-bytes", "20000", *other)
+    other = "published" if "v5" in refused else "v5"
+    works("export", "--model", at, "--out", at, "--overwrite", "--shard-bytes", "20000", "--layout", other)
     expect("model.safetensors" not in os.listdir(at), f"{at}: the old file is left")
     works("export", "--model", at, "--out", at, "--overwrite", "--shard-bytes", "1000000000", "--layout", "published")
     expect(sorted(os.listdir(at)) == ["config.json", "model.safetensors"], f"{at}: {os.listdir(at)}")
     check_tensors(at, stored, at)
     at = os.path.join(root, flavour + "-cut")  # through another layout, dtype and shards, and back
-    works("export", "--model", folder, "--out", at, "--layout", "v5", "--shard-bytes", "20000")
+    works("export", "--model", folder, "--out", at, "--layout", other, "--shard-bytes", "20000")
     files, index = files_of(at)
     expect(len(files) > 2 and set(index.values()) == set(files), f"{at}: shards and index")
     for tensors in files.values():
@@ -119,7 +139,7 @@ def check_flavour(flavour, root):
     works("export", "--model", at, "--out", at + "-back", "--layout", "published", "--shard-bytes", "1000000000")
     check_tensors(at + "-back", stored, at + "-back")
     if moe and os.path.exists(os.path.join(folder, "aux")):
-        check_gradients(folder, at, "v5")
+        check_gradients(folder, at, published if other == "published" else other)
     works("export", "--model", folder, "--out", at + "-bf16", "--dtype", "bf16")
     works("export", "--model", at + "-bf16", "--out", at + "-f32", "--dtype", "f32")
     works("export", "--model", at + "-f32", "--out", at + "-bf16-again", "--dtype", "bf16")

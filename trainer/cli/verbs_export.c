@@ -95,6 +95,24 @@ static void print_sum(const char *out, const params *registry, const hf_export_s
            (long long)sum->files, sum->files == 1 ? "" : "s");
 }
 
+/* Refuses a layout that a version of transformers opens with random experts in place of those in
+ * the file (tests/golden/layouts.json). */
+static status check_layout(const hf_export_options *how, const model_dims *dims)
+{
+    const bool vision = dims->vision.depth > 0;
+    if (!how->choose_layout || dims->text.experts == 0)
+        return ST_OK;
+    if (vision && how->layout == EXPERTS_SEPARATE)
+        return FAIL(ST_USAGE,
+                    "--layout per-expert: transformers opens no model with vision in this "
+                    "form, and would give it random experts; use published, or v5 for "
+                    "the 5 series alone");
+    if (!vision && how->layout == EXPERTS_EXCHANGED)
+        return FAIL(ST_USAGE, "--layout v5: transformers 4.57 would give a text-only model in this "
+                              "form random experts; use published, which every version opens");
+    return ST_OK;
+}
+
 /* parts: a checkpoint of what was trained alone; NULL: the folder is written as it is. */
 static status export_params(const export_args *args, const char *folder, const model_dims *dims,
                             const whole_source *parts, params *registry, stream *queue)
@@ -152,6 +170,7 @@ status verb_export(int argc, char **argv)
     TRY(model_files_find(args.model, folder));
     TRY(open_parts(&args, folder, &parts, &has_parts));
     TRY_OR(done, dims_load(folder, &dims));
+    TRY_OR(done, check_layout(&args.how, &dims));
     TRY_OR(done, device_open(BACKEND_CPU, &(device_options){0}, &dev));
     TRY_OR(done, dev->backend->stream_new(dev, &queue));
     TRY_OR(done, params_new(&dims, &registry));
