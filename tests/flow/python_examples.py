@@ -52,13 +52,15 @@ def sha_in(text):
 
 
 def the_trainer_of_transformers():
-    """Four steps; the same from the checkpoint of the second."""
+    """Four steps; the same from the checkpoint of the second, and no step from that of the fourth."""
     if not has("accelerate"):
         return
     with small() as f, Daemon(f.config, "--data.group", "shared_prefix"):
         words = (os.path.join(EXAMPLES, "hf_trainer.py"), end_of(f), f.file("data/model"), f.file("out"), "--steps", "4", "--save", "2")
         whole = said(*words)
         check("steps 4 rows 16" in whole, whole)
+        again = said(*words)
+        check("steps 4 rows 16" in again and sha_in(again) == sha_in(whole), f"finished: {again}\nwhole: {whole}")
         shutil.rmtree(f.file("out/checkpoint-4"))
         again = said(*words)
         check("steps 4 rows 16" in again and sha_in(again) == sha_in(whole), f"resumed: {again}\nwhole: {whole}")

@@ -4,7 +4,8 @@
     torchrun --nproc-per-node 8 hf_trainer.py SOURCE MODEL OUT --steps 100
 
 SOURCE: an endpoint of prepd serve. MODEL: its folder; without weights in it the model begins at random. A step is the daemon's
-training.global_batch_size rows, over all ranks. Run again, it goes on from the last checkpoint in OUT."""
+training.global_batch_size rows, over all ranks. Run again, it goes on from the last checkpoint in OUT, and takes no step if that
+has all of them."""
 import argparse
 import hashlib
 import json
@@ -65,15 +66,19 @@ def main():
                              gradient_accumulation_steps=rows.welcome["global_batch_size"] // rows.options.world, learning_rate=1e-3,
                              remove_unused_columns=False, ignore_data_skip=True, logging_steps=1, report_to=[], dataloader_num_workers=0)
     last = get_last_checkpoint(asked.out) if os.path.isdir(asked.out) else None
+    done = int(last.rpartition("-")[2]) if last else 0
+    finished = done >= asked.steps  # the Trainer would take another step before it looks
     if last:
         with open(os.path.join(last, f"rows-{args.process_index}.json"), encoding="utf-8") as f:
             rows.load_state_dict(json.load(f))
-    model, collator = load_model(asked.model, asked.attention), collate.for_transformers(asked.attention)
+    model, collator = load_model(last if finished else asked.model, asked.attention), collate.for_transformers(asked.attention)
     collator.guard(model)  # checks in the first step that documents are isolated
     trainer = RowsTrainer(model, args, data_collator=collator, train_dataset=rows, callbacks=[KeepRows(rows)])
-    trainer.train(resume_from_checkpoint=last)
+    if not finished:
+        trainer.train(resume_from_checkpoint=last)
+        done = trainer.state.global_step
     if args.process_index == 0:
-        print("steps", trainer.state.global_step, "rows", rows.progress.taken, "sha256", sha_of(model))
+        print("steps", done, "rows", rows.progress.taken, "sha256", sha_of(model))
 
 
 if __name__ == "__main__":
