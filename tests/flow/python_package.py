@@ -5,8 +5,10 @@ python3-zmq and python3-zstandard too."""
 import ast
 import gc
 import glob
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -273,6 +275,12 @@ def tensors_share_memory_and_the_thread_pins_them():
                 sys.modules["torch"] = real
 
 
+def it_waits_for_a_daemon_as_long_as_the_trainer():
+    with open(os.path.join(SOURCE, "common/conf/options.def"), encoding="utf-8") as f:
+        seconds = float(re.search(r"^OPTION_REAL\(prepd, reconnect_timeout, ([0-9.]+),", f.read(), re.M)[1])
+    check(inspect.signature(tessera.Rows).parameters["reconnect"].default == seconds, seconds)
+
+
 def every_function_is_typed():
     """py.typed promises it: each parameter and each result."""
     files = glob.glob(os.path.join(SOURCE, "proto/python/tessera/*.py"))
@@ -317,5 +325,5 @@ def without_numpy_one_line_says_what_to_install():
 
 main(both_readers_give_the_same_rows, a_row_lives_as_long_as_its_arrays, it_goes_on_where_it_stopped, a_daemon_that_is_restarted,
      what_is_not_right_is_refused, of_two_with_one_run_and_rank_the_second_is_refused, a_worker_of_a_dataloader_is_refused,
-     tensors_share_memory_and_the_thread_pins_them, every_function_is_typed, what_the_reader_in_numpy_lacks_is_named,
-     without_numpy_one_line_says_what_to_install)
+     tensors_share_memory_and_the_thread_pins_them, it_waits_for_a_daemon_as_long_as_the_trainer, every_function_is_typed,
+     what_the_reader_in_numpy_lacks_is_named, without_numpy_one_line_says_what_to_install)

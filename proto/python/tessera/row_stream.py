@@ -134,7 +134,7 @@ class Rows:
 
     def __init__(self, source: str, *, rank: Optional[int] = None, world: Optional[int] = None, stream: str = "train",
                  tensors: str = "numpy", pin_memory: bool = False, prefetch: int = 2, keys: Optional[str] = None,
-                 prefixes: bool = False, credit_bytes: int = 256 << 20, timeout: float = 60.0, reconnect: float = 600.0,
+                 prefixes: bool = False, credit_bytes: int = 256 << 20, timeout: float = 60.0, reconnect: float = 300.0,
                  run: Optional[str] = None, native: Optional[bool] = None):
         check((rank is None) == (world is None), "rank and world belong together")
         rank = int(os.environ.get("RANK", 0)) if rank is None else rank
