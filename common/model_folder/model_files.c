@@ -25,6 +25,13 @@ static const char *last_two_words(const char *path)
 status model_files_absent(const char *key, const char *path)
 {
     char looked[STATUS_PATH_MAX + 64];
+    const char *slash = strrchr(path, '/');
+    if (slash && strcmp(slash, "/model") == 0)
+        return FAIL(ST_NO_INPUT,
+                    "%s: %s is not a folder; prepd synth --out %.*s makes it, a small model with "
+                    "pictures to train on; otherwise correct the path, or download the model (hf "
+                    "download Org/Name)",
+                    key, path, (int)(slash - path), path);
     model_cache_explain(last_two_words(path), looked, sizeof looked);
     return FAIL(ST_NO_INPUT,
                 "%s: %s is not a folder, and %s; correct the path, or download the model (hf "

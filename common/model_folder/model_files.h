@@ -28,7 +28,8 @@ WARN_UNUSED status model_files_digest(const conf *options, hash128 *out);
  * same for model.path and model.tokenizer. */
 WARN_UNUSED status model_files_find(const char *name, char out[STATUS_PATH_MAX]);
 /* Fails with ST_NO_INPUT: the path, which is the value of option `key`, is not a folder. The
- * message also says where the cache would hold a model named by the path's last two parts. */
+ * message also says where the cache would hold a model named by the path's last two parts, or, of a
+ * folder named as prepd synth names its model, the command that makes it. */
 WARN_UNUSED status model_files_absent(const char *key, const char *path);
 
 #endif
