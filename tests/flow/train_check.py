@@ -27,9 +27,12 @@ def nothing_changes_a_step():
         check(all(len(found) == 1 and found[0].endswith(" ok") for found in lines.values()), said)
         for case in RECOMPUTED + ("the same again", "one thread", "resumed after step 1"):
             check(lines[case][0].count("to the bit") == 2, said)
+        check(said.startswith(f"weights: {f.file('data/model')}, drawn from training.seed, as a run begins; no checkpoint"), said)
         check("router_aux_coef is taken as 0" in said and "one rank against several" in said, said)
         check(os.listdir(f.file("check")) == [], "it leaves files behind")
         check("--steps" in trainer("check", "-c", f.config, "--steps", "1", code=64), "one step cannot be resumed")
+        said = asked(f, "--feed.timeout", "1.5", code=69)
+        check("waiting for prepd at" in said and "prepd serve" in said, said)
 
 
 def a_nan_counts_as_off():

@@ -32,7 +32,8 @@ def with_weights(f):
 def probe(f, model, name, index, *args):
     batch, out = f.file(name + ".row"), f.file(name + ".out")
     run("sample", "-c", f.config, "--index", str(index), "--out", batch, "--overwrite", *args)
-    trainer("probe", "--model", model, "--batch", batch, "--out", out, "--overwrite")
+    said = trainer("probe", "--model", model, "--batch", batch, "--out", out, "--overwrite")
+    check(said.startswith(f"weights: {model}\n"), said)
     return read(batch), read(out)
 
 

@@ -300,6 +300,24 @@ static status read_words(int argc, char **argv, int64_t *out_steps, const char *
     return verb_all_taken(argc, argv);
 }
 
+/* Says what the steps begin from. */
+static void tell_start(const conf *options)
+{
+    printf("weights: %s%s, as a run begins; no checkpoint is read\n", options->model_path,
+           base_has_files(options) ? "" : ", drawn from training.seed");
+    if (options->loss_router_aux_coef > 0)
+        printf("loss.router_aux_coef is taken as 0, because its statistics depend on the "
+               "micro-batch\n");
+    fflush(stdout);
+}
+
+/* The many sessions after the first would all say the same. */
+static void log_less(const conf *options)
+{
+    log_init("trainer", options->log_level < LOG_WARN ? options->log_level : LOG_WARN,
+             options->log_json);
+}
+
 /* Runs every case, and fails if any differs by more than it may. */
 static status compare_all(table *cells, conf *options)
 {
@@ -314,6 +332,7 @@ static status compare_all(table *cells, conf *options)
     }
     TRY(file_make_folders(options->job_dump_folder));
     TRY(run_case(&one, cells->steps, &cells->base, cells));
+    log_less(options);
     TRY(check_all(cells));
     if (cells->off)
         return FAIL(ST_BAD_INPUT, "%d of the cases above differ by more than rounding (%g)",
@@ -345,12 +364,12 @@ status verb_check(int argc, char **argv)
         free(cells.argv);
         return st;
     }
-    log_init("trainer", options.log_level < LOG_WARN ? options.log_level : LOG_WARN,
-             options.log_json);
+    log_init("trainer", options.log_level, options.log_json);
     TRY_OR(done, read_words(argc, argv, &cells.steps, &into));
-    if (options.loss_router_aux_coef > 0 && !into)
-        printf("loss.router_aux_coef is taken as 0, because its statistics depend on the "
-               "micro-batch\n");
+    if (into)
+        log_less(&options);
+    else
+        tell_start(&options);
     options.loss_router_aux_coef = 0;
     options.eval_enable = false;
     st = into && cells.ranks > 1 ? check_launch(&options, cells.ranks, cells.argc, cells.argv)

@@ -59,6 +59,8 @@ static status probe_open(probe *checks, int backend_kind, const char *name, cons
     TRY(dims_load(checks->folder, &checks->dims));
     TRY(params_new(&checks->dims, &checks->params));
     TRY(params_alloc(checks->params, checks->stream, true));
+    printf("weights: %s\n", checks->folder);
+    fflush(stdout);
     TRY(hf_load(checks->params, checks->stream, checks->folder));
     model_options options = {.training = true, .router_aux_coef = aux_coef};
     batch_caps_for(packed, 1, 1, 4, &options.cap);
