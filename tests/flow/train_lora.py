@@ -5,6 +5,7 @@ without weights is refused."""
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -119,6 +120,59 @@ def adapter_and_model_are_the_merged_model():
         rows_with_lengths(f, rows, lora)
         square_experts_cannot_be_misread(f, rows, lora)
         experts_of_text_only_models_are_linear_maps(f, lora)
+
+
+def evaluated(f, name, *words, **changed):
+    """The first line of trainer eval, and its loss."""
+    values = {"job.dump_folder": f.file(name), "feed.replay": f.file("rows.rec"), "eval.show": 2, "training.global_batch_size": 2}
+    values.update({key.replace("__", "."): value for key, value in changed.items()})
+    said = trainer("eval", "-c", f.config, "--shared", *options(values), *words)
+    return said.splitlines()[0], float(re.search(r"^eval: loss: ([0-9.]+)", said, re.MULTILINE)[1])
+
+
+def an_evaluation_is_of_the_run():
+    """With the run's own options trainer eval takes its newest whole checkpoint; otherwise it says which weights it
+    takes. No page replaces that of other weights."""
+    with Folder(**STREAM) as f:
+        rows = recorded(f, 4)
+        go(f, "base", **dict(rows, training__steps=1, optimizer__lr=0))
+        base = f.file("base/checkpoint")
+        lora = {"lora__rank": RANK, "lora__targets": TARGETS, "optimizer__lr": 0.01, "model__path": base, "eval__page": f.file("page.html")}
+        _, before = evaluated(f, "run", model__path=base)
+        for name, more in (("run", {}), ("nf4", {"lora__base": "nf4", "memory__host": "both"})):
+            how = dict(lora, **more)
+            go(f, name, **rows, **how)
+            first, own = evaluated(f, name, **how)
+            check(first == f"weights: checkpoint {f.file(name)}/checkpoint/step-4, adapters on {base}", first)
+            trainer("export", "--merge", "--model", f.file(name + "/checkpoint"), "--out", f.file(name + "-merged"))
+            first, merged = evaluated(f, name, **dict(how, model__path=f.file(name + "-merged")))
+            check(first.startswith(f"weights: {f.file(name)}-merged (the run in {f.file(name)}/checkpoint began from"), first)
+            check(own < before - 0.5 and abs(own - merged) < 0.02, f"{name}: {own}, merged {merged}, base {before}")
+        first, own = evaluated(f, "run", **lora, checkpoint__load_step=0)
+        check(first == f"weights: {base} (checkpoint.load_step is 0)" and own == before, f"{first}: {own}, {before}")
+        check("step-2, adapters" in evaluated(f, "run", **lora, checkpoint__load_step=2)[0], "step 2")
+        os.makedirs(f.file("none/checkpoint"))
+        first, _ = evaluated(f, "none", **lora)
+        check(first == f"weights: {base} (no checkpoint in {f.file('none')}/checkpoint)", first)
+        shutil.copy(base + "/model.safetensors", f.file("none/checkpoint/model.safetensors"))
+        check("none/checkpoint, but a model: --model.path" in evaluated(f, "none", **lora)[0], "a model without a checkpoint")
+        os.remove(f.file("run/checkpoint/step-4/adapter/adapter_config.json"))
+        check("step-3, adapters" in evaluated(f, "run", **lora)[0], "a damaged checkpoint")
+        pages_are_kept(f, rows, lora)
+
+
+def pages_are_kept(f, rows, lora):
+    """The page has the run's name, the step and the samples; each evaluation above has its own."""
+    pages = {n: read(f.file(n)).decode() for n in os.listdir(f.path) if n.startswith("page")}
+    tiles = {n: dict(re.findall(r"<dt>(model|step|run)</dt><dd>(.*?)(?:<|$)", text)) for n, text in pages.items()}
+    check(tiles["page.html"] == {"model": "checkpoint", "step": "4", "run": "run"} and len(pages) == 6, tiles)
+    check({(t["step"], t.get("run")) for t in tiles.values()} == {("4", "run"), ("4", "nf4"), ("3", "run"), ("none", None)}, tiles)
+    check(re.search(r"<td>\d+</td></tr>", pages["page.html"]) and "<th>sample</th>" in pages["page.html"], pages["page.html"][-900:])
+    again = dict(lora, feed__replay=rows["feed__replay"], training__steps=1, checkpoint__enable="false", eval__page="")
+    before = read(f.file("run/report.html"))
+    go(f, "run", **again)
+    check(read(f.file("run/set-aside-report.html")) == before != read(f.file("run/report.html")), "report.html")
+    check(b"<dt>run</dt><dd>run<" in before, before)
 
 
 def read(path):
@@ -299,4 +353,4 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     check("target_parameters" not in config and 2 * len(config["target_modules"]) == len(adapter), config)
 
 
-main(adapter_and_model_are_the_merged_model)
+main(adapter_and_model_are_the_merged_model, an_evaluation_is_of_the_run)

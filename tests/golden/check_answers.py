@@ -40,7 +40,7 @@ def our_answers(args, folder):
         daemon.terminate()
         daemon.wait()
     with open(page, encoding="utf-8") as f:
-        found = re.findall(r"<td>([^<]*)</td><td>(\d+) %</td><!-- sample (\d+) -->", f.read())
+        found = re.findall(r"<td>([^<]*)</td><td>(\d+) %</td><td>(\d+)</td></tr>", f.read())
     return [(int(n), html.unescape(words), int(score)) for words, score, n in found], said
 
 

@@ -17,7 +17,8 @@ static const char *const training[] = {
     NULL,
 };
 static const char *const evaluating[] = {
-    "model.path", "eval.generate", "eval.show", "eval.page", "prepd.endpoint", NULL,
+    "model.path", "job.dump_folder", "checkpoint.load_step", "eval.generate",
+    "eval.show",  "eval.page",       "prepd.endpoint",       NULL,
 };
 static const char *const repeating[] = {"job.dump_folder", "prepd.endpoint", NULL};
 static const char *const comparing[] = {
@@ -66,9 +67,11 @@ static const verb verbs[] = {
      .run = verb_eval,
      .summary = "held-out loss and accuracy, and with images swapped",
      .usage = "-c FILE [--section.key VALUE ...] [--nproc N]",
-     .help = "Measures the held-out loss and accuracy of model.path, which must have\n"
-             "weights, and the accuracy with images swapped. Needs prepd serve at\n"
-             "prepd.endpoint.\n"
+     .help = "Measures held-out loss and accuracy, and the accuracy with images swapped. Needs\n"
+             "prepd serve at prepd.endpoint. With the options of a run it evaluates its newest\n"
+             "checkpoint in job.dump_folder, adapters beside their base, or that of\n"
+             "checkpoint.load_step; with 0, without a checkpoint, or if the run began from\n"
+             "another model.path, the weights of model.path. The first line says which.\n"
              "--nproc N: starts the N ranks of the layout and evaluates with all of them.",
      .options = true,
      .most_used = evaluating},

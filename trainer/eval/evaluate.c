@@ -145,6 +145,7 @@ typedef struct rows_turn {
 /* One evaluation. */
 typedef struct pass {
     session *run;
+    int64_t step;
     evaluation *out;
     bool swapped;
     receiver *source;
@@ -328,25 +329,35 @@ static void give_back_round(pass *walk)
         receiver_give_back(walk->source, &turn->got[turn->count - 1]);
 }
 
-static status write_page(const answers *words, const evaluation *result)
+static status write_page(const pass *walk)
 {
-    const conf *options = words->session->conf;
-    html_fact facts[EVALUATION_FACTS + 2];
-    const int count = evaluation_facts(result, facts);
-    data_fact(options, true, &facts[count]);
-    facts[count + 1] = (html_fact){.name = "model"};
-    path_shown(options->model_path, options->data_path, facts[count + 1].value,
-               sizeof facts[count + 1].value);
-    TRY(page_finish(words->page, facts, count + 2, &result->vqa));
-    log_info("wrote held-out questions with their pictures to %s", options->eval_page);
+    const conf *options = walk->run->conf;
+    const page *sheet = walk->words.page;
+    html_fact facts[EVALUATION_FACTS + 4];
+    int count = evaluation_facts(walk->out, facts);
+    data_fact(options, true, &facts[count++]);
+    facts[count] = (html_fact){.name = "model"};
+    path_shown(options->model_path, options->data_path, facts[count].value,
+               sizeof facts[count].value);
+    facts[++count] = (html_fact){.name = "step", .value = "none", .note = "as it is in model.path"};
+    if (walk->step >= 0) {
+        facts[count].note[0] = 0;
+        snprintf(facts[count].value, sizeof facts[count].value, "%" PRId64, walk->step);
+        run_fact(options, &facts[++count]);
+    }
+    TRY(page_finish(walk->words.page, facts, count + 1, &walk->out->vqa));
+    log_info("wrote held-out questions with their pictures to %s%s", page_path(sheet),
+             strcmp(page_path(sheet), options->eval_page) == 0
+                 ? ""
+                 : ", since eval.page is not of this run, or of a later step");
     return ST_OK;
 }
 
 /* Opens the page and the stream, which may fail on one rank alone. */
-static status open_own(const session *run, page **out_page, receiver **out)
+static status open_own(const session *run, int64_t step, page **out_page, receiver **out)
 {
     if (run->conf->eval_page[0] && run->mesh.rank == 0)
-        TRY(page_new(run->conf->eval_page, out_page));
+        TRY(page_new(run->conf->eval_page, html_mark_of(run->conf, step), out_page));
     say_waiting(run, true);
     status st = session_stream(run, "eval", run->conf, out);
     say_waiting(run, false);
@@ -431,7 +442,7 @@ static status pass_run(pass *walk)
     session *run = walk->run;
     const backend_vtable *backend = run->device->backend;
     const int64_t start = clock_ns();
-    TRY(agree_rows(run, open_own(run, &walk->words.page, &walk->source), 0));
+    TRY(agree_rows(run, open_own(run, walk->step, &walk->words.page, &walk->source), 0));
     TRY(backend->zero(run->stream, run->sums.loss, sizeof(double)));
     TRY(backend->zero(run->stream, run->sums.weight, sizeof(double)));
     TRY(pass_rows(walk));
@@ -440,13 +451,14 @@ static status pass_run(pass *walk)
                  walk->rows);
     TRY(sum_pass(walk));
     walk->out->seconds = (double)(clock_ns() - start) * 1e-9;
-    return agree_rows(run, walk->words.page ? write_page(&walk->words, walk->out) : ST_OK, 0);
+    return agree_rows(run, walk->words.page ? write_page(walk) : ST_OK, 0);
 }
 
-status evaluate_model(session *run, bool swapped, int64_t show, evaluation *out)
+status evaluate_model(session *run, int64_t step, bool swapped, int64_t show, evaluation *out)
 {
     memset(out, 0, sizeof *out);
     pass walk = {.run = run,
+                 .step = step,
                  .out = out,
                  .swapped = swapped,
                  .words = {.session = run, .show = show, .tally = &out->vqa}};

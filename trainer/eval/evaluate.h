@@ -40,9 +40,11 @@ static inline double evaluation_percent(int64_t right, int64_t of)
     return of ? 100.0 * (double)right / (double)of : 0.0;
 }
 
-/* Evaluates the session's model on all held-out rows. swapped: every row runs a second time with
- * other pictures. show: how many questions to print with the model's own answers. All ranks call
- * it. ST_STOPPED at the first row after a signal. */
-WARN_UNUSED status evaluate_model(session *run, bool swapped, int64_t show, evaluation *out);
+/* Evaluates the session's model on all held-out rows. step: of its values; below 0: they are those
+ * of model.path. swapped: every row runs a second time with other pictures. show: how many
+ * questions to print with the model's own answers. All ranks call it. ST_STOPPED at the first row
+ * after a signal. */
+WARN_UNUSED status evaluate_model(session *run, int64_t step, bool swapped, int64_t show,
+                                  evaluation *out);
 
 #endif

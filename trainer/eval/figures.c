@@ -92,6 +92,13 @@ void path_shown(const char *path, const char *folder, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)(length - (size_t)(shown - path)), shown);
 }
 
+void run_fact(const conf *options, html_fact *out)
+{
+    *out = (html_fact){.name = "run"};
+    path_shown(options->job_dump_folder, "", out->value, sizeof out->value);
+    snprintf(out->note, sizeof out->note, "%s", options->job_description);
+}
+
 void data_fact(const conf *options, bool held_out, html_fact *out)
 {
     const char *path = held_out && options->eval_path[0] ? options->eval_path : options->data_path;

@@ -19,6 +19,8 @@ int evaluation_facts(const evaluation *result, html_fact out[EVALUATION_FACTS]);
  * path in or below `folder` becomes relative to it, another absolute one its last part; any other
  * text stays as it is. */
 void path_shown(const char *path, const char *folder, char *out, size_t size);
+/* The run, by the name of its folder. */
+void run_fact(const conf *options, html_fact *out);
 /* What the run's data set is, or with held_out what it is evaluated on. */
 void data_fact(const conf *options, bool held_out, html_fact *out);
 

@@ -1,7 +1,14 @@
 /* html_page.c: see html_page.h. */
 #include "trainer/eval/html_page.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "common/base/html_text.h"
+
+#define MARK "<meta name=\"tessera\" content=\""
 
 static const char common_style[] =
     ":root{color-scheme:light dark;--ink:#1c2733;--paper:#fff;--faint:#57636f;--line:#d9dfe6;"
@@ -16,11 +23,72 @@ static const char common_style[] =
     ".facts dd{margin:0;font-size:1.15em;font-weight:600;overflow-wrap:anywhere}"
     ".facts small{display:block;font-weight:400;line-height:1.35}\n";
 
-void html_page_begin(FILE *to, const char *title, const char *style)
+html_mark html_mark_of(const conf *options, int64_t step)
 {
-    fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
-          to);
+    const char *folder = step < 0 ? options->model_path : options->job_dump_folder;
+    return (html_mark){hash_bytes(folder, strlen(folder)), step < 0 ? 0 : step};
+}
+
+/* Reads the mark of a page; false if the file has none. */
+static bool read_mark(const char *path, html_mark *out)
+{
+    char head[512], digest[HASH_TEXT];
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    head[fread(head, 1, sizeof head - 1, file)] = 0;
+    fclose(file);
+    const char *at = strstr(head, MARK);
+    return at && sscanf(at + strlen(MARK), "%32[0-9a-f] %" SCNd64, digest, &out->step) == 2 &&
+           hash_parse(digest, &out->run);
+}
+
+/* Writes PREFIX before the name of a file and, from 2 on, -NUMBER after it. */
+static status beside(const char *path, const char *prefix, int number, char out[STATUS_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path,
+               *dot = strrchr(name, '.');
+    const int folder = (int)(name - path), stem = (int)(dot ? dot - name : (long)strlen(name));
+    char count[16] = "";
+    if (number > 1)
+        snprintf(count, sizeof count, "-%d", number);
+    if (snprintf(out, STATUS_PATH_MAX, "%.*s%s%.*s%s%s", folder, path, prefix, stem, name, count,
+                 dot ? dot : "") >= STATUS_PATH_MAX)
+        return FAIL_IN(ST_CANT_CREATE, path, "the path is too long");
+    return ST_OK;
+}
+
+status html_page_place(const char *path, html_mark mark, char out[STATUS_PATH_MAX])
+{
+    for (int i = 1;; i++) {
+        html_mark was;
+        TRY(beside(path, "", i, out));
+        if (access(out, F_OK) != 0 ||
+            (read_mark(out, &was) && hash_equal(was.run, mark.run) && was.step <= mark.step))
+            return ST_OK;
+    }
+}
+
+status html_page_set_aside(const char *path, html_mark mark, bool any, char out[STATUS_PATH_MAX])
+{
+    html_mark was;
+    out[0] = 0;
+    const bool mine = read_mark(path, &was) && hash_equal(was.run, mark.run);
+    if (access(path, F_OK) != 0 || (mine ? was.step <= mark.step : !any))
+        return ST_OK;
+    for (int i = 1; i == 1 || access(out, F_OK) == 0; i++)
+        TRY(beside(path, "set-aside-", i, out));
+    return rename(path, out) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+}
+
+void html_page_begin(FILE *to, const char *title, const char *style, html_mark mark)
+{
+    char digest[HASH_TEXT];
+    hash_print(mark.run, digest);
+    fprintf(to,
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">" MARK "%s %" PRId64
+            "\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
+            digest, mark.step);
     html_put_text(to, title);
     fprintf(to, "</title>\n<style>%s%s</style></head><body>\n<h1>", common_style, style);
     html_put_text(to, title);

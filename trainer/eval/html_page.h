@@ -3,7 +3,28 @@
 #ifndef TESSERA_TRAINER_EVAL_HTML_PAGE_H
 #define TESSERA_TRAINER_EVAL_HTML_PAGE_H
 
+#include <stdbool.h>
 #include <stdio.h>
+
+#include "common/base/hash.h"
+#include "common/conf/conf.h"
+
+/* Which weights a page is about. It is in the page, so that none takes the place of another's. */
+typedef struct html_mark {
+    hash128 run;  /* of the path of the run's folder, or of a model's */
+    int64_t step; /* of a model that is as it is in model.path: 0 */
+} html_mark;
+
+/* step: of the run of the options; below 0: the weights are those of model.path. */
+html_mark html_mark_of(const conf *options, int64_t step);
+/* Writes to `out` where such a page goes: `path`, or, where another run's page, one of a later step
+ * or any other file is, NAME-2.EXT, NAME-3.EXT and so on beside it. ST_CANT_CREATE: too long. */
+WARN_UNUSED status html_page_place(const char *path, html_mark mark, char out[STATUS_PATH_MAX]);
+/* Called before a run resumes from mark.step: renames its page of a later step to set-aside-NAME,
+ * with a number if that exists. any: whoever's page it is. out: the new name; "": there was none.
+ */
+WARN_UNUSED status html_page_set_aside(const char *path, html_mark mark, bool any,
+                                       char out[STATUS_PATH_MAX]);
 
 /* A fact is drawn as a tile: its name, the value in large letters, and a note below it. All three
  * are plain text, which is escaped. */
@@ -15,7 +36,7 @@ typedef struct html_fact {
 /* Begins a page. style: rules of this page alone, after those of all pages. The colours are the
  * variables --ink, --paper, --faint (words of less weight), --line, --panel, --mark (curves),
  * --good and --bad. */
-void html_page_begin(FILE *to, const char *title, const char *style);
+void html_page_begin(FILE *to, const char *title, const char *style, html_mark mark);
 void html_page_facts(FILE *to, const html_fact *facts, int count);
 void html_page_end(FILE *to);
 

@@ -12,7 +12,8 @@
 #include "trainer/generate/prompt.h"
 
 struct page {
-    const char *path;
+    char path[STATUS_PATH_MAX];
+    html_mark mark;
     char *text; /* the entries so far, which `body` writes */
     size_t size;
     FILE *body;
@@ -23,19 +24,25 @@ struct page {
     bool open;                       /* a section is open */
 };
 
-status page_new(const char *path, page **out)
+status page_new(const char *path, html_mark mark, page **out)
 {
     page *sheet = calloc(1, sizeof *sheet);
     if (!sheet)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
-    sheet->path = path;
+    sheet->mark = mark;
     sheet->body = open_memstream(&sheet->text, &sheet->size);
-    if (!sheet->body) {
-        free(sheet);
-        return FAIL(ST_NO_MEMORY, "page: out of memory");
-    }
-    *out = sheet;
-    return ST_OK;
+    status st = sheet->body ? html_page_place(path, mark, sheet->path)
+                            : FAIL(ST_NO_MEMORY, "page: out of memory");
+    if (st == ST_OK)
+        *out = sheet;
+    else
+        page_free(&sheet);
+    return st;
+}
+
+const char *page_path(const page *sheet)
+{
+    return sheet->path;
 }
 
 void page_free(page **pp)
@@ -96,7 +103,7 @@ static status open_section(page *sheet, const row *packed, int64_t doc)
     for (int part = 0; part < PROMPT_SPANS; part++)
         TRY(put_pictures(sheet, packed, &items[part]));
     fputs("</div>\n<div class=\"questions\"><table><tr><th>question</th><th>reference</th>"
-          "<th>model</th><th>score</th></tr>\n",
+          "<th>model</th><th>score</th><th>sample</th></tr>\n",
           sheet->body);
     return ST_OK;
 }
@@ -129,7 +136,7 @@ status page_add(page *sheet, const row *packed, int64_t doc, const page_entry *e
         fprintf(sheet->body, "<td>%.0f %%</td>", 100 * entry->score);
     else
         fprintf(sheet->body, "<td>%s</td>", verdicts[entry->verdict]);
-    fprintf(sheet->body, "<!-- sample %" PRIu64 " --></tr>\n", packed->doc_sample_id[doc]);
+    fprintf(sheet->body, "<td>%" PRIu64 "</td></tr>\n", packed->doc_sample_id[doc]);
     return ST_OK;
 }
 
@@ -159,9 +166,10 @@ static const char style[] =
     "table{border-collapse:collapse}section table{width:100%;table-layout:fixed}"
     "th,td{text-align:left;padding:3px 10px 3px 6px;border-bottom:1px solid var(--line);"
     "vertical-align:top;overflow-wrap:break-word}"
-    "section th:nth-child(n+2){width:22%}section th:last-child{width:4em}"
+    "section th:nth-child(n+2){width:22%}section th:nth-child(n+4){width:4em}"
     "th{font-weight:600;color:var(--faint)}.goes-on td:first-child{padding-left:1.6em}"
     ".right td:nth-child(n+3){color:var(--good)}.wrong td:nth-child(n+3){color:var(--bad)}"
+    "section td:nth-child(5){color:var(--faint)}"
     ".note{color:var(--faint);max-width:62em}"
     "@media(max-width:600px){.pictures{flex-basis:100%}th,td{padding:3px 4px;font-size:14px}}";
 
@@ -204,7 +212,7 @@ static void put_types(FILE *file, const vqa_tally *tally)
 static void put_page(FILE *file, const page *sheet, const html_fact *facts, int count,
                      const vqa_tally *tally)
 {
-    html_page_begin(file, "Held-out questions", style);
+    html_page_begin(file, "Held-out questions", style, sheet->mark);
     html_page_facts(file, facts, count);
     put_types(file, tally);
     put_note(file, sheet, tally);

@@ -12,8 +12,9 @@ typedef struct page page;
 /* Checks at the start of a run that the page can be written, and leaves nothing behind.
  * ST_CANT_CREATE, with the reason, if not. */
 WARN_UNUSED status page_try(const char *path);
-/* Makes an empty page, kept in memory until page_finish writes it to `path`, which is borrowed. */
-WARN_UNUSED status page_new(const char *path, page **out);
+/* Makes an empty page, kept in memory until page_finish writes it to `path`, or beside it if that
+ * is another's (html_page_place). */
+WARN_UNUSED status page_new(const char *path, html_mark mark, page **out);
 /* Frees *pp and sets it to NULL; NULL in it is accepted. */
 void page_free(page **pp);
 
@@ -34,6 +35,8 @@ typedef struct page_entry {
  * After PAGE_MOST entries further documents are only counted. */
 enum { PAGE_MOST = 500 };
 WARN_UNUSED status page_add(page *sheet, const row *packed, int64_t doc, const page_entry *entry);
+/* Where the page is written; valid while it exists. */
+const char *page_path(const page *sheet);
 /* Writes the page with the `count` facts at its top and the accuracy by type of question. The file
  * is replaced as a whole or not at all. ST_CANT_CREATE or ST_IO, with the reason. */
 WARN_UNUSED status page_finish(page *sheet, const html_fact *facts, int count,

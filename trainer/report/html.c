@@ -328,13 +328,13 @@ static const char style[] =
     "svg .x{text-anchor:middle}"
     "@media(max-width:600px){svg text{font-size:15px}svg .title{font-size:17px}}";
 
-static void put_page(FILE *file, const char *title, const html_fact *told, int count,
-                     const char *config, const points all[2])
+static void put_page(FILE *file, html_mark mark, const char *title, const html_fact *told,
+                     int count, const char *config, const points all[2])
 {
     html_fact facts[FACTS_MAX];
     count = count < FACTS_MAX - 1 ? count : FACTS_MAX - 1;
     memcpy(facts, told, (size_t)count * sizeof *facts);
-    html_page_begin(file, title, style);
+    html_page_begin(file, title, style, mark);
     html_page_facts(file, facts, add_facts(all, facts, count));
     fputs("<div class=\"plots\">\n", file);
     for (int i = 0; i < N_CURVES; i++)
@@ -346,8 +346,8 @@ static void put_page(FILE *file, const char *title, const html_fact *told, int c
     html_page_end(file);
 }
 
-status html_report(const char *folder, const char *title, const html_fact *facts, int count,
-                   const char *config)
+status html_report(const char *folder, html_mark mark, const char *title, const html_fact *facts,
+                   int count, const char *config)
 {
     char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
     char path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
@@ -363,7 +363,7 @@ status html_report(const char *folder, const char *title, const html_fact *facts
     if (st == ST_OK && !file)
         st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
     if (file) {
-        put_page(file, title, facts, count, config, all);
+        put_page(file, mark, title, facts, count, config, all);
         bool ok = !ferror(file);
         ok = fclose(file) == 0 && ok;
         if (!ok || rename(aside, path) != 0)

@@ -10,7 +10,7 @@
 /* facts [count]: the top of the page, to which how long the steps took and the curves of a single
  * point are added. config: the options as YAML. Everything is plain text, which is escaped here.
  * The page is written beside its place and renamed. */
-WARN_UNUSED status html_report(const char *folder, const char *title, const html_fact *facts,
-                               int count, const char *config);
+WARN_UNUSED status html_report(const char *folder, html_mark mark, const char *title,
+                               const html_fact *facts, int count, const char *config);
 
 #endif

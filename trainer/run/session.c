@@ -167,7 +167,8 @@ static status open_mesh(session *run, const world *job)
     return mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &run->mesh);
 }
 
-/* Opens the device, the mesh of ranks and the registry. */
+/* Opens the device, the mesh of ranks and, to train, the registry. To evaluate it is opened later:
+ * whether it has adapters depends on the checkpoint. */
 static status meet_world(const conf *settings, const world *job, enum session_use use, session *out)
 {
     memset(out, 0, sizeof *out);
@@ -181,7 +182,8 @@ static status meet_world(const conf *settings, const world *job, enum session_us
     TRY_OR(failed, session_device(out));
     TRY_OR(failed, open_mesh(out, job));
     TRY_OR(failed, session_endpoint(out));
-    TRY_OR(failed, session_model(out));
+    if (use == SESSION_TRAIN)
+        TRY_OR(failed, session_model(out));
     return ST_OK;
 failed:
     session_close(out);
@@ -195,6 +197,8 @@ static status open_rest(const resume_point *from, session *out)
     status st = ST_OK;
     out->from = from;
     memory_plan widest;
+    if (use == SESSION_EVAL)
+        TRY_OR(failed, session_model(out));
     TRY_OR(failed, session_memory_plan(out, &widest));
     out->planned_by_options = widest.total;
     const char *folder;
@@ -227,11 +231,6 @@ status session_open(const conf *settings, enum session_use use, session *out)
     return open_from(settings, NULL, use, NULL, out);
 }
 
-status session_open_rank(const conf *settings, const world *job, session *out)
-{
-    return open_from(settings, job, SESSION_EVAL, NULL, out);
-}
-
 status session_open_bench(const conf *settings, const world *job, bool any_stream, session *out)
 {
     TRY(meet_world(settings, job, SESSION_TRAIN, out));
@@ -240,9 +239,9 @@ status session_open_bench(const conf *settings, const world *job, bool any_strea
     return open_rest(NULL, out);
 }
 
-status session_meet(const conf *settings, const world *job, session *out)
+status session_meet(const conf *settings, const world *job, enum session_use use, session *out)
 {
-    return meet_world(settings, job, SESSION_TRAIN, out);
+    return meet_world(settings, job, use, out);
 }
 
 status session_go_on(const resume_point *from, session *inout)

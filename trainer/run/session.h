@@ -91,9 +91,6 @@ typedef struct session {
  * session_open* and session_resume leave *out closed when they fail. Options, world and resume
  * point are borrowed until session_close. */
 WARN_UNUSED status session_open(const conf *settings, enum session_use use, session *out);
-/* Opens a session for evaluation as a rank of `world`. With NULL, or a world of one rank, it
- * evaluates alone, whatever the layout. */
-WARN_UNUSED status session_open_rank(const conf *settings, const world *world, session *out);
 /* Opens SESSION_TRAIN for a bench as a rank of `world` (NULL: alone). Values that would be drawn
  * repeat, which saves most of the time that a big model takes to open. With any_stream it takes
  * whatever the daemon streams: the daemon's options are not compared with ours, so the model folder
@@ -103,6 +100,12 @@ WARN_UNUSED status session_open_bench(const conf *settings, const world *world, 
 /* Names the base and hashes what is frozen, once, for checkpoints. Every rank calls it. Without
  * storage there is nothing to hash. */
 WARN_UNUSED status session_base(session *run);
+/* Whether the registry has adapters and frozen rows by the options. An evaluation of weight files
+ * alone has neither. */
+static inline bool session_has_parts(const session *run)
+{
+    return run->use == SESSION_TRAIN || run->from;
+}
 /* Dimensions of model.path, cut to model.layers layers if that is set. */
 WARN_UNUSED status session_dims(const conf *options, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */
@@ -112,10 +115,12 @@ WARN_UNUSED status session_check_layout(const conf *settings, int there);
  * naming the option, if the stream would differ from the checkpoint's. */
 WARN_UNUSED status session_resume(const conf *settings, const world *world,
                                   const resume_point *from, session *out);
-/* session_resume in two parts. session_meet opens the device, the mesh and the registry, without
- * values; after it the ranks can talk to each other over out->mesh, for instance to agree on a
- * checkpoint. session_go_on opens the rest. */
-WARN_UNUSED status session_meet(const conf *settings, const world *world, session *out);
+/* session_resume in two parts, also for an evaluation. session_meet opens the device, the mesh and,
+ * with SESSION_TRAIN, the registry without values; after it the ranks can talk to each other over
+ * out->mesh, for instance to agree on a checkpoint. session_go_on opens the rest. With SESSION_EVAL
+ * a world of one rank evaluates alone, whatever the layout. */
+WARN_UNUSED status session_meet(const conf *settings, const world *world, enum session_use use,
+                                session *out);
 WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
 /* Releases everything, also of a session that is only partly open. */
 void session_close(session *session);

@@ -105,7 +105,7 @@ static status input_of(const session *run, params **out_whole, plan_input *out)
 {
     params *whole;
     TRY(params_new(&run->dims, &whole));
-    status st = trains(run) ? groups_apply(run->conf, whole) : ST_OK;
+    status st = session_has_parts(run) ? groups_apply(run->conf, whole) : ST_OK;
     if (st != ST_OK) {
         params_free(&whole);
         return st;

@@ -44,7 +44,7 @@ status session_model(session *run)
     const conf *options = run->conf;
     TRY(session_dims(options, &run->dims));
     TRY(params_new(&run->dims, &run->params));
-    if (run->use == SESSION_TRAIN) /* first: adapters must be cut along with their matrices */
+    if (session_has_parts(run)) /* first: adapters must be cut along with their matrices */
         TRY(groups_apply(options, run->params));
     TRY(session_memory_device(run));
     TRY(session_memory_choose(run));
@@ -184,10 +184,13 @@ static status go_on(session *run, bool have)
     const resume_point *from = run->from;
     status st = from->copy ? load_copy(run, have) : load_checkpoint(run, have, from->path);
     if (st == ST_BAD_INPUT) /* its bytes were verified, so it must be of another model */
-        return status_context(st, "the run kept here trains another model or other parts of it "
-                                  "(model.path, freeze, lora): give the same options as before, or "
-                                  "choose another job.dump_folder, or begin anew with "
-                                  "checkpoint.load_step 0");
+        return status_context(st,
+                              "the run kept here trains another model or other parts of it "
+                              "(model.path, freeze, lora): give the same options as before, or %s "
+                              "with checkpoint.load_step 0",
+                              run->use == SESSION_EVAL
+                                  ? "evaluate model.path alone"
+                                  : "choose another job.dump_folder, or begin anew");
     TRY(st);
     tell_kept(run->params);
     run->from_weights = true;

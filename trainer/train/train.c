@@ -16,6 +16,7 @@
 #include "common/program/log.h"
 #include "proto/record.h"
 #include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/hf_write.h"
 #include "trainer/run/config_changes.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
@@ -198,11 +199,27 @@ status train_check(const conf *options, const plan_device *on, int there, int he
     return session_check_layout(options, there);
 }
 
-/* Moves aside the lines of steps that this run will do again, so that no step has two lines. A disk
- * that refuses this does not end the run. */
+/* Moves aside a page of steps that this run will do again, or of another run in its folder. */
+static void rewind_page(const training *run, const char *path, bool any)
+{
+    char aside[STATUS_PATH_MAX];
+    if (html_page_set_aside(path, html_mark_of(run->conf, run->now.step), any, aside) != ST_OK)
+        log_warn("%s will be replaced: %s", path, status_text());
+    else if (aside[0])
+        log_info("%s is of another run, or of a step after %" PRId64 ": it is kept as %s", path,
+                 run->now.step, aside);
+}
+
+/* Moves aside the lines and pages of steps that this run will do again, so that no step has two
+ * lines. A disk that refuses this does not end the run. */
 static status rewind_files(const training *run)
 {
     static const char *const name[] = {"ledger.jsonl", "metrics.jsonl", "eval.jsonl"};
+    char report[STATUS_PATH_MAX];
+    TRY(hf_path(report, run->conf->job_dump_folder, "report.html"));
+    rewind_page(run, report, true);
+    if (run->conf->eval_page[0] && session_evaluates(run->conf))
+        rewind_page(run, run->conf->eval_page, false);
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
         int64_t moved;
         status st = rewind_lines(run->conf->job_dump_folder, name[i], run->now.step, &moved);
@@ -287,7 +304,7 @@ static status open_run(training *run)
         TRY(monitor_new(options, &run->monitor));
     if (training_is_first(run) && session_evaluates(options) && options->eval_page[0])
         TRY(page_try(options->eval_page)); /* fails now, not hours later at the first evaluation */
-    TRY(session_meet(options, run->world, &run->session));
+    TRY(session_meet(options, run->world, SESSION_TRAIN, &run->session));
     TRY(find_start(run));
     TRY(session_go_on(run->resumes ? &run->from : NULL, &run->session));
     if (run->resumes) {

@@ -132,7 +132,7 @@ status tell_evaluation(training *run)
 {
     evaluation result;
     int64_t start = clock_ns();
-    TRY(evaluate_model(&run->session, false, 0, &result));
+    TRY(evaluate_model(&run->session, run->now.step, false, 0, &result));
     bar_clear();
     evaluation_print(&result, run->now.step);
     fflush(stdout);
@@ -152,7 +152,7 @@ static void device_fact(const char *description, html_fact *out)
 }
 
 /* Writes what the page says of the run itself; returns how many facts. */
-enum { RUN_FACTS = 9 };
+enum { RUN_FACTS = 10 };
 static int run_facts(const training *run, html_fact out[RUN_FACTS])
 {
     const conf *options = run->conf;
@@ -170,6 +170,7 @@ static int run_facts(const training *run, html_fact out[RUN_FACTS])
     snprintf(out[how_many].value, sizeof out[how_many].value, "%" PRId64, run->now.step);
     snprintf(out[how_many].note, sizeof out[how_many].note, "of %" PRId64 " rows each",
              options->training_global_batch_size);
+    run_fact(options, &out[++how_many]);
     data_fact(options, false, &out[++how_many]);
     out[++how_many] = (html_fact){.name = "model"};
     path_shown(opened->dims.name, options->data_path, out[how_many].value,
@@ -198,7 +199,8 @@ void tell_report(const training *run, const evaluation *evaluated)
     int count = evaluated ? evaluation_facts(evaluated, facts) : 0;
     count += run_facts(run, facts + count);
     const char *title = options->job_description[0] ? options->job_description : "training run";
-    if (html_report(options->job_dump_folder, title, facts, count, run->now.config) != ST_OK)
+    if (html_report(options->job_dump_folder, html_mark_of(options, run->now.step), title, facts,
+                    count, run->now.config) != ST_OK)
         log_warn("report.html is not written: %s", status_text());
 }
 
@@ -249,7 +251,7 @@ status tell_result(training *run)
     status st = ST_STOPPED;
     if (session_evaluates(options) && !stop_asked()) {
         printf("held-out questions:\n");
-        st = evaluate_model(&run->session, true, options->eval_show, &result);
+        st = evaluate_model(&run->session, run->now.step, true, options->eval_show, &result);
     }
     if (st == ST_STOPPED) {
         tell_trained(run);

@@ -12,6 +12,8 @@
 
 enum { HIGH = 4, WIDE = 6, SIDE = PATCH_SIDE, PATCHES = HIGH * WIDE };
 
+static const html_mark mark = {.step = 3};
+
 /* The colour of a pixel of picture picture; pixels that a wrong order would mix up differ. */
 static uint8_t colour(int picture, int y, int x, int channel)
 {
@@ -39,6 +41,7 @@ static row two_pictures(arena *memory)
         packed.cu_seqlens[i + 1] = begin + PATCHES / 4 + 2;
     }
     packed.cu_seqlens[3] = (int32_t)packed.n_tokens;
+    packed.doc_sample_id[1] = 12;
     return packed;
 }
 
@@ -118,10 +121,11 @@ static void test_page__has_questions_under_their_pictures(void **state)
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
+    unlink(path);
     page *sheet = NULL;
     const html_fact facts[] = {{"accuracy", "50.0 %", "of <2> answers"}, {"model", "m & n", ""}};
     vqa_tally tally = {.n_question = 1, .question = {{.type = "what <is>", .sum = 1, .count = 2}}};
-    assert_ok(page_new(path, &sheet));
+    assert_ok(page_new(path, mark, &sheet));
     assert_ok(page_add(sheet, &packed, 0, &(page_entry){"what?", "red", "red & \"blue\" <b>", 1}));
     assert_ok(page_add(sheet, &packed, 0,
                        &(page_entry){"where?", "left\x1b[31m\xff'\n\xc2\x9b", "right", 0}));
@@ -151,8 +155,8 @@ static void test_page__has_questions_under_their_pictures(void **state)
     assert_int_equal(count_occurrences(text, "class=\"right goes-on\""), 1);
     assert_int_equal(count_occurrences(text, "class=\"wrong\""), 2);
     /* every answer is judged: by annotators in percent, else in words */
-    assert_int_equal(count_occurrences(text, "<td>two</td><td>wrong</td>"), 1);
-    assert_int_equal(count_occurrences(text, "<td>three</td><td>right</td>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>two</td><td>wrong</td><td>12</td></tr>"), 1);
+    assert_int_equal(count_occurrences(text, "<td>three</td><td>right</td><td>12</td></tr>"), 1);
     assert_int_equal(count_occurrences(text, "<td>a long&hellip;</td><td>right so far</td>"), 1);
     assert_int_equal(count_occurrences(text, "<td>none</td><td>60 %</td>"), 1);
     assert_int_equal(count_occurrences(text, "6 questions below are"), 1);
@@ -180,10 +184,11 @@ static void test_page__shows_the_picture_of_a_prefix(void **state)
     page *sheet = NULL;
     assert_true(fd >= 0);
     close(fd);
+    unlink(path);
     assert_ok(arena_calloc(&memory, 3, sizeof(int32_t), (void **)&packed.doc_prefix));
     packed.doc_prefix[0] = packed.doc_prefix[1] = packed.doc_part[1] = -1;
     packed.doc_prefix[2] = 1;
-    assert_ok(page_new(path, &sheet));
+    assert_ok(page_new(path, mark, &sheet));
     assert_ok(page_add(sheet, &packed, 2, &(page_entry){"what?", "red", "red", 1}));
     assert_ok(page_finish(sheet, NULL, 0, &(vqa_tally){0}));
     page_free(&sheet);
@@ -197,11 +202,53 @@ static void test_page__shows_the_picture_of_a_prefix(void **state)
     arena_done(&memory);
 }
 
+/* Writes an empty page of `run` and returns the name that it got in the folder. */
+static const char *put_page(const char *path, const char *run, int64_t step)
+{
+    static char got[STATUS_PATH_MAX];
+    const conf options = {.job_dump_folder = run, .model_path = run};
+    page *sheet = NULL;
+    assert_ok(page_new(path, html_mark_of(&options, step), &sheet));
+    assert_ok(page_finish(sheet, NULL, 0, &(vqa_tally){0}));
+    snprintf(got, sizeof got, "%s", page_path(sheet));
+    page_free(&sheet);
+    return strrchr(got, '/') + 1;
+}
+
+static void test_page__does_not_replace_that_of_another_run(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[STATUS_PATH_MAX], plain[STATUS_PATH_MAX];
+    char aside[STATUS_PATH_MAX];
+    snprintf(path, sizeof path, "%s/page.v1.html", folder);
+    snprintf(plain, sizeof plain, "%s/notes", folder);
+    assert_string_equal(put_page(path, "/run/a", 20), "page.v1.html");
+    assert_string_equal(put_page(path, "/run/a", 40), "page.v1.html");
+    assert_string_equal(put_page(path, "/run/a", 20), "page.v1-2.html"); /* of an earlier step */
+    assert_string_equal(put_page(path, "/run/a", -1), "page.v1-3.html"); /* of model.path */
+    assert_string_equal(put_page(path, "/run/b", 40), "page.v1-4.html");
+    assert_string_equal(put_page(path, "/run/b", 41), "page.v1-4.html");
+    fclose(fopen(plain, "we"));
+    assert_string_equal(put_page(plain, "/run/b", 41), "notes-2");
+
+    const conf run = {.job_dump_folder = "/run/a"}, other = {.job_dump_folder = "/run/b"};
+    assert_ok(html_page_set_aside(path, html_mark_of(&other, 0), false, aside));
+    assert_string_equal(aside, ""); /* not its own */
+    assert_ok(html_page_set_aside(path, html_mark_of(&run, 40), true, aside));
+    assert_string_equal(aside, ""); /* it resumes from there */
+    assert_ok(html_page_set_aside(path, html_mark_of(&run, 39), false, aside));
+    assert_string_equal(strrchr(aside, '/'), "/set-aside-page.v1.html");
+    assert_string_equal(put_page(path, "/run/b", 1), "page.v1.html");
+    assert_ok(html_page_set_aside(path, html_mark_of(&run, 39), true, aside));
+    assert_string_equal(strrchr(aside, '/'), "/set-aside-page.v1-2.html");
+    harness_remove(&folder);
+}
+
 static void test_page__names_its_option_if_it_cannot_be_written(void **state)
 {
     (void)state;
     page *sheet = NULL;
-    assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", &sheet));
+    assert_ok(page_new("/tmp/test_page_no_such_folder/page.html", mark, &sheet));
     assert_fails(ST_CANT_CREATE, page_finish(sheet, NULL, 0, &(vqa_tally){0}), "eval.page");
     page_free(&sheet);
 }
@@ -212,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_picture_data_uri__is_the_picture),
         cmocka_unit_test(test_page__has_questions_under_their_pictures),
         cmocka_unit_test(test_page__shows_the_picture_of_a_prefix),
+        cmocka_unit_test(test_page__does_not_replace_that_of_another_run),
         cmocka_unit_test(test_page__names_its_option_if_it_cannot_be_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ static char *page_of(const char *folder, int steps)
         fprintf(file, "{\"step\":%d,\"loss\":%.6f,\"lr\":0.001,\"tps\":%d,\"seconds\":1.5}\n", step,
                 8 * pow(0.5, step / 10.0), 1000 + step);
     fclose(file);
-    assert_ok(html_report(folder, "a <run>", facts, 1, "optimizer.lr: 1"));
+    assert_ok(html_report(folder, (html_mark){.step = 1}, "a <run>", facts, 1, "optimizer.lr: 1"));
     snprintf(path, sizeof path, "%s/report.html", folder);
     file = fopen(path, "re");
     assert_non_null(file);
