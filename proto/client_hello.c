@@ -34,8 +34,7 @@ static void note_part(long_part *longest, const char *what, const char *mend, co
 static status put_place(json_writer *writer, const client_options *options, int64_t *out_listed,
                         long_part *longest)
 {
-    static const char mend[] =
-        "repair the data and start its epochs again (checkpoint.load_step 0)";
+    static const char mend[] = "repair the data and raise data.generation";
     decisions list = {0};
     *out_listed = 0;
     char *cursor = NULL, *text = NULL;

@@ -40,8 +40,8 @@ static status check_begin(const json_value *begin, const char *source, int64_t r
         return FAIL_IN(
             ST_CONFIG, source,
             "the cursor does not say where its epoch begins (begin): an early prepd wrote "
-            "it. Resume with the programs that wrote it, or start the epochs again "
-            "(checkpoint.load_step 0; for a recording: record the rows again)");
+            "it. Resume with the programs that wrote it, or raise data.generation (for a "
+            "recording: record the rows again)");
     TRY(read_count(begin, "epoch", source, &of));
     TRY(read_count(begin, "row", source, &first));
     if (of > epoch || first >= row || (of == 0) != (first == 0))

@@ -321,6 +321,7 @@ status conf_eval(const conf *options, conf *out)
     expected.data_split = expected.eval_split;
     expected.data_limit = expected.eval_limit;
     expected.data_shuffle = false;
+    expected.data_generation = 0;
     expected.data_answer = ANSWER_MAJORITY;
     expected.data_references = true;
     expected.training_epochs = 1;

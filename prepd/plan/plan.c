@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "common/base/rng.h"
 #include "prepd/plan/order.h"
 #include "prepd/plan/planner.h"
 
@@ -124,6 +125,9 @@ status plan_begin(const conf *options, const dataset *data, const data_index *in
     planned->index = index;
     planned->kind = kind;
     planned->seed = (uint64_t)options->training_seed;
+    if (options->data_generation > 0)
+        planned->seed =
+            rng_u64(rng_key_make(planned->seed, "generation"), (uint64_t)options->data_generation);
     planned->window = (uint64_t)options->data_window;
     planned->token_budget = options->training_seq_len;
     planned->patch_budget = plan_patches_of(options);

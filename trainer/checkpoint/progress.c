@@ -104,6 +104,8 @@ status progress_text(const progress *state, char **out)
     json_put_key_int(&writer, "version", STATE_VERSION);
     json_put_key_int(&writer, "step", state->step);
     json_put_key_int(&writer, "rows", state->rows);
+    if (state->earlier_steps > 0)
+        json_put_key_int(&writer, "earlier_steps", state->earlier_steps);
     json_put_key_real(&writer, "first_loss", state->first_loss);
     json_put_key_real(&writer, "last_loss", state->last_loss);
     json_put_key_real(&writer, "eval_loss", state->eval_loss);
@@ -182,8 +184,10 @@ static status read_state(const json_value *value, const char *path, progress *do
                        (long long)version, STATE_VERSION);
     TRY(json_want_int(value, "step", path, &done->step));
     TRY(json_want_int(value, "rows", path, &done->rows));
-    if (done->step < 0 || done->rows < 0)
-        return FAIL_IN(ST_BAD_INPUT, path, "the step or the number of rows is negative");
+    done->earlier_steps = json_int(json_find(value, "earlier_steps"), 0);
+    if (done->step < 0 || done->rows < 0 || done->earlier_steps < 0 ||
+        done->earlier_steps > done->step)
+        return FAIL_IN(ST_BAD_INPUT, path, "the steps or the number of rows are impossible");
     done->first_loss = json_real(json_find(value, "first_loss"), NAN);
     done->last_loss = json_real(json_find(value, "last_loss"), NAN);
     done->eval_loss = json_real(json_find(value, "eval_loss"), NAN);
@@ -245,18 +249,18 @@ static status check_quarantine(const progress *state, const char *path)
 status progress_check(const progress *state, const char *path)
 {
     int64_t step_rows, row;
+    const int64_t steps = state->step - state->earlier_steps;
     const bool is_recording = !state->stream_options || !state->stream_options[0];
     if (is_recording)
-        return state->rows >= state->step
-                   ? ST_OK
-                   : FAIL_IN(ST_BAD_INPUT, path,
-                             "it says that %lld rows were enough for %lld steps",
-                             (long long)state->rows, (long long)state->step);
+        return state->rows >= steps ? ST_OK
+                                    : FAIL_IN(ST_BAD_INPUT, path,
+                                              "it says that %lld rows were enough for %lld steps",
+                                              (long long)state->rows, (long long)steps);
     TRY(step_rows_of(state->stream_options, path, &step_rows));
-    if (state->rows % step_rows != 0 || state->rows / step_rows != state->step)
+    if (state->rows % step_rows != 0 || state->rows / step_rows != steps)
         return FAIL_IN(ST_BAD_INPUT, path,
                        "it says that %lld rows were taken by %lld steps of %lld rows each",
-                       (long long)state->rows, (long long)state->step, (long long)step_rows);
+                       (long long)state->rows, (long long)steps, (long long)step_rows);
     TRY(check_quarantine(state, path));
     return state->rows == 0 ? ST_OK : cursor_read(state->cursor, path, "train", step_rows, &row);
 }

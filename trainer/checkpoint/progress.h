@@ -14,7 +14,8 @@
  * the other is "". */
 typedef struct progress {
     int64_t step;                 /* the last finished one */
-    int64_t rows;                 /* taken by all steps so far */
+    int64_t rows;                 /* of this data.generation, taken by all steps so far */
+    int64_t earlier_steps;        /* done with the rows of earlier generations of the data */
     double first_loss, last_loss; /* of step 1 and of the last step */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, as the first rank got it; of a daemon */

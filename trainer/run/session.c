@@ -127,8 +127,9 @@ static status open_step(session *run, enum session_use use)
     run->schedule = (schedule){
         .peak = settings->optimizer_lr,
         .steps = settings->training_steps > 0 ? settings->training_steps
-                 : run->stream_rows > 0 ? run->stream_rows / settings->training_global_batch_size
-                                        : 0,
+                 : run->stream_rows > 0
+                     ? run->earlier_steps + run->stream_rows / settings->training_global_batch_size
+                     : 0,
         .warmup_steps = settings->lr_scheduler_warmup_steps,
         .decay_ratio = settings->lr_scheduler_decay_ratio,
         .decay_type = settings->lr_scheduler_decay_type,

@@ -69,6 +69,8 @@ typedef struct session {
     bucket_list buckets;   /* shape buckets of its micro-batches */
     batch_caps cap;        /* capacities of the largest micro-batch, held-out rows included */
     int64_t stream_rows;   /* of all epochs; -1: endless or not known */
+    int64_t earlier_steps; /* done with the rows of earlier generations of the data */
+    bool new_generation;   /* data.generation was raised since the checkpoint: begins at row 0 */
     model *model;
     upload_ring *upload_ring; /* micro-batches on their way to the device */
     bool same_shapes;         /* ranks agree on the shape of every micro-batch */

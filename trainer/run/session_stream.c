@@ -53,10 +53,48 @@ static void client_settings(const session *run, const char *stream_name, const c
                                                    : held_out;
 }
 
-/* A run that goes on must have the stream it began with. options: NULL for a recording. */
-static status check_stream(const resume_point *from, const char *options)
+static status options_of(const conf *settings, char **out)
 {
-    char *difference = NULL;
+    hash128 model_digest;
+    TRY(model_files_digest(settings, &model_digest));
+    return conf_stream_json(settings, model_digest, out);
+}
+
+/* The data.generation of stream options; builds before that option had generation 0. */
+static status generation_of(const char *options, const char *source, int64_t *out)
+{
+    json_value *value = NULL;
+    TRY(json_parse(options, strlen(options), source, &value));
+    *out = json_int(json_find(value, "data.generation"), 0);
+    json_free(&value);
+    return ST_OK;
+}
+
+/* Whether the data's generation was raised since the checkpoint. All other options must be the
+ * same, or check_stream names the one that differs. */
+static status check_generation(session *run, int64_t was)
+{
+    const int64_t is = run->conf->data_generation;
+    if (is < was)
+        return FAIL_IN(ST_CONFIG, run->from->path,
+                       "data.generation is %" PRId64 ", but the run kept here has reached "
+                       "generation %" PRId64 ", and it may only grow: set it to that or higher",
+                       is, was);
+    run->new_generation = is > was;
+    if (run->new_generation)
+        log_info("data.generation was raised from %" PRId64 " to %" PRId64 ": after step %" PRId64
+                 " the run reads the changed data from their first row",
+                 was, is, run->from->progress.step);
+    return ST_OK;
+}
+
+/* A resumed run must have the stream it began with, or a later generation of it. options: NULL for
+ * a recording. */
+static status check_stream(session *run, const char *options)
+{
+    const resume_point *from = run->from;
+    char *difference = NULL, *same = NULL;
+    int64_t was;
     bool was_recording = !from->progress.stream_options || !from->progress.stream_options[0];
     if (was_recording != !options)
         return FAIL_IN(ST_CONFIG, from->path,
@@ -67,41 +105,40 @@ static status check_stream(const resume_point *from, const char *options)
                        options ? "a daemon" : "a recording");
     if (!options)
         return ST_OK;
-    TRY(conf_stream_diff(options, from->progress.stream_options, &difference));
-    if (!difference)
-        return ST_OK;
-    status st =
-        FAIL_IN(ST_CONFIG, from->path,
-                "the run kept here has another stream: %s; give the same options as before, "
-                "or choose another job.dump_folder, or begin anew with "
-                "checkpoint.load_step 0",
-                difference);
+    TRY(generation_of(from->progress.stream_options, from->path, &was));
+    TRY(check_generation(run, was));
+    conf earlier = *run->conf;
+    earlier.data_generation = was;
+    TRY(options_of(&earlier, &same));
+    status st = conf_stream_diff(same, from->progress.stream_options, &difference);
+    free(same);
+    if (st != ST_OK || !difference)
+        return st;
+    st = FAIL_IN(ST_CONFIG, from->path,
+                 "the run kept here has another stream: %s; give the same options as before, "
+                 "or choose another job.dump_folder, or begin anew with "
+                 "checkpoint.load_step 0",
+                 difference);
     free(difference);
     return st;
 }
 
-/* Makes the train stream go on where the checkpoint left it. */
-static status enter_stream(const session *run, const char *options, receiver_options *how)
+/* Makes the train stream continue where the checkpoint left it. */
+static void enter_stream(const session *run, receiver_options *how)
 {
-    TRY(check_stream(run->from, options));
-    how->replay.skip = (uint64_t)run->from->progress.rows;
-    how->client.cursor = run->from->progress.cursor;
-    how->client.quarantine = run->from->progress.quarantine;
-    return ST_OK;
-}
-
-static status options_of(const conf *settings, char **out)
-{
-    hash128 model_digest;
-    TRY(model_files_digest(settings, &model_digest));
-    return conf_stream_json(settings, model_digest, out);
+    const progress *reached = &run->from->progress;
+    if (run->new_generation)
+        return;
+    how->replay.skip = (uint64_t)reached->rows;
+    how->client.cursor = reached->cursor;
+    how->client.quarantine = reached->quarantine;
 }
 
 status session_stream(const session *run, const char *stream_name, const conf *settings,
                       receiver **out)
 {
     receiver_options how = {0};
-    const bool trains = strcmp(stream_name, "train") == 0, goes_on = run->from && trains;
+    const bool trains = strcmp(stream_name, "train") == 0, resumes = run->from && trains;
     if (settings->feed_replay[0]) {
         client_settings(run, stream_name, NULL, &how);
         how.replay.path = settings->feed_replay;
@@ -109,8 +146,8 @@ status session_stream(const session *run, const char *stream_name, const conf *s
          * an evaluation, it is read once. */
         bool endless = run->use == SESSION_TRAIN && settings->training_steps > 0;
         how.replay.loops = endless ? 0 : 1;
-        if (goes_on)
-            TRY(enter_stream(run, NULL, &how));
+        if (resumes)
+            enter_stream(run, &how);
         log_info("rows come from the recording %s", settings->feed_replay);
         return receiver_open(&how, out);
     }
@@ -118,10 +155,11 @@ status session_stream(const session *run, const char *stream_name, const conf *s
     if (!run->any_stream)
         TRY(options_of(settings, &options));
     client_settings(run, stream_name, options, &how);
-    status st = goes_on ? enter_stream(run, options, &how) : ST_OK;
-    if (st == ST_OK && trains)
-        st =
-            row_broadcast_open(&run->mesh, settings->comm_init_timeout_seconds, &how.row_broadcast);
+    if (resumes)
+        enter_stream(run, &how);
+    status st = trains ? row_broadcast_open(&run->mesh, settings->comm_init_timeout_seconds,
+                                            &how.row_broadcast)
+                       : ST_OK;
     if (st == ST_OK) {
         if (!how.row_broadcast || row_broadcast_is_source(how.row_broadcast))
             log_info("connecting to %s for the %s stream", run->endpoint, stream_name);
@@ -139,7 +177,8 @@ static status check_entry(const session *run)
     json_value *welcome = NULL;
     const char *text = receiver_welcome(run->train);
     int64_t next;
-    if (!run->from || run->conf->feed_replay[0] || run->from->progress.rows == 0)
+    if (!run->from || run->new_generation || run->conf->feed_replay[0] ||
+        run->from->progress.rows == 0)
         return ST_OK;
     TRY(cursor_read(run->from->progress.cursor, run->from->path, "train", 0, &next));
     TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
@@ -213,8 +252,13 @@ static status keep_options(session *run)
 
 status session_train_stream(session *run)
 {
-    TRY(session_stream(run, "train", run->conf, &run->train));
     TRY(keep_options(run));
+    if (run->from) {
+        TRY(check_stream(run, run->stream_options));
+        run->earlier_steps =
+            run->new_generation ? run->from->progress.step : run->from->progress.earlier_steps;
+    }
+    TRY(session_stream(run, "train", run->conf, &run->train));
     TRY(check_recording(run));
     return check_entry(run);
 }

@@ -122,6 +122,16 @@ static status find_start(training *run)
     return st;
 }
 
+/* Forgets rows, cursor and bad samples of the data's earlier generation; steps and values stay. */
+static status begin_generation(training *run)
+{
+    run->now.rows = 0;
+    run->now.earlier_steps = run->now.step;
+    decisions_done(&run->known);
+    TRY(progress_set_text(&run->now.cursor, ""));
+    return progress_set_text(&run->now.quarantine, "");
+}
+
 /* Plans a layout of several ranks, which fails if the layout is impossible, and prints the plan if
  * `shown`. */
 static status print_layout(const plan_input *in, bool shown)
@@ -311,6 +321,8 @@ static status open_run(training *run)
         tell_choices(run);
         tell_finished(run);
     }
+    if (run->session.new_generation)
+        TRY(begin_generation(run));
     TRY(progress_set_text(&run->now.choices, run->session.choices));
     if (options->metrics_profile) {
         graph_replay_free(run->session.stream); /* no graphs: calls are measured one by one */

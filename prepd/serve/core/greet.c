@@ -2,6 +2,7 @@
  *
  * A HELLO is checked and kept until its data section is open and indexed. Then its cursor is
  * compared with the index, the plan is made as far as WELCOME needs it, and WELCOME is sent. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,10 @@ enum {
 };
 /* How far into a stream without end a consumer may begin. All rows before that are planned first.
  */
+#define BEGIN_AGAIN                                                                                \
+    "raise data.generation: the run keeps its weights and reads the changed data from their "      \
+    "first "                                                                                       \
+    "row"
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 
 /* Checks that the cursor's rows were packed by the rules of this consumer's plan. A cursor that
@@ -29,7 +34,7 @@ static status check_packing(const consumer_seat *consumer, const json_value *cur
             ST_CONFIG, name,
             "the cursor comes from an early prepd: its rows were packed by version 1, or "
             "it does not say where its epoch begins. Resume with the prepd that made "
-            "it, or start the epochs again (checkpoint.load_step 0)");
+            "it, or " BEGIN_AGAIN);
     int64_t packing;
     TRY(json_want_int(cursor, "plan", name, &packing));
     if (packing == ours)
@@ -37,8 +42,7 @@ static status check_packing(const consumer_seat *consumer, const json_value *cur
     return FAIL_IN(
         ST_CONFIG, name,
         "the cursor belongs to rows packed by version %lld, but this prepd packs them by "
-        "version %d. Resume with the prepd that made it, or start the epochs "
-        "again (checkpoint.load_step 0)",
+        "version %d. Resume with the prepd that made it, or " BEGIN_AGAIN,
         (long long)packing, ours);
 }
 
@@ -91,7 +95,7 @@ static status check_weights(const source *section, const json_value *cursor, con
             "the cursor belongs to a mixture in which source %s has weight %s, but in %s it has "
             "%s: "
             "further rows would repeat some samples and leave out others. Set the weight back, "
-            "or start the epochs again (checkpoint.load_step 0); the index stays as it is",
+            "or " BEGIN_AGAIN,
             parts[k].name, was, section->options.data_path, is);
     }
     return ST_OK;
@@ -111,7 +115,13 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
     char ours[HASH_TEXT];
     const char *theirs;
     int64_t row;
+    const int64_t generation = json_int(json_find(cursor, "generation"), 0);
     hash_print(index_digest(consumer->src->index), ours);
+    if (generation != consumer->src->options.data_generation)
+        return FAIL_IN(ST_CONFIG, name,
+                       "the cursor belongs to data.generation %" PRId64 ", but this daemon serves "
+                       "generation %" PRId64 ": begin a raised generation without a cursor",
+                       generation, consumer->src->options.data_generation);
     TRY(json_want_text(cursor, "index", name, &theirs));
     TRY(json_want_int(cursor, "row", name, &row));
     if (strcmp(ours, theirs) != 0) {
@@ -119,8 +129,7 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
         return FAIL_IN(
             ST_CONFIG, name,
             "the cursor belongs to index %s, but the data set here has index %s: files or "
-            "options have changed since the checkpoint. Restore them, or start the epochs "
-            "again (checkpoint.load_step 0)",
+            "options have changed since the checkpoint. Restore them, or " BEGIN_AGAIN,
             theirs, ours);
     }
     TRY(fingerprints_check_cursor(state, consumer->src, cursor, name));

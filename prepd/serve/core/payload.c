@@ -458,6 +458,8 @@ status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t 
     json_begin_object(&writer);
     json_put_key_cstr(&writer, "stream", consumer->stream);
     json_put_key_int(&writer, "row", (int64_t)next);
+    if (consumer->src->options.data_generation > 0)
+        json_put_key_int(&writer, "generation", consumer->src->options.data_generation);
     json_put_key_int(&writer, "step",
                      (int64_t)(next / (uint64_t)consumer->src->options.training_global_batch_size));
     json_put_key_int(&writer, "epoch", (int64_t)row->epoch);

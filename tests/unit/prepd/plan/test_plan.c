@@ -126,14 +126,15 @@ static void test_epoch__every_usable_sample_once(void **state)
     arena_done(&memory);
 }
 
-static void test_stream__is_a_function_of_seed_and_epoch(void **state)
+static void test_stream__is_a_function_of_seed_generation_and_epoch(void **state)
 {
     (void)state;
     enum { SAMPLES = 900 };
     fake_sample samples[SAMPLES];
     fake_data data;
-    plan *planned, *list, *other, *plain;
-    conf options = small_conf(), settings = small_conf(), own = small_conf();
+    plan *planned, *list, *other, *plain, *later;
+    conf options = small_conf(), settings = small_conf(), own = small_conf(), raised = small_conf();
+    raised.data_generation = 1;
     fake_vqa_lengths(harness_seed(), samples, SAMPLES);
     fake_data_init(&data, samples, SAMPLES);
     settings.training_seed = 8;
@@ -142,10 +143,12 @@ static void test_stream__is_a_function_of_seed_and_epoch(void **state)
     assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &list));
     assert_ok(plan_new(&settings, &data.base, data.index, PLAN_PACKED, &other));
     assert_ok(plan_new(&own, &data.base, data.index, PLAN_PACKED, &plain));
+    assert_ok(plan_new(&raised, &data.base, data.index, PLAN_PACKED, &later));
     uint64_t rows = plan_epoch_rows(planned);
     assert_int_equal(rows_digest(planned, 0, rows), rows_digest(list, 0, rows));
     assert_int_not_equal(rows_digest(planned, 0, 20), rows_digest(other, 0, 20));
     assert_int_not_equal(rows_digest(planned, 0, 20), rows_digest(plain, 0, 20));
+    assert_int_not_equal(rows_digest(planned, 0, 20), rows_digest(later, 0, 20));
     /* The second epoch has another order. */
     planned_row placed, row;
     arena memory;
@@ -159,6 +162,7 @@ static void test_stream__is_a_function_of_seed_and_epoch(void **state)
     plan_free(&list);
     plan_free(&other);
     plan_free(&plain);
+    plan_free(&later);
     fake_data_done(&data);
 }
 
@@ -705,7 +709,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_epoch__every_usable_sample_once),
-        cmocka_unit_test(test_stream__is_a_function_of_seed_and_epoch),
+        cmocka_unit_test(test_stream__is_a_function_of_seed_generation_and_epoch),
         cmocka_unit_test(test_seek__equals_walking),
         cmocka_unit_test(test_prepare__in_pieces_and_for_several_walkers),
         cmocka_unit_test(test_classes__most_rows_have_one),

@@ -23,13 +23,15 @@ static void test_progress__is_read_as_it_was_written(void **state)
 {
     (void)state;
     double share[] = {0.1, 0, 1.0 / 3, 5e-324};
-    progress now = {.step = 7, .rows = 9, .first_loss = 2.5}, copy = {0}, back = {0};
+    progress now = {.step = 7, .rows = 9, .earlier_steps = 4, .first_loss = 2.5}, copy = {0},
+             back = {0};
     char *text;
     assert_ok(progress_set_shares(&now, share, 4));
     assert_ok(progress_copy(&now, &copy));
     assert_ok(progress_text(&copy, &text));
     assert_ok(progress_parse(text, "state.json", &back));
     assert_int_equal(back.step, 7);
+    assert_int_equal(back.earlier_steps, 4);
     assert_int_equal(back.n_units, 4);
     assert_memory_equal(back.unit_share, share, sizeof share);
     free(text);
@@ -47,8 +49,17 @@ static void test_progress__an_early_one_has_no_shares(void **state)
     (void)state;
     progress back = {0};
     assert_ok(parse_with("", &back));
-    assert_true(back.step == 7 && back.n_units == 0 && back.unit_share == NULL);
+    assert_true(back.step == 7 && back.earlier_steps == 0);
+    assert_true(back.n_units == 0 && back.unit_share == NULL);
     progress_done(&back);
+}
+
+static void test_progress__impossible_earlier_steps_are_refused(void **state)
+{
+    (void)state;
+    progress back = {0};
+    assert_int_equal(parse_with(",\"earlier_steps\":8", &back), ST_BAD_INPUT);
+    assert_int_equal(parse_with(",\"earlier_steps\":-1", &back), ST_BAD_INPUT);
 }
 
 static void test_progress__impossible_shares_are_refused(void **state)
@@ -69,6 +80,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress__is_read_as_it_was_written),
         cmocka_unit_test(test_progress__an_early_one_has_no_shares),
+        cmocka_unit_test(test_progress__impossible_earlier_steps_are_refused),
         cmocka_unit_test(test_progress__impossible_shares_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
