@@ -158,11 +158,9 @@ STAGES = ["versions", "build", "smoke", "parity", "steps", "one-card", "bench-op
 
 def whole_plan():
     with Machine() as m:
-        began = time.monotonic()
         said = m.gpu("start", *STAGES)
         check("the plan has begun" in said, said)
-        check(time.monotonic() - began < 10, "start waits for the plan")
-        check("under way already" in m.gpu("start", code=1), "two plans")
+        check("under way already" in m.gpu("start", code=1), "start waits for the plan, or there are two plans")
         lines_of(m.gpu("status", code=75), STAGES)  # whole while it runs
         m.gpu("wait", "100")
         summary = m.gpu("status")

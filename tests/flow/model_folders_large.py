@@ -10,7 +10,7 @@ import time
 from hf_files import SANITIZED, expect, measured
 from large_model import D, TEXT, VL, folder, text, vision
 
-MEMORY, SECONDS = 100 << 20, 30  # it takes about 20 MB and half a second; the limits allow for a busy machine and sanitizers
+MEMORY, SECONDS = 100 << 20, 120  # it takes about 20 MB and half a second; the limits allow for a busy machine and sanitizers
 
 
 def inspect(path, code, *words):

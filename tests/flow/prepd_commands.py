@@ -89,7 +89,7 @@ def the_build_s_name_is_of_its_sources():
 
 def said(program, *words, code, stdout=subprocess.PIPE):
     """What prepd says of a command line. Only the exit code tells, so no command is run for long."""
-    p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+    p = subprocess.run([program, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
     check(p.returncode == code, f"{words}: exit code {p.returncode}, not {code}: {p.stderr}")
     return p.stderr if code else p.stdout
 
@@ -100,12 +100,12 @@ def a_socket_that_is_missing_or_belongs_to_another():
         end = f.file("d.sock")
         told = said(sys.executable, CLIENT, f"ipc://{end}", "--timeout", "0.3", code=69)
         check(f"{end}: nothing came for 0.3 s: there is no socket" in told and "waiting" not in told, told)
-        waits = subprocess.Popen([sys.executable, CLIENT, f"ipc://{end}", "--timeout", "60", "--rows", "1"],
+        waits = subprocess.Popen([sys.executable, CLIENT, f"ipc://{end}", "--timeout", str(LIMIT_S), "--rows", "1"],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = waits.stderr.readline()
-        check(f"{end}: waiting, at most 60 s: there is no socket" in line, line)
+        check(f"{end}: waiting, at most {LIMIT_S} s: there is no socket" in line, line)
         with Daemon(f.config):  # the daemon starts a moment later
-            out, err = waits.communicate(timeout=60)
+            out, err = waits.communicate(timeout=LIMIT_S)
         check(waits.returncode == 0 and out.startswith("row 0 ") and not err, out + err)
         told = said(sys.executable, CLIENT, f"tcp://127.0.0.1:{free_ports()}", "--timeout", "0.3", code=69)
         check("does it demand keys" in told, told)
@@ -126,7 +126,7 @@ def a_socket_that_is_missing_or_belongs_to_another():
         waits = subprocess.Popen([BIN, "worker", "--connect", f"ipc://{end}"], stderr=subprocess.PIPE, text=True)
         line = waits.stderr.readline()
         waits.terminate()
-        waits.communicate(timeout=20)
+        waits.communicate(timeout=LIMIT_S)
         check("waiting for the daemon at" in line and "there is no socket" in line, line)
 
 

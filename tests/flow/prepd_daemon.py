@@ -277,7 +277,7 @@ def an_endpoint_in_use_is_named():
     with Folder() as f, Daemon(f.config) as d:
         ready(f)
         second = subprocess.run([BIN, "serve", "-c", f.config], capture_output=True, text=True,
-                                timeout=30)
+                                timeout=LIMIT_S)
         check(second.returncode not in (0, 70), f"exit code {second.returncode}")
         check("d.sock" in second.stderr, f"does not name the endpoint: {second.stderr}")
         check(d.p.poll() is None and len(status(f)["workers"]) == 2, "the first daemon no longer works")
@@ -292,7 +292,7 @@ def an_endpoint_in_use_is_named():
             os.mkfifo(questions)
             for mine, whose in ((first, "control"), (first + 1, "workers'"), (first + 2, None)):
                 p = subprocess.run([BIN, "serve", "-c", f.config, "--prepd.endpoint",
-                                    f"tcp://127.0.0.1:{mine}"], capture_output=True, text=True, timeout=10)
+                                    f"tcp://127.0.0.1:{mine}"], capture_output=True, text=True, timeout=LIMIT_S)
                 check(p.returncode == 69 and f":{port} is in use" in p.stderr, p.stderr)
                 check(whose is None or f"the {whose} port of tcp://127.0.0.1:{mine}: " in p.stderr, p.stderr)
             for option, value, code, words in (
@@ -300,7 +300,7 @@ def an_endpoint_in_use_is_named():
                     ("prepd.endpoint", f"ipc://{f.file('absent')}/x.sock", 73, "make the folder, or choose another prepd.endpoint"),
                     ("metrics.listen", f"127.0.0.1:{port}", 69, "metrics.listen"),
                     ("metrics.listen", "0.0.0.0:1", 78, "loopback")):
-                p = subprocess.run([BIN, "serve", "-c", f.config, "--" + option, value], capture_output=True, text=True, timeout=10)
+                p = subprocess.run([BIN, "serve", "-c", f.config, "--" + option, value], capture_output=True, text=True, timeout=LIMIT_S)
                 check(p.returncode == code and words in p.stderr, f"{option} {value}: exit code {p.returncode}: {p.stderr}")
 
 

