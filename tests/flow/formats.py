@@ -74,7 +74,7 @@ def stream_of(f, args, n=None, cursor=None):
     rows = []
     with Daemon(f.config, *args) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        stream = client.connect("ipc://" + f.file("d.sock"), timeout=30.0, cursor=cursor, prefixes=True)
+        stream = client.connect("ipc://" + f.file("d.sock"), timeout=60.0, cursor=cursor, prefixes=True)
         for row in stream:
             rows.append(row)
             if len(rows) == n:

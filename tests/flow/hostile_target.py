@@ -34,7 +34,7 @@ LAG_S = 1
 # A process of its own, so that the work of the attack takes no time from it.
 CONSUMER = """import hashlib, sys, time
 from tessera import client
-for row in client.connect(sys.argv[1], timeout=30.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,
+for row in client.connect(sys.argv[1], timeout=60.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,
                           start_row=int(sys.argv[3])):
     now, h = time.monotonic(), hashlib.blake2b()
     for name in ("input_ids", "labels", "doc_sample_id", "pixels"):

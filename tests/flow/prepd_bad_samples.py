@@ -103,7 +103,7 @@ def too_many_bad_samples_stop_the_run():
             p = subprocess.run([BIN, "status", "-c", f.config], capture_output=True)
             check(p.returncode == 0, "no status")
             try:
-                for row in client.connect("ipc://" + f.file("d.sock"), timeout=30.0):
+                for row in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
                     pass
             except RuntimeError as why:
                 check("data.quarantine_limit" in str(why), f"the reason: {why}")
@@ -178,7 +178,7 @@ def files_that_change_after_indexing():
 
         def blamed(refused=()):
             wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-            got = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0) for i in r["doc_sample_id"]]
+            got = [int(i) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0) for i in r["doc_sample_id"]]
             said = json.loads(run("status", "-c", f.config, "--json"))["train"]
             check(sorted([*got, *refused]) == list(range(said["samples"])), "not every sample came once")
             return {q["id"]: q["cause"] for q in said["quarantined"]}

@@ -34,7 +34,7 @@ def endpoint(folder):
 def rows_of(folder, n=None, **options):
     """(number, fingerprint, sample ids, cursor, own quarantined) of the next n rows, or of all."""
     out = []
-    stream = client.connect(endpoint(folder), timeout=30.0, **options)
+    stream = client.connect(endpoint(folder), timeout=60.0, **options)
     for row in stream:
         out.append((row["number"], fingerprint(row), list(row["doc_sample_id"]), row["cursor"], own_of(row)))
         if len(out) == n:
@@ -312,7 +312,7 @@ def rows_out_of_order_are_refused():
             socket.bind(end)
             daemon = threading.Thread(target=answers(*said), args=(socket,))
             daemon.start()
-            refused(lambda: next(client.connect(end, timeout=30.0)), words)
+            refused(lambda: next(client.connect(end, timeout=60.0)), words)
             daemon.join()
             socket.close()
         context.term()
@@ -420,7 +420,7 @@ def another_data_set_is_refused():
 def train_and_eval_side_by_side():
     with Folder() as f, Daemon(f.config):
         up(f)
-        train = client.connect(endpoint(f), timeout=30.0)
+        train = client.connect(endpoint(f), timeout=60.0)
         first = next(train)
         held_out = rows_of(f, stream="eval")
         ids = [i for r in held_out for i in r[2]]
@@ -450,7 +450,7 @@ def a_cursors_list_is_its_consumers_own():
             cursor = dict(json.loads(alone[0][3]), row=0, quarantine=[{"id": good, "cause": "told"}])
         with Daemon(f.config):
             up(f)
-            told = client.connect(endpoint(f), timeout=30.0, cursor=cursor, quarantine=[{"id": other, "cause": "merged"}])
+            told = client.connect(endpoint(f), timeout=60.0, cursor=cursor, quarantine=[{"id": other, "cause": "merged"}])
             first = next(told) # from here on the daemon knows its list
             plain = rows_of(f)
             rest = [first, *told]
@@ -511,7 +511,7 @@ def a_slow_consumer_costs_only_itself():
     credit = 1 << 20
     with Folder() as f, Daemon(f.config) as d:
         up(f)
-        slow = client.connect(endpoint(f), timeout=30.0, credit_bytes=credit)
+        slow = client.connect(endpoint(f), timeout=60.0, credit_bytes=credit)
         next(slow)
         quick = rows_of(f, 300)
         check(len(quick) == 300, "the quick consumer waits for the slow one")

@@ -140,7 +140,7 @@ def a_file_is_not_held_out_from_itself():
             with Daemon(f.config, *form(path), *more):
                 wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
                 try:
-                    next(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=30.0))
+                    next(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))
                     check(ok, "the training file was taken as held out")
                 except RuntimeError as refused:
                     check(not ok and "eval.path" in str(refused), str(refused))

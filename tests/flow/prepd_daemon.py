@@ -187,7 +187,7 @@ def a_terminal_shows_the_epoch():
         terminal = Terminal(BIN, "serve", "-c", f.config, env=dict(os.environ, TERM="xterm"))
         try:
             ready(f)
-            for row in client.connect("ipc://" + f.file("d.sock"), timeout=20.0):
+            for row in client.connect("ipc://" + f.file("d.sock"), timeout=60.0):
                 check(terminal.read(0.02), terminal.said)
                 if re.search(r"\r\[#*-*\] epoch \d+, \d+ %, [\d.]+ samples/s, \d+:\d\d left\x1b\[K\r", terminal.said):
                     break
@@ -207,7 +207,7 @@ def the_reader_of_the_log_may_leave():
         with subprocess.Popen(serve, stderr=subprocess.PIPE) as daemon, \
                 subprocess.Popen(keep, stderr=subprocess.PIPE) as supervisor:
             try:
-                rows = client.connect(end, timeout=30.0)
+                rows = client.connect(end, timeout=60.0)
                 check(next(rows)["number"] == 0, "no row")
                 check(daemon.stderr.readline(), "the daemon logged nothing")
                 daemon.stderr.close()
@@ -264,7 +264,7 @@ def a_deep_folder_does_not_matter():
         end = "ipc://" + deep + "/d.sock"
         with Daemon(f.config, "--prepd.endpoint", end) as d:
             wait_for(lambda: os.path.exists(deep + "/d.sock.control"), "control endpoint")
-            rows = client.connect(end, timeout=30.0)
+            rows = client.connect(end, timeout=60.0)
             check(next(rows)["number"] == 0 and next(rows)["number"] == 1, "no rows")
             rows.close()
             said = json.loads(run("status", "--connect", end, "--json"))

@@ -213,7 +213,7 @@ class Tap:
 def said_by_a_consumer(t):
     """What a consumer that took 20 rows said, byte for byte."""
     with Tap(t.port) as tap:
-        rows = client.connect(tap.endpoint, timeout=20.0, credit_bytes=1 << 20, keys=t.keys)
+        rows = client.connect(tap.endpoint, timeout=60.0, credit_bytes=1 << 20, keys=t.keys)
         for _ in range(400):
             next(rows)
         rows.close()
@@ -475,11 +475,11 @@ def places_far_ahead():
     with Folder(**{"prepd.buffer_bytes": BUFFER, "training.epochs": 0}) as f, Target(f) as t:
         for row in (1 << 62, (1 << 63) - 1):
             try:
-                next(client.connect(t.endpoint, start_row=row, timeout=20.0))
+                next(client.connect(t.endpoint, start_row=row, timeout=60.0))
                 check(False, f"row {row} was promised")
             except RuntimeError as told:
                 check("1000 epochs" in str(told), str(told))
-        near = next(client.connect(t.endpoint, start_row=5000, timeout=20.0))
+        near = next(client.connect(t.endpoint, start_row=5000, timeout=60.0))
         check(near["number"] == 5000, "a row not far ahead")
         t.settled("places far ahead")
 

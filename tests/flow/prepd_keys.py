@@ -145,7 +145,7 @@ def allowed_keys_are_read_again():
             check(refused(late), "a key is let in that was not read")
             hup("reloaded options=0", 1)
             check(not refused(late), "a key that was added is not let in")
-            rows = client.connect(end, timeout=20.0, credit_bytes=1 << 20, keys=late)
+            rows = client.connect(end, timeout=60.0, credit_bytes=1 << 20, keys=late)
             next(rows)
             with open(keys + "/allowed") as x:
                 lines = x.readlines()

@@ -152,7 +152,7 @@ def a_row_that_was_not_ordered():
             wait_for(lambda: len(status(f)["workers"]) == 2, "the liar has joined")
             while len(got) < len(honest):
                 try:
-                    for row in client.connect(endpoint, cursor=cursor, timeout=20.0, credit_bytes=4 << 20):
+                    for row in client.connect(endpoint, cursor=cursor, timeout=60.0, credit_bytes=4 << 20):
                         got.append(client.digest_of(row))
                         cursor = row["cursor"]
                         if len(got) == len(honest):
@@ -179,7 +179,7 @@ def a_bit_that_is_flipped():
             endpoint = "ipc://" + f.file("d.sock")
             liar = BadMemory(endpoint + ".workers", joining(f), recorded(f.file("rows.rec")))
             wait_for(lambda: len(status(f)["workers"]) == 2, "it has joined")
-            rows = client.connect(endpoint, timeout=20.0, credit_bytes=4 << 20)
+            rows = client.connect(endpoint, timeout=60.0, credit_bytes=4 << 20)
             got = [client.digest_of(row) for row, _ in zip(rows, honest)]
             wait_for(lambda: liar.words, "it is told why")
             check("has digest" in liar.words and f"worker {liar.join['pid']} on {liar.join['host']}" in liar.words, liar.words)
@@ -202,7 +202,7 @@ def healthy_samples_stay():
             endpoint = "ipc://" + f.file("d.sock")
             liar = Pessimist(endpoint + ".workers", joining(f), [])
             wait_for(lambda: len(status(f)["workers"]) == 2, "it has joined")
-            rows = client.connect(endpoint, timeout=20.0, credit_bytes=4 << 20)
+            rows = client.connect(endpoint, timeout=60.0, credit_bytes=4 << 20)
             got = [client.digest_of(row) for row, _ in zip(rows, honest)]
             wait_for(lambda: liar.words, "it is told why")
             check("cannot be decoded" in liar.words and "two others found that it can" in liar.words, liar.words)

@@ -34,7 +34,7 @@ class Recorded:
 
     def rows(self, n, **options):
         out = []
-        stream = client.connect(self.end, timeout=20.0, **options)
+        stream = client.connect(self.end, timeout=60.0, **options)
         for row in stream:
             out.append((row["number"], fingerprint(row), row["cursor"]))
             if len(out) == n:
@@ -194,7 +194,7 @@ def a_flood_of_nonsense_fills_no_log():
         s.connect(r.end)
         for _ in range(5000):
             s.send_multipart([b"x" * 100])
-        greedy = client.connect(r.end, timeout=20.0, credit_bytes=1 << 41)
+        greedy = client.connect(r.end, timeout=60.0, credit_bytes=1 << 41)
         next(greedy)
         check(len(r.rows(ROWS)) == ROWS, "rows beside a flood")
         wait_for(lambda: "no longer listened to" in r.daemon.said(), "the flood is ignored")

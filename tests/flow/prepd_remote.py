@@ -282,7 +282,7 @@ def a_frame_that_no_one_can_open_blames_no_worker():
             try:
                 wait_for(lambda: "index built" in d.said() or "dismissed" in d.said(), "the index is built")
                 check("dismissed" not in d.said(), d.said())
-                rows = list(client.connect(end, timeout=30.0))
+                rows = list(client.connect(end, timeout=60.0))
                 check(p.poll() is None and sum(len(r["doc_sample_id"]) for r in rows) == n - 1, "more than the record of that frame is lost")
             finally:
                 p.kill()

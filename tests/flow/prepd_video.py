@@ -238,12 +238,12 @@ def held_out_videos_alone():
         pictures = write_lines(in_data(f, "p.jsonl"), [llava(*s) for s in load(f)[:40]])
         with Daemon(f.config, *form(pictures, eval__path=path)) as d:
             wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon")
-            first = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
+            first = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0)]
             check([w for w in workers_below(d.p.pid) if mapped(w)] == [], "FFmpeg without videos")
             held_out = list(client.connect("ipc://" + f.file("d.sock"), stream="eval", timeout=60.0))
             check(sorted(int(i) for r in held_out for i in r["doc_sample_id"]) == list(range(n)), "not every record came once")
             check(any("pixels_video" in r for r in held_out), "no videos")
-            again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=30.0)]
+            again = [fingerprint(r) for r in client.connect("ipc://" + f.file("d.sock"), timeout=60.0)]
             check(again == first, "the train stream changed")
             # A worker that had no work meanwhile is replaced when it asks for some.
             wait_for(lambda: all(mapped(w) for w in workers_below(d.p.pid)), "workers still without the video decoder")

@@ -63,8 +63,8 @@ def both_readers_give_the_same_rows():
             image.truncate(os.path.getsize(image.name) // 2)
         with Daemon(f.config):
             up(f)
-            list(client.connect(end_of(f), timeout=30.0))  # the cursors of a later session list the bad sample from the first row on
-            wanted = [print_of(r) for r in client.connect(end_of(f), timeout=30.0)]
+            list(client.connect(end_of(f), timeout=60.0))  # the cursors of a later session list the bad sample from the first row on
+            wanted = [print_of(r) for r in client.connect(end_of(f), timeout=60.0)]
             check(any(w[4] for w in wanted), "no bad sample was met")
             for native in NATIVE:
                 rows = tessera.Rows(end_of(f), native=native, timeout=30.0)
@@ -96,7 +96,7 @@ def a_row_lives_as_long_as_its_arrays():
     """Rows share no memory with rows that came later, and the memory of one that is gone is used again."""
     with one_epoch() as f, Daemon(f.config):
         up(f)
-        wanted = [print_of(r) for r in client.connect(end_of(f), timeout=30.0)]
+        wanted = [print_of(r) for r in client.connect(end_of(f), timeout=60.0)]
         for native in NATIVE:
             kept = list(tessera.Rows(end_of(f), native=native, timeout=30.0, prefetch=3))
             check([print_of(r) for r in kept] == wanted, "a row changed after it was taken")
@@ -113,7 +113,7 @@ def it_goes_on_where_it_stopped():
     """From a state after any row, as JSON, though rows had been received ahead; with other ranks after a whole step."""
     with one_epoch() as f, Daemon(f.config):
         up(f)
-        wanted = [r["number"] for r in client.connect(end_of(f), timeout=30.0)]
+        wanted = [r["number"] for r in client.connect(end_of(f), timeout=60.0)]
         for native in NATIVE:
             def rows(rank=0, world=1):
                 return tessera.Rows(end_of(f), rank=rank, world=world, native=native, timeout=30.0, prefetch=4)
@@ -151,7 +151,7 @@ def a_daemon_that_is_restarted():
     with one_epoch() as f:
         with Daemon(f.config):
             up(f)
-            wanted = [print_of(r) for r in client.connect(end_of(f), timeout=30.0)]
+            wanted = [print_of(r) for r in client.connect(end_of(f), timeout=60.0)]
         for native in NATIVE:
             first, rows, got = Daemon(f.config), tessera.Rows(end_of(f), native=native, timeout=30.0, credit_bytes=1 << 20), []
             with first:

@@ -115,7 +115,7 @@ def a_daemon_that_had_planned_all_epochs_comes_back():
     """It knew how many rows there are, and the next one does not yet."""
     with Folder(**dict(STREAM, **{"training.epochs": 3})) as f:
         daemon = Daemon(f.config)
-        whole = client.connect("ipc://" + f.file("d.sock"), timeout=30.0)
+        whole = client.connect("ipc://" + f.file("d.sock"), timeout=60.0)
         check(len(list(whole)) > 0, "no rows")  # read to the end, so that all epochs are planned
         whole.close()
         for n in range(5):  # a run that already has all its rows does not need the daemon any more, so it is tried again
