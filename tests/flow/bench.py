@@ -139,9 +139,11 @@ def steps_are_projected():
     a, b, c, d = (float(x) for x in fit.groups())
     for layers, step, update in ((int(x[0]), float(x[1]), float(x[2])) for x in depths):
         check(abs(a + b * layers + update - step) < 0.01, f"{layers} layers are not on it\n{said}")
-    whole = float(re.search(r"^projected: 4 layers, optimiser over 8 ranks.*step ([0-9.]+) ms",
+    whole = float(re.search(r"^projected: 4 layers, optimiser over 8 ranks.*step ([0-9.]+) \+- ",
                             said, re.M).group(1))
     check(abs(a + 4 * b + (c + 4 * d) / 8 - whole) < 0.1, said)
+    check(re.search(r"^projected: .*collectives not counted: step [0-9.]+ \+- [0-9.]+ ms  tps: \d+  mfu: [0-9.]+% \+- [0-9.]+% of ",
+                    said, re.M), said)
     third = trainer("bench", "step", "--model.path", "debug", "--layers", "3,4,3", *small)
     check(len(re.findall(r"^projected: ", third, re.M)) == 2, third)
     times = [float(s) - float(o) for s, o in re.findall(r" step: ([0-9.]+) ms .* optimiser: ([0-9.]+) ms", third)]

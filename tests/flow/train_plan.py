@@ -124,6 +124,14 @@ def the_table_is_short_unless_asked():
     check(len([line for line in table_lines(said)[1:7] if line.startswith("  ")]) <= 5, said)
 
 
+def flops_of_a_batch_have_the_head_everywhere():
+    said = trainer("plan", "--model.path", "debug", "--documents", "21,15,10", "--grids", "1x4x6,1x6x4,2x4x4")
+    check(re.search(r"^total +153214976 +443916288\nhead at every position, nothing frozen; ", said, re.M), said)
+    targets = trainer("plan", "--model.path", "debug", "--data.format", "text", "--training.seq_len", "64", "--training.global_batch_size",
+                      "1", "--device", "h200")
+    check(re.search(rf"^  head, at targets +{2 * 63 * 128 * 2048}$", targets, re.M), targets)
+
+
 def ranks_share_a_cpu():
     """Two ranks on this machine's CPU plan with half of it each, before they start and when they have."""
     if not MPI:
@@ -146,5 +154,5 @@ def ranks_share_a_cpu():
         check(re.search(r" GiB are free, for 2 ranks: [0-9.]+ GiB each\)", said), said)
 
 
-main(model_layers_are_honoured, the_table_is_short_unless_asked, ranks_share_a_cpu, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
+main(flops_of_a_batch_have_the_head_everywhere, model_layers_are_honoured, the_table_is_short_unless_asked, ranks_share_a_cpu, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
      devices_are_named)

@@ -4,6 +4,8 @@
 #ifndef TESSERA_TRAINER_BENCH_H
 #define TESSERA_TRAINER_BENCH_H
 
+#include <stdbool.h>
+
 #include "common/conf/conf.h"
 #include "trainer/model/dims.h"
 #include "trainer/ops/table.h"
@@ -59,6 +61,35 @@ typedef struct bench_spread {
 } bench_spread;
 /* Sorts `values` in place. */
 bench_spread bench_spread_of(double *values, int64_t count);
+
+enum { BENCH_DEPTHS = 8 }; /* the most at which steps are timed */
+
+/* What was measured at one depth, and what a projection needs of it. */
+typedef struct bench_depth {
+    int64_t layers;
+    bench_spread step;    /* ms */
+    double optimizer;     /* ms of one update of all values */
+    double tokens, flops; /* per step, averaged */
+} bench_depth;
+
+/* A step of the whole model, on the line through the depths. The errors say how far the step may be
+ * from it: the larger of how far the line through two of the depths alone ends from it, and what
+ * the standard deviation of the steps of each depth makes of it. The latter is not divided by the
+ * root of their number, because the steps of a depth share a clock and a choice of experts. A
+ * single depth has no line: its error is infinite, unless it is the whole model. */
+typedef struct bench_projection {
+    bench_fit work, update; /* ms without the optimiser, and of it, by layers */
+    double share;           /* ms of the optimiser's part of a rank */
+    double step, step_error;
+    double tps;
+    double mfu, mfu_error; /* percent of `peak` */
+} bench_projection;
+/* layers: of the whole model. ranks: how many share the optimiser's work. peak: FLOP/s. */
+bench_projection bench_project(const bench_depth *measured, int count, int64_t layers,
+                               int64_t ranks, double peak);
+/* Prints the two lines of a projection. replayed: the depths ran beside simulated collectives. */
+void bench_project_print(const bench_projection *what, int64_t layers, int64_t ranks, bool replayed,
+                         double peak, FILE *to);
 
 typedef struct bench_how {
     int64_t ranks;  /* of the projection, which share the optimiser's work */

@@ -19,7 +19,7 @@
 
 /* The upload ring has two buffers, and a step is captured for each on its second use, which is in
  * steps 3 and 4. After WARM_UP steps nothing new happens. */
-enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5, DEPTHS_MAX = 8 };
+enum { WARM_UP = 5, UPDATES = 5, PROFILED = 5 };
 static const double LATE_US = 50.0; /* no start of a step should be delayed by more than this */
 
 /* The calls of one kind in a step, and how long the simulated link should take for them. */
@@ -31,10 +31,8 @@ typedef struct stated {
 
 /* What was measured at one depth. */
 typedef struct depth {
-    int64_t layers;
-    bench_spread step;            /* ms */
-    double optimizer;             /* ms of one update of all values */
-    double tokens, images, flops; /* per step, averaged */
+    bench_depth of;
+    double images; /* per step, averaged */
     double wait_share;
     /* How long after a step could have begun its micro-batch arrived, in us. */
     double input_median, input_p99, input_most;
@@ -114,15 +112,15 @@ static status run_steps(session *run, int64_t before, int64_t steps, depth *meas
         if (i > WARM_UP) {
             ms[i - WARM_UP - 1] = (double)(now - then) * 1e-6;
             us[i - WARM_UP - 1] = (double)report.input_ns * 1e-3;
-            measured->tokens += (double)report.tokens / (double)steps;
+            measured->of.tokens += (double)report.tokens / (double)steps;
             measured->images += (double)report.images / (double)steps;
-            measured->flops += (double)report.flops.training / (double)steps;
+            measured->of.flops += (double)report.flops.training / (double)steps;
             wait_ns += report.wait_ns;
         }
         then = now;
     }
-    measured->step = bench_spread_of(ms, steps);
-    measured->wait_share = (double)wait_ns * 1e-6 / (measured->step.mean * (double)steps);
+    measured->of.step = bench_spread_of(ms, steps);
+    measured->wait_share = (double)wait_ns * 1e-6 / (measured->of.step.mean * (double)steps);
     judge_input(us, steps, measured);
 done:
     free(ms);
@@ -186,7 +184,7 @@ static status run_depth(const conf *options, const world *job, const bench_how *
     int64_t before = 0;
     status st = ST_OK;
     TRY(session_open_bench(options, job, how->live, &run));
-    measured->layers = run.dims.text.layers;
+    measured->of.layers = run.dims.text.layers;
     if (how->load > 0.0) {
         TRY_OR(done, skew_new(&run, how->load, &slow));
         TRY_OR(done, skew_settle(slow, &run, how->settle, &before));
@@ -199,7 +197,7 @@ static status run_depth(const conf *options, const world *job, const bench_how *
                profile_steps(&run, before + WARM_UP + options->training_steps, &measured->where));
         state_link(job, measured);
     }
-    TRY_OR(done, time_updates(&run, &measured->optimizer));
+    TRY_OR(done, time_updates(&run, &measured->of.optimizer));
     TRY_OR(done, run.device->backend->memory(run.device, &measured->used, &measured->total));
     if (*peak == 0.0) {
         bench_ceilings ceilings;
@@ -243,14 +241,15 @@ static void print_depth(const depth *measured, double peak, FILE *to)
             "%.2f%%  wait: %.2f%%  memory: %.2f GiB of %.2f\n"
             "steps: standard deviation %.2f %% of the mean; %.1f %% of them under 90 %% of the "
             "median's rate",
-            measured->layers, measured->step.mean, measured->step.median,
-            100.0 * measured->step.deviation / measured->step.mean, measured->step.slowest,
-            measured->step.fastest, measured->optimizer, measured->tokens, measured->images,
-            measured->tokens / (measured->step.mean * 1e-3),
-            100.0 * measured->flops / (measured->step.median * 1e-3) / peak,
+            measured->of.layers, measured->of.step.mean, measured->of.step.median,
+            100.0 * measured->of.step.deviation / measured->of.step.mean, measured->of.step.slowest,
+            measured->of.step.fastest, measured->of.optimizer, measured->of.tokens,
+            measured->images, measured->of.tokens / (measured->of.step.mean * 1e-3),
+            100.0 * measured->of.flops / (measured->of.step.median * 1e-3) / peak,
             100.0 * measured->wait_share, (double)measured->used / 1073741824.0,
             (double)measured->total / 1073741824.0,
-            100.0 * measured->step.deviation / measured->step.mean, 100.0 * measured->step.slow);
+            100.0 * measured->of.step.deviation / measured->of.step.mean,
+            100.0 * measured->of.step.slow);
     if (measured->load > 0.0)
         fprintf(to, "; busiest expert %.2f times the mean", measured->load);
     if (measured->replayed[0]) {
@@ -272,37 +271,16 @@ static void print_depth(const depth *measured, double peak, FILE *to)
     fflush(to);
 }
 
-/* Prints the line through these depths and what it predicts for the whole model on `ranks` ranks.
- */
-static void print_projection(const depth *measured, int n_layers, int64_t whole, int64_t ranks,
+/* Prints the projection of the first `count` depths. */
+static void print_projection(const depth *measured, int count, int64_t whole, int64_t ranks,
                              double peak, FILE *to)
 {
-    double depths[DEPTHS_MAX], work[DEPTHS_MAX], update[DEPTHS_MAX], useful[DEPTHS_MAX];
-    for (int i = 0; i < n_layers; i++) {
-        depths[i] = (double)measured[i].layers;
-        work[i] = measured[i].step.mean - measured[i].optimizer;
-        update[i] = measured[i].optimizer;
-        useful[i] = measured[i].flops;
-    }
-    bench_fit wide = bench_fit_line(depths, work, n_layers),
-              upper = bench_fit_line(depths, update, n_layers);
-    bench_fit fit =
-        bench_fit_line(depths, useful, n_layers);  /* exact, since all layers are alike */
     const bool replayed = measured[0].replayed[0]; /* if so, updates were those of a single rank */
-    double layers = (double)whole;
-    double share = (upper.a + upper.b * layers) / (replayed ? 1.0 : (double)ranks);
-    double step = wide.a + wide.b * layers + share;
-    fprintf(to,
-            "fit: %.3f + %.3f x layers ms without the optimiser (largest residual %.2f %%), "
-            "optimiser %.3f + %.3f x layers\n",
-            wide.a, wide.b, 100.0 * wide.residual, upper.a, upper.b);
-    fprintf(to,
-            "projected: %" PRId64 " layers, optimiser over %" PRId64
-            " ranks (%.1f ms), collectives %s: step %.1f ms  tps: %.0f  mfu: %.2f%% of %.1f "
-            "TFLOP/s\n",
-            whole, ranks, share, replayed ? "replayed" : "hidden", step,
-            measured[0].tokens / (step * 1e-3),
-            100.0 * (fit.a + fit.b * layers) / (step * 1e-3) / peak, peak * 1e-12);
+    bench_depth depths[BENCH_DEPTHS];
+    for (int i = 0; i < count; i++)
+        depths[i] = measured[i].of;
+    const bench_projection what = bench_project(depths, count, whole, replayed ? 1 : ranks, peak);
+    bench_project_print(&what, whole, ranks, replayed, peak, to);
     if (replayed)
         fprintf(to, "%s\n", measured[0].replayed);
 }
@@ -312,32 +290,32 @@ static const double CHECK = 0.03; /* how far a later depth may be off the line o
 /* Compares the last depth with the line through the first two. */
 static void print_check(const depth *measured, int last, FILE *to)
 {
-    const double first = measured[0].step.mean - measured[0].optimizer;
-    const double second = measured[1].step.mean - measured[1].optimizer;
-    const double found = measured[last].step.mean - measured[last].optimizer;
-    const double share = (double)(measured[last].layers - measured[0].layers) /
-                         (double)(measured[1].layers - measured[0].layers);
+    const double first = measured[0].of.step.mean - measured[0].of.optimizer;
+    const double second = measured[1].of.step.mean - measured[1].of.optimizer;
+    const double found = measured[last].of.step.mean - measured[last].of.optimizer;
+    const double share = (double)(measured[last].of.layers - measured[0].of.layers) /
+                         (double)(measured[1].of.layers - measured[0].of.layers);
     const double line = first + share * (second - first), off = fabs(found - line) / line;
     fprintf(to,
             "check: %" PRId64
             " layers take %.3f ms without the optimiser, the line through %" PRId64 " and %" PRId64
             " layers says %.3f: %.2f %% off, %s %.0f %%\n",
-            measured[last].layers, found, measured[0].layers, measured[1].layers, line, 100.0 * off,
-            off <= CHECK ? "within" : "more than", 100.0 * CHECK);
+            measured[last].of.layers, found, measured[0].of.layers, measured[1].of.layers, line,
+            100.0 * off, off <= CHECK ? "within" : "more than", 100.0 * CHECK);
 }
 
 status bench_steps(const conf *options, const int64_t *layers, int n_layers, const bench_how *how,
                    FILE *to)
 {
     int64_t ranks = how->ranks;
-    depth measured[DEPTHS_MAX] = {{0}};
+    depth measured[BENCH_DEPTHS] = {0};
     char path[STATUS_PATH_MAX] = "";
     double peak = options->metrics_peak_tflops * 1e12;
     model_dims dims;
     conf own = *options;
     status st = ST_OK;
-    if (n_layers > DEPTHS_MAX)
-        return FAIL(ST_USAGE, "bench step takes at most %d depths", DEPTHS_MAX);
+    if (n_layers > BENCH_DEPTHS)
+        return FAIL(ST_USAGE, "bench step takes at most %d depths", BENCH_DEPTHS);
     TRY(dims_load(options->model_path, &dims));
     if (how->live && options->comm_engine == ENGINE_REPLAY)
         return FAIL(ST_USAGE, "bench step --live: a daemon would wait for the ranks that "
@@ -359,7 +337,7 @@ status bench_steps(const conf *options, const int64_t *layers, int n_layers, con
         print_depth(&measured[i], peak, to);
         if (i == 1 && n_layers > 2)
             print_projection(measured, 2, dims.text.layers, ranks, peak, to);
-        if (i > 1 && measured[0].layers != measured[1].layers)
+        if (i > 1 && measured[0].of.layers != measured[1].of.layers)
             print_check(measured, i, to);
         fflush(to);
     }

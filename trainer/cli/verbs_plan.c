@@ -83,6 +83,7 @@ static void print_flops(const flops *sum)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         printf("%-18s %22" PRId64 " %22" PRId64 "\n", rows[i].name, rows[i].forward,
                rows[i].training);
+    printf("head at every position, nothing frozen; a run counts its head at targets alone\n");
 }
 
 static status plan_flops(const model_dims *dims, const char *documents, const char *grids)
@@ -118,7 +119,7 @@ static status plan_flops(const model_dims *dims, const char *documents, const ch
         pairs += document_pairs(numbers[i]);
     }
     flops sum;
-    dims_flops(dims, tokens, pairs, grid, n_grids, &sum);
+    dims_flops(dims, tokens, tokens, pairs, grid, n_grids, &sum);
     print_flops(&sum);
 done:
     free(numbers);

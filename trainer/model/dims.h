@@ -82,8 +82,8 @@ WARN_UNUSED status dims_check(const model_dims *dims, const char *source);
  * form. The caller frees *out. */
 WARN_UNUSED status dims_config_json(const model_dims *dims, char **out);
 
-/* FLOPs of one batch by component (equations.md, "FLOPs"), with the head at every position and
- * nothing frozen. The components are those of the forward pass. */
+/* FLOPs of one batch by component (equations.md, "FLOPs"), with nothing frozen. The components are
+ * those of the forward pass. */
 typedef struct flops {
     int64_t text_linear, text_attention, head;
     int64_t text_router, text_experts; /* included in text_linear */
@@ -91,10 +91,11 @@ typedef struct flops {
     int64_t forward, training; /* sums */
 } flops;
 void flops_add(flops *sum, const flops *work);
-/* tokens: of all documents. pairs: of a token and one that it sees, itself included, over all
- * documents. grids [n_grids, 3]: frame pairs, then patches per axis. */
-void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int32_t *grids,
-                int64_t n_grids, flops *out);
+/* tokens: of all documents. targets: where the head is computed (head.h). pairs: of a token and one
+ * that it sees, itself included, over all documents. grids [n_grids, 3]: frame pairs, then patches
+ * per axis. */
+void dims_flops(const model_dims *dims, int64_t tokens, int64_t targets, int64_t pairs,
+                const int32_t *grids, int64_t n_grids, flops *out);
 /* The pairs of a document of so many tokens. */
 static inline int64_t document_pairs(int64_t tokens)
 {

@@ -1,6 +1,6 @@
 /* flops.c: counts the useful floating-point operations of a batch (equations.md, "FLOPs"). A
  * multiply-add counts as two. Only matrix products and attention count: causal attention inside
- * documents, vision attention inside frame pairs. */
+ * documents, vision attention inside frame pairs, the head at targets. */
 #include <math.h>
 
 #include "trainer/model/dims.h"
@@ -23,8 +23,8 @@ static int64_t text_linear_macs(const model_dims *dims)
     return per_token;
 }
 
-void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int32_t *grids,
-                int64_t n_grids, flops *out)
+void dims_flops(const model_dims *dims, int64_t tokens, int64_t targets, int64_t pairs,
+                const int32_t *grids, int64_t n_grids, flops *out)
 {
     const text_dims *text = &dims->text;
     const vision_dims *tower = &dims->vision;
@@ -42,7 +42,7 @@ void dims_flops(const model_dims *dims, int64_t tokens, int64_t pairs, const int
     sum.text_router = MACS * tokens * moe * text->hidden * text->experts;
     sum.text_experts = MACS * tokens * moe * 3 * text->top_k * text->hidden * text->expert_width;
     sum.text_attention = text->layers * MACS * 2 * text->heads * text->head_dim * pairs;
-    sum.head = MACS * tokens * text->hidden * text->vocab;
+    sum.head = MACS * targets * text->hidden * text->vocab;
     if (tower->depth > 0) {
         int64_t merged = tower->merge * tower->merge, wide = merged * tower->hidden;
         sum.patch_embed = MACS * patches * tower->patch_bytes * tower->hidden;

@@ -56,7 +56,7 @@ static void print_flops(FILE *to, const cost *price)
         {"text linear", price->flops.text_linear - price->flops.text_experts},
         {"experts", price->flops.text_experts},
         {"text attention", price->flops.text_attention},
-        {"head", price->flops.head},
+        {"head, at targets", price->flops.head},
         {"vision", price->flops.patch_embed + price->flops.vision_blocks + price->flops.mergers},
         {"vision attention", price->flops.vision_attention},
         {"training, useful", price->flops.training},

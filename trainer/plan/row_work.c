@@ -11,6 +11,9 @@ enum {
      * comes before, the beginning of the turn and the picture, is the same for all questions. */
     VQA_BRANCH = 14,
 };
+/* Targets of a sample: 101 samples of VQAv2 have 240, most of them one for the answer and one for
+ * the turn's end. */
+static const double VQA_TARGETS = 2.4;
 static const int32_t VQA_GRID[3] = {1, 30, 40};
 /* VQAv2's training set. */
 enum { VQA_EPOCH = 443757, VQA_PICTURES = 82783 };
@@ -26,11 +29,13 @@ row_kind row_kind_of(const conf *options, const model_dims *dims)
 {
     row_kind kind = {.seq_len = options->training_seq_len,
                      .document = options->training_seq_len,
+                     .targets = (double)options->training_seq_len - 1, /* all but the first token */
                      .questions = 1};
     if (dims->vision.depth == 0 || conf_is_plain_text(options))
         return kind;
     if (kind.document > VQA_DOCUMENT)
         kind.document = VQA_DOCUMENT;
+    kind.targets = VQA_TARGETS;
     memcpy(kind.grid, VQA_GRID, sizeof kind.grid);
     if (conf_shares_images(options) && options->data_format == DATA_VQAV2) {
         kind.questions = VQA_QUESTIONS;
@@ -99,8 +104,8 @@ static void shared_flops(const row_kind *row, const model_dims *dims, flops *out
                          row->questions * (double)(document_pairs(own) + own * row->prefix);
     const double units = row_units(row);
     flops eye;
-    dims_flops(dims, row->seq_len, llround(units * pairs), NULL, 0, out);
-    dims_flops(dims, 0, 0, row->grid, 1, &eye);
+    dims_flops(dims, row->seq_len, 0, llround(units * pairs), NULL, 0, out);
+    dims_flops(dims, 0, 0, 0, row->grid, 1, &eye);
     out->patch_embed = llround(units * (double)eye.patch_embed);
     out->vision_blocks = llround(units * (double)eye.vision_blocks);
     out->vision_attention = llround(units * (double)eye.vision_attention);
@@ -111,13 +116,16 @@ static void shared_flops(const row_kind *row, const model_dims *dims, flops *out
 void row_kind_flops(const row_kind *row, const model_dims *dims, flops *out)
 {
     const int64_t whole = row->seq_len / row->document, rest = row->seq_len % row->document;
-    flops sum = {0}, work;
-    if (row->questions > 1)
-        shared_flops(row, dims, &sum);
+    flops sum, work;
+    dims_flops(dims, 0, llround(row_kind_pairs(row) * row->targets), 0, NULL, 0, &sum);
+    if (row->questions > 1) {
+        shared_flops(row, dims, &work);
+        flops_add(&sum, &work);
+    }
     for (int64_t i = 0; i < whole + (rest > 0) && row->questions <= 1; i++) {
         const int64_t length = i < whole ? row->document : rest;
-        dims_flops(dims, length, document_pairs(length), row->grid, row->grid[0] > 0 && i < whole,
-                   &work);
+        dims_flops(dims, length, 0, document_pairs(length), row->grid,
+                   row->grid[0] > 0 && i < whole, &work);
         flops_add(&sum, &work);
     }
     sum.training = 0;

@@ -10,14 +10,15 @@
  * and width in patches; all 0: text alone). */
 typedef struct row_kind {
     int64_t seq_len, document;
+    double targets; /* of a document: tokens that are predicted, at which alone the head works */
     int32_t grid[3];
     double questions; /* documents that show one image, which the row has once; 1: not shared */
     int64_t prefix;   /* tokens that these documents have in common and the row has once; else 0 */
 } row_kind;
-/* The assumed row. Formats with images get the mean sample of VQAv2, which has 313
- * tokens and an image of 640 x 480, or 30 x 40 patches. For text a row is one document. Without
- * data.pack a row is a single document, or those that share their image, since shape buckets cut
- * off its padding; padding inside a bucket is not counted.
+/* The assumed row. Formats with images get the mean sample of VQAv2, which has 313 tokens, 2.4 of
+ * them targets, and an image of 640 x 480, or 30 x 40 patches. For text a row is one document.
+ * Without data.pack a row is a single document, or those that share their image, since shape
+ * buckets cut off its padding; padding inside a bucket is not counted.
  *
  * Where data.group lets samples share images or their beginning, VQAv2's mean of 5.36 questions
  * show one image. How many do in another data set is known only to the daemon that has it indexed

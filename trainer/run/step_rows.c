@@ -57,8 +57,8 @@ static status count_rows(const session *run, const received *got, int64_t n_rows
         const int64_t samples = rows->n_samples;
         TRY(note_samples(rows, work));
         flops sum;
-        dims_flops(&run->dims, work->n_tokens, (row_squares(work) + work->n_tokens) / 2,
-                   work->grid_thw, work->n_items, &sum);
+        dims_flops(&run->dims, work->n_tokens, row_count_targets(work, 0, work->n_docs),
+                   (row_squares(work) + work->n_tokens) / 2, work->grid_thw, work->n_items, &sum);
         flops_add(&report->flops, &sum);
         report->documents += rows->n_samples - samples;
         report->pairs += count_pairs(work);

@@ -66,6 +66,55 @@ static void test_spread(void **state)
     expect_near(bench_spread_of(even, 4).slow, 0.5, 1e-12); /* 3 and 4 are above 2.5 / 0.9 */
 }
 
+/* Depths of the H200's reports of 2026-11-26, in ms (tests/bench/results/gpu): photographs,
+ * 5216d41f, and text, aafcce30. Useful FLOPs there had the head at every position. */
+static const bench_depth photographs[] = {
+    {3, {.mean = 815.864, .deviation = 5.629}, 25.749, 20636, 294.744e12},
+    {4, {.mean = 840.007, .deviation = 0.840}, 31.104, 20636, 301.940e12},
+    {5, {.mean = 859.066, .deviation = 4.038}, 36.413, 20636, 309.136e12},
+};
+static const bench_depth texts[] = {
+    {3, {.mean = 448.386, .deviation = 1.031}, 21.144, 49152, 186.621e12},
+    {4, {.mean = 548.103, .deviation = 2.412}, 26.553, 49152, 218.242e12},
+    {6, {.mean = 744.786, .deviation = 2.234}, 37.094, 49152, 281.483e12},
+};
+
+static void test_projection__has_the_error_of_its_depths(void **state)
+{
+    (void)state;
+    /* Lines through 3 and 4, and through 4 and 5 layers alone end 113 and 109 ms from that of all;
+     * the deviations of the steps make more of it. */
+    bench_projection what = bench_project(photographs, 3, 48, 8, 989e12);
+    expect_near(what.step, 1556.3, 0.5);
+    expect_near(what.step_error, 152.3, 1);
+    expect_near(what.mfu, 40.19, 0.05);
+    assert_true(what.mfu - what.mfu_error < 40 && 40 < what.mfu + what.mfu_error);
+    assert_true(what.mfu - what.mfu_error > 30);
+    /* Here the line through 3 and 4 layers alone ends farther from it. */
+    what = bench_project(texts, 3, 48, 8, 989e12);
+    expect_near(what.step, 4664.2, 0.5);
+    expect_near(what.step_error, 39.3, 1);
+    expect_near(what.mfu, 34.89, 0.05);
+    expect_near(what.mfu_error, 0.29, 0.02);
+}
+
+static void test_projection__needs_two_depths(void **state)
+{
+    (void)state;
+    char said[1024] = "";
+    assert_true(isinf(bench_project(texts, 1, 48, 8, 989e12).mfu_error));
+    const bench_depth twice[] = {texts[0], texts[0]};
+    assert_true(isinf(bench_project(twice, 2, 48, 8, 989e12).step_error));
+    /* A depth that is the whole model is measured, not projected. */
+    expect_near(bench_project(texts, 1, 3, 1, 989e12).step_error, texts[0].step.deviation, 1e-9);
+    FILE *to = fmemopen(said, sizeof said, "w");
+    const bench_projection what = bench_project(photographs, 3, 48, 8, 989e12);
+    bench_project_print(&what, 48, 8, false, 989e12, to);
+    fclose(to);
+    assert_non_null(strstr(said, "collectives not counted: step 1556.3 +- 15"));
+    assert_non_null(strstr(said, "mfu: 40.19% +- 3.9"));
+}
+
 static void test_loads__have_the_skew_and_sum_asked_for(void **state)
 {
     (void)state;
@@ -160,6 +209,8 @@ int main(void)
         cmocka_unit_test(test_fit__tells_the_largest_residual),
         cmocka_unit_test(test_fit__one_point_is_a_line_through_zero),
         cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_projection__has_the_error_of_its_depths),
+        cmocka_unit_test(test_projection__needs_two_depths),
         cmocka_unit_test(test_loads__have_the_skew_and_sum_asked_for),
         cmocka_unit_test(test_attention__is_timed_with_its_bounds),
         cmocka_unit_test(test_text_rows__carry_their_bounds),

@@ -48,7 +48,7 @@ static void test_flops__one_photo_and_forty_tokens(void **state)
     model_dims dims;
     flops work;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
-    dims_flops(&dims, 340, document_pairs(340), (const int32_t[]){1, 30, 40}, 1, &work);
+    dims_flops(&dims, 340, 340, document_pairs(340), (const int32_t[]){1, 30, 40}, 1, &work);
     assert_int_equal(work.text_linear, 1856734494720);
     assert_int_equal(work.head, 211592151040);
     assert_int_equal(work.text_attention, 45589463040);
@@ -68,7 +68,8 @@ static void test_flops__debug(void **state)
     model_dims dims;
     flops work;
     assert_ok(dims_preset("debug", &dims));
-    dims_flops(&dims, 21 + 15 + 10, document_pairs(21) + document_pairs(15) + document_pairs(10),
+    dims_flops(&dims, 21 + 15 + 10, 21 + 15 + 10,
+               document_pairs(21) + document_pairs(15) + document_pairs(10),
                (const int32_t[]){1, 4, 6, 1, 6, 4, 2, 4, 4}, 3, &work);
     assert_int_equal(work.text_linear, 58032128);
     assert_int_equal(work.text_attention, 1662976);
@@ -79,6 +80,9 @@ static void test_flops__debug(void **state)
     assert_int_equal(work.mergers, 15728640);
     assert_int_equal(work.forward, 153214976);
     assert_int_equal(work.training, 443916288);
+    dims_flops(&dims, 21, 3, document_pairs(21), NULL, 0, &work);
+    assert_int_equal(work.head, 24117248 / 46 * 3);
+    assert_int_equal(work.forward, work.text_linear + work.text_attention + work.head);
 }
 
 /* For every family, the config.json that we write is read back as the same dimensions. */

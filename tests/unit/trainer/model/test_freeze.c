@@ -259,7 +259,7 @@ static void test_groups__useful_flops(void **state)
     const int32_t grid[] = {1, 30, 40};
     flops work;
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
-    dims_flops(&dims, 340, document_pairs(340), grid, 1, &work);
+    dims_flops(&dims, 340, 340, document_pairs(340), grid, 1, &work);
     const int64_t tower = work.patch_embed + work.vision_blocks + work.vision_attention;
     for (int kind = 0; kind < 4; kind++) {
         params *registry;
@@ -298,7 +298,7 @@ static void test_groups__useful_flops_of_adapters(void **state)
     options.lora_alpha = 16;
     options.lora_targets = "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj";
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
-    dims_flops(&dims, 340, document_pairs(340), grid, 1, &work);
+    dims_flops(&dims, 340, 340, document_pairs(340), grid, 1, &work);
     assert_ok(params_new(&dims, &registry));
     assert_ok(groups_apply(&options, registry));
     groups_share(registry, &dims, &share);

@@ -471,7 +471,7 @@ static void test_cost__is_what_steps_on_a_card_took(void **state)
     }
     assert_true(prints(&setup, &price[1],
                        "; giving the same bits in every run costs 6.5 % of the step, which "
-                       "takes 4468.1 ms with training.deterministic false"));
+                       "takes 4468.0 ms with training.deterministic false"));
     assert_true(prints(&setup, &price[2],
                        "; with training.deterministic true the step takes 4777.2 "
                        "ms, 6.9 % more"));
@@ -518,7 +518,7 @@ static void test_cost__questions_that_share_a_picture(void **state)
     assert_int_equal(prefix.epoch_pairs, 443757);
     expect_share(prefix.epoch / prefix.step, 443757 / (prefix.pairs_per_s * prefix.step), 1e-9);
     assert_true(prints(&setup, &prefix, " steps for its 443757 training questions\n"));
-    assert_true(prints(&setup, &prefix, " 2.00 TFLOP each, 4.80 times fewer than with data.group"));
+    assert_true(prints(&setup, &prefix, " 1.87 TFLOP each, 4.81 times fewer than with data.group"));
     setup.options.data_group = GROUP_CONVERSATION; /* a sample is all questions on a picture */
     assert_int_equal(predict(&setup, AC_NONE).epoch_pairs, 0);
     setup.options.data_group = GROUP_SHARED_PREFIX;

@@ -386,7 +386,8 @@ static row shared_row(fixture *setup)
     return packed;
 }
 
-/* A prefix is no sample and no pair, and what it takes is counted once. */
+/* A prefix is no sample and no pair, and what it takes is counted once. The head is counted at the
+ * one target of a row. */
 static void test_step__counts_a_prefix_once(void **state)
 {
     files *paths = *state;
@@ -412,7 +413,7 @@ static void test_step__counts_a_prefix_once(void **state)
     assert_int_equal(report.tokens, IN_STEP * one.n_tokens);
     assert_true(report.sample[0] == one.doc_sample_id[1]);
     assert_true(report.sample[1] == one.doc_sample_id[2]);
-    dims_flops(&setup.run.dims, one.n_tokens, pairs, one.grid_thw, one.n_items, &want);
+    dims_flops(&setup.run.dims, one.n_tokens, 1, pairs, one.grid_thw, one.n_items, &want);
     assert_int_equal(report.flops.forward, IN_STEP * want.forward);
     session_close(&setup.run);
     free(recording);
