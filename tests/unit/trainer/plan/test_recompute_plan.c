@@ -118,7 +118,8 @@ static void test_recompute__stages_count_what_shared_experts_repeat(void **state
     (void)state;
     const rates speeds = rates_h200();
     const double first = 2.0 * 8 * 2048 * 768 / speeds.of[RATE_EXPERTS],
-                 head = 3.0 * 2048 * 151936 * 8191 / 8192 / speeds.of[RATE_DENSE]; /* a token is none of the targets */
+                 head = 3.0 * 2048 * 151936 * 8191 / 8192 /
+                        speeds.of[RATE_DENSE]; /* a token is none of the targets */
     expect_share(layer_over_head(4, AC_NONE) - layer_over_head(1, AC_NONE), first / head, 1e-6);
     expect_share(layer_over_head(4, AC_FULL) - layer_over_head(1, AC_FULL), first / head, 1e-6);
 }
