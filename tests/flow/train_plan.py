@@ -78,10 +78,21 @@ def devices_are_named():
     if "no GPU was found here" in said:
         check(re.search(r"^planned for the device H200 \(no GPU was found here: NVML .*; --device names another", said, re.M), said)
     said = trainer("plan", *DEBUG, "--device", "a100")
-    check("backward by our own kernels, in vision by our own" in said and "products use the portable kernel" in said, said)
-    check("rates (none measured for the A100: those of the H200 in proportion)" in said, said)
+    check("attention backward: own kernels (text), own kernels (vision)" in said and "products use the portable kernel" in said, said)
+    check("rates (none measured for the A100: those of the H200 in proportion to NVIDIA's datasheets)" in said, said)
+    for size, line in {"24000000000": "GPU of 22.4 GiB is not a card known by name; it is planned like the nearest in size, the RTX 4090 of 24 GB",
+                       "5000000000": "GPU of 4.7 GiB is not a card known by name; no known card is about as large, so there are no rates"}.items():
+        said = trainer("plan", *DEBUG, "--device", size)
+        check(line in said and "shipped for the H200" not in said, said)
+    check("time: not predicted, because no rates of such a GPU are known" in said, said)
+    said = trainer("plan", *DEBUG, "--device", "5000000000", "--sweep", "2", code=64)
+    check("--sweep for such a GPU needs --measured FILE" in said, said)
     said = trainer("plan", *DEBUG, "--device", "v100", code=64)
-    check("--device v100: expected a100, h100, h200, b200, cpu, or a GPU's memory in bytes" in said, said)
+    listed = re.search(r"--device v100: expected cpu, a GPU's memory in bytes, or one of (.*)", said)
+    check(listed, said)
+    help_ = trainer("plan", "--help")
+    for word in listed[1].split(", "):
+        check(re.search(rf"(?<![\w-]){word}[,.\n]", help_), f"{word} is not in the help: {help_}")
     check("parameters" not in said, f"an unknown device is refused before anything is printed: {said}")
     said = trainer("plan", "--cards", "--device", "h100", code=64)
     check("--cards has cards of its own" in said, said)
@@ -119,7 +130,7 @@ def the_table_is_short_unless_asked():
         said = trainer("plan", *DEBUG, "--device", device)
         table = [line for line in table_lines(said)[1:7] if line.startswith("  ")]
         check(3 <= len(table) <= 5 and not re.search(r"\d bytes", said) and "rows fit" in said, said)
-        check(re.search(r"^  total +[0-9.]+ [KMG]iB  [0-9.]+ % of [0-9.]+ GiB that it may use", said, re.M), said)
+        check(re.search(r"^  total +[0-9.]+ [KMG]iB  [0-9.]+ % of the [0-9.]+ GiB available; host memory " if device != "cpu" else r"^  total +[0-9.]+ [KMG]iB  [0-9.]+ % of the [0-9.]+ GiB available", said, re.M), said)
     said = trainer("train", "--dry-run", *DEBUG)
     check(len([line for line in table_lines(said)[1:7] if line.startswith("  ")]) <= 5, said)
 

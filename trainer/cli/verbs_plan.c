@@ -137,19 +137,30 @@ static status choose_device(const conf *options, const request *asked, const rat
     if (asked->device) {
         *out = asked->named;
         plan_device_share(out, plan_device_is_cpu(out) ? ranks : 1);
+        plan_device_print_card(out, stdout);
         return ST_OK;
     }
     TRY(plan_device_here(options, ranks, out, why));
     *out_here = !why[0];
     if (speeds->memory > 0 && !plan_device_is_cpu(out)) {
-        out->memory = out->usable = speeds->memory;
+        *out = plan_device_sized(speeds->memory);
         *out_here = false;
         snprintf(out->name, sizeof out->name, "GPU of %.100s", asked->measured);
         why[0] = 0;
     }
     printf("planned for the device %s%s%s%s\n", escape_text(out->name).text, why[0] ? " (" : "",
            why, why[0] ? ")" : "");
+    plan_device_print_card(out, stdout);
     return ST_OK;
+}
+
+/* The rates of the file, or of the card that is planned for. */
+static void choose_rates(const request *asked, const plan_device *on, rates *inout)
+{
+    if (!asked->measured && on->card)
+        *inout = rates_of(on->card);
+    if (!plan_device_is_cpu(on))
+        inout->sm = on->sm;
 }
 
 /* Prints bytes, work and time of the layout, or with --sweep the best layouts. */
@@ -158,11 +169,12 @@ static status plan_cost(const plan_input *in, const request *asked, const rates 
     cost price;
     recomputes recomputed;
     restart_plan restart;
-    if (plan_device_is_cpu(in->device) && !asked->measured) {
-        printf(
-            "time: not predicted, since no rates of a CPU are shipped; measure them with trainer "
-            "bench ops --rates FILE, then give --measured FILE\n");
-        return asked->sweep ? FAIL(ST_USAGE, "--sweep for a CPU needs --measured FILE") : ST_OK;
+    if (!in->device->card && !asked->measured) {
+        const char *whose = plan_device_is_cpu(in->device) ? "a CPU" : "such a GPU";
+        printf("time: not predicted, because no rates of %s are known; measure them with trainer "
+               "bench ops --rates FILE, then give --measured FILE\n",
+               whose);
+        return asked->sweep ? FAIL(ST_USAGE, "--sweep for %s needs --measured FILE", whose) : ST_OK;
     }
     rates_print(speeds, stdout);
     if (asked->sweep)
@@ -202,9 +214,8 @@ static status plan_layout(const conf *options, const request *asked, const model
         TRY(layout_print(&in, true, stdout, NULL));
     if (here && !asked->sweep)
         TRY(restart_print_room(&in, on.host_ranks, stdout));
-    rates known = asked->measured ? *speeds : rates_of(on.name);
-    if (!plan_device_is_cpu(&on))
-        known.sm = on.sm;
+    rates known = *speeds;
+    choose_rates(asked, &on, &known);
     return plan_cost(&in, asked, &known);
 }
 

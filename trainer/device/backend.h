@@ -64,6 +64,7 @@ enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 typedef struct device_claims {
     size_t memory; /* bytes; 0: more than any run takes */
     int multiprocessors;
+    bool no_cudnn; /* attention cannot run with cuDNN's kernels */
 } device_claims;
 
 /* Ends the description of a GPU that was opened with `collectives`. */

@@ -46,6 +46,18 @@ void choices_make(int attention, int experts, choice_facts facts, device_choices
     out->last[CHOICE_GRAPHS] = GRAPHS_NONE;
 }
 
+void choices_without_cudnn(device_choices *inout)
+{
+    for (int choice = 0; choice < ATTENTIONS; choice++)
+        inout->way[choice] = ATTENTION_BY_OURS;
+}
+
+bool choices_have_cudnn(const device_choices *made)
+{
+    return made->way[CHOICE_TEXT_BACKWARD] != ATTENTION_BY_OURS ||
+           made->way[CHOICE_VISION_BACKWARD] != ATTENTION_BY_OURS;
+}
+
 status choices_check_cudnn(int sm)
 {
     if (sm < CHOICE_CUDNN_SM)

@@ -61,6 +61,11 @@ typedef struct choice_facts {
  * there is kept, and only auto has others to fall back on. */
 void choices_make(int attention, int experts, choice_facts facts, device_choices *out);
 
+/* Makes attention use our own kernels, for a device that cannot have cuDNN's. */
+void choices_without_cudnn(device_choices *inout);
+/* Whether a backward pass of attention uses cuDNN's kernels. */
+bool choices_have_cudnn(const device_choices *made);
+
 /* Attention by cuDNN needs a GPU of this compute capability, times ten, or a later one. */
 enum { CHOICE_CUDNN_SM = 90 };
 /* ST_UNAVAILABLE, with the reason, for a GPU before that. */

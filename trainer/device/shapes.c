@@ -100,6 +100,8 @@ static status shapes_open(const device_options *options, device **out)
     shapes->base.backend = &backend_shapes;
     shapes->memory = options->claims.memory;
     shapes->base.multiprocessors = options->claims.multiprocessors;
+    if (options->claims.no_cudnn)
+        choices_without_cudnn(&shapes->base.choices);
     snprintf(shapes->base.description, sizeof shapes->base.description, "shapes alone, no storage");
     *out = &shapes->base;
     return ST_OK;

@@ -1,6 +1,6 @@
-/* attention_work.h: how much memory cuDNN's deterministic backward of attention needs, by shape.
- * The CUDA op uses it to cut a call into groups of heads, and the memory plan counts with it
- * (trainer/plan).
+/* attention_work.h: which calls of attention cuDNN takes, and how much memory its deterministic
+ * backward needs, by shape. The CUDA op uses it to cut a call into groups of heads, and the memory
+ * plan counts with it (trainer/plan).
  *
  * The library keeps all of dp, the gradient of the probabilities: segments x heads x longest^2
  * bf16, with `longest` rounded up to its tile (tests/unit/trainer/ops/cuda/test_attention_graphs.c
@@ -14,9 +14,12 @@
 #include <stdint.h>
 
 enum {
-    ATTENTION_TILE = 128,      /* the library's tile, in tokens */
-    ATTENTION_EMPTY_MAX = 128, /* blocks launched for capacity per block of tokens, at most */
-    ATTENTION_PART_KERNELS = 6 /* kernels of one part of the backward, lists and copies included */
+    ATTENTION_WIDTH_MAX = 128,  /* the widest head that forward and backward take from sm_90 on */
+    ATTENTION_WIDTH_STEP = 8,   /* elements in 16 bytes */
+    ATTENTION_PACKED_STEP = 16, /* row sums of heads whose width is a multiple of it are packed */
+    ATTENTION_TILE = 128,       /* the library's tile, in tokens */
+    ATTENTION_EMPTY_MAX = 128,  /* blocks launched for capacity per block of tokens, at most */
+    ATTENTION_PART_KERNELS = 6  /* kernels of one part of the backward, lists and copies included */
 };
 #define ATTENTION_DP_BYTES ((double)((int64_t)4 << 30))
 
@@ -112,6 +115,37 @@ static inline bool attention_is_dense(int64_t tokens, int64_t segments, int64_t 
 {
     double blocks = (double)segments * (double)attention_tiles(longest);
     return blocks <= ATTENTION_EMPTY_MAX * (double)attention_tiles(tokens);
+}
+
+/* A call of attention, by its capacities. longest 0: segments may have all tokens. */
+typedef struct attention_call {
+    int64_t tokens, segments, longest, heads, kv_heads, head_dim;
+    bool causal;
+} attention_call;
+
+static inline int64_t attention_longest(const attention_call *of)
+{
+    return of->longest ? of->longest : of->tokens;
+}
+
+/* Whether the library takes such a forward pass. */
+static inline bool attention_is_taken(const attention_call *of)
+{
+    return of->tokens > 1 && of->segments > 0 && of->head_dim % ATTENTION_WIDTH_STEP == 0 &&
+           of->head_dim <= ATTENTION_WIDTH_MAX &&
+           attention_is_dense(of->tokens, of->segments, attention_longest(of));
+}
+
+/* How the library's backward pass of such a call is cut; groups is 0 where it does not take it. */
+static inline attention_parts attention_taken_parts(const attention_call *of, bool deterministic)
+{
+    const attention_parts none = {0, 0, 0}, whole = {1, 1, of->segments};
+    if (!attention_is_taken(of) ||
+        (of->heads != of->kv_heads && of->head_dim % ATTENTION_PACKED_STEP != 0))
+        return none;
+    return deterministic ? attention_parts_of(of->tokens, of->segments, attention_longest(of),
+                                              of->heads, of->kv_heads, of->head_dim, of->causal)
+                         : whole;
 }
 
 #endif

@@ -4,30 +4,50 @@
 #include <math.h>
 
 #include "trainer/device/choices.h"
-#include "trainer/ops/attention_work.h"
+#include "trainer/model/pass_context.h"
 
-enum { WIDTH_STEP = 8, PACKED_STEP = 16, WIDTH_MAX = 128 }; /* as in ops/cuda/attention_cudnn.c */
-
-/* The segments of a micro-batch. */
-typedef struct segments {
-    int64_t tokens, count, longest, heads, kv_heads, width;
-    bool causal;
-} segments;
-
-static bool library_takes(const conf *options, int sm, const segments *of)
+attention_use attention_use_of(const conf *options, bool cudnn, const layout *degrees)
 {
-    return sm >= CHOICE_CUDNN_SM && options->training_attention != ATTENTION_PORTABLE &&
-           of->width % WIDTH_STEP == 0 && of->width <= WIDTH_MAX &&
-           attention_is_dense(of->tokens, of->count, of->longest);
+    const bool taken = cudnn && options->training_attention != ATTENTION_PORTABLE;
+    return (attention_use){.text = taken && degrees->context == 1, /* else keys are others' too */
+                           .vision = taken,
+                           .deterministic = options->training_deterministic};
 }
 
-static bool goes_backward(const segments *of, bool deterministic)
+static row_share share_of(const mesh *ranks)
 {
-    if (of->heads != of->kv_heads && of->width % PACKED_STEP != 0)
-        return false;
-    const attention_parts parts = attention_parts_of(of->tokens, of->count, of->longest, of->heads,
-                                                     of->kv_heads, of->width, of->causal);
-    return !deterministic || parts.groups > 0;
+    return ranks ? row_share_of(ranks) : row_share_alone();
+}
+
+static int64_t tensor_heads(const mesh *ranks, int64_t heads)
+{
+    return ranks ? tensor_part(&ranks->layout, heads) : heads;
+}
+
+attention_call attention_call_text(const model_dims *dims, const mesh *ranks,
+                                   const batch_caps *caps)
+{
+    const row_share share = share_of(ranks);
+    return (attention_call){.tokens = row_share_tokens(&share, caps->tokens) * share.tensor,
+                            .segments = caps->docs,
+                            .longest = caps->longest,
+                            .heads = tensor_heads(ranks, dims->text.heads),
+                            .kv_heads = tensor_heads(ranks, dims->text.kv_heads),
+                            .head_dim = dims->text.head_dim,
+                            .causal = true};
+}
+
+attention_call attention_call_vision(const model_dims *dims, const mesh *ranks,
+                                     const batch_caps *caps)
+{
+    if (dims->vision.depth == 0 || share_of(ranks).blind)
+        return (attention_call){0};
+    return (attention_call){.tokens = caps->patches,
+                            .segments = caps->frames,
+                            .longest = caps->frame,
+                            .heads = dims->vision.heads,
+                            .kv_heads = dims->vision.heads,
+                            .head_dim = dims_vision_head_dim(dims)};
 }
 
 static int64_t at_least_one(int64_t count)
@@ -41,18 +61,19 @@ attention_kernels attention_kernels_text(const conf *options, int sm, const layo
 {
     const text_dims *text = &dims->text;
     const int64_t tokens = options->training_local_batch_size * row->seq_len;
-    const segments of = {.tokens = tokens,
-                         .count = at_least_one(tokens / row->document),
-                         .longest = row->document,
-                         .heads = text->heads / degrees->tensor,
-                         .kv_heads = at_least_one(text->kv_heads / degrees->tensor),
-                         .width = text->head_dim,
-                         .causal = true};
+    const attention_call of = {.tokens = tokens,
+                               .segments = at_least_one(tokens / row->document),
+                               .longest = row->document,
+                               .heads = text->heads / degrees->tensor,
+                               .kv_heads = at_least_one(text->kv_heads / degrees->tensor),
+                               .head_dim = text->head_dim,
+                               .causal = true};
+    const attention_use use = attention_use_of(options, sm >= CHOICE_CUDNN_SM, degrees);
     attention_kernels kernels = {RATE_OWN_ATTENTION, RATE_OWN_ATTENTION};
-    if (row->prefix > 0 || degrees->context > 1 || !library_takes(options, sm, &of))
+    if (row->prefix > 0 || !use.text || !attention_is_taken(&of))
         return kernels;
     kernels.forward = RATE_ATTENTION;
-    if (goes_backward(&of, deterministic))
+    if (attention_taken_parts(&of, deterministic).groups > 0)
         kernels.backward = deterministic ? RATE_ATTENTION_BACKWARD : RATE_ATTENTION_ANY_ORDER;
     return kernels;
 }
@@ -66,16 +87,17 @@ attention_kernels attention_kernels_vision(const conf *options, int sm, const mo
     const int64_t frame = at_least_one((int64_t)row->grid[1] * row->grid[2]);
     const int64_t frames = at_least_one(
         llround((double)options->training_local_batch_size * row_kind_images(row) * row->grid[0]));
-    const segments of = {.tokens = frames * frame,
-                         .count = frames,
-                         .longest = frame,
-                         .heads = dims->vision.heads,
-                         .kv_heads = dims->vision.heads,
-                         .width = dims_vision_head_dim(dims)};
-    if (!library_takes(options, sm, &of))
+    const attention_call of = {.tokens = frames * frame,
+                               .segments = frames,
+                               .longest = frame,
+                               .heads = dims->vision.heads,
+                               .kv_heads = dims->vision.heads,
+                               .head_dim = dims_vision_head_dim(dims)};
+    if (sm < CHOICE_CUDNN_SM || options->training_attention == ATTENTION_PORTABLE ||
+        !attention_is_taken(&of))
         return kernels;
     kernels.forward = RATE_VISION_ATTENTION;
-    if (goes_backward(&of, deterministic))
+    if (attention_taken_parts(&of, deterministic).groups > 0)
         kernels.backward =
             deterministic ? RATE_VISION_ATTENTION_BACKWARD : RATE_VISION_ATTENTION_ANY_ORDER;
     return kernels;
@@ -84,5 +106,5 @@ attention_kernels attention_kernels_vision(const conf *options, int sm, const mo
 const char *attention_kernels_name(rate_key backward)
 {
     const bool own = backward == RATE_OWN_ATTENTION || backward == RATE_OWN_VISION_ATTENTION;
-    return own ? "our own" : "cuDNN's";
+    return own ? "own kernels" : "cuDNN";
 }

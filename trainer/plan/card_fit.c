@@ -81,7 +81,7 @@ static status try_mode(plan_trial *one, const rates *speeds, int mode, bool *out
     best->rows = rows;
     best->mode = mode;
     best->total = plan.total;
-    best->host = memory_resting(&plan) + plan.built + plan.received + plan.snapshot;
+    best->host = memory_host(&plan);
     best->tokens_per_s = price.tokens_per_s;
     best->mfu = price.mfu;
     return ST_OK;
@@ -93,13 +93,12 @@ static status try_mode(plan_trial *one, const rates *speeds, int mode, bool *out
  * nothing does not fit. */
 static status find_fastest(plan_trial *one, card_fit *inout)
 {
-    rates speeds = rates_of(one->in.device->name);
+    const rates speeds = rates_of(one->in.device->card);
     const int64_t most = one->degrees.world > 1 || one->options.optimizer_in_backward ||
                                  one->registry->frozen_on_host
                              ? MOST_ROWS
                              : 1;
     bool fits = true;
-    speeds.sm = one->in.device->sm;
     for (int64_t rows = 1; rows <= most && fits; rows *= 2) {
         bool whole = false;
         TRY(plan_trial_rows(one, rows, step_rows(&one->options, rows)));

@@ -49,7 +49,8 @@ enum { CARD_SEQ_LEN = 8192, CARD_SEQ_LEN_LEAST = 1024, CARDS_MOST = 16, CARD_STE
 
 /* base: memory.limit, the data and everything else that neither `method` nor the search decides.
  * Checkpoints are enabled, so that the host's memory is that of a run. A step has CARD_STEP_ROWS
- * rows, or one micro-batch where optimizer.in_backward asks for that. Needs no card. */
+ * rows, or one micro-batch where optimizer.in_backward asks for that. Needs no card.
+ * card: a GPU with rates (plan_device.card). */
 WARN_UNUSED status card_fit_find(const conf *base, const model_dims *dims,
                                  const card_method *method, const plan_device *card, card_fit *out);
 

@@ -12,16 +12,15 @@
 
 static const double GIB = 1073741824.0;
 
-/* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken. They differ in
- * speed too: gpu is the one whose rates and compute capability, times ten, are taken. */
+/* Cards of 24 and 48 GB differ in what their drivers offer: the least is taken, with the rates of
+ * an RTX 4090 and of an L40S. */
 static const struct {
-    const char *name, *device, *gpu;
-    int sm;
-} cards[] = {{"24 GB", "24000000000", "RTX 4090", 89},
-             {"48 GB", "48000000000", "L40S", 89},
-             {"80 GB", "h100", "H100", 90},
-             {"141 GB", "h200", "H200", 90},
-             {"180 GB", "b200", "B200", 100}};
+    const char *name, *device;
+} cards[] = {{"24 GB", "24000000000"},
+             {"48 GB", "48000000000"},
+             {"80 GB", "h100"},
+             {"141 GB", "h200"},
+             {"180 GB", "b200"}};
 
 static const char *const published[] = {"qwen3-vl-2b",  "qwen3-vl-4b",      "qwen3-vl-8b",
                                         "qwen3-vl-32b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"};
@@ -72,16 +71,11 @@ typedef struct model_fits {
     card_fit of[METHODS][CARDS];
 } model_fits;
 
-static status find_all(const conf *options, model_fits *inout)
+static status find_all(const conf *options, const plan_device card[CARDS], model_fits *inout)
 {
     for (int i = 0; i < METHODS; i++)
-        for (int j = 0; j < CARDS; j++) {
-            plan_device card;
-            TRY(plan_device_named(cards[j].device, &card));
-            snprintf(card.name, sizeof card.name, "%s", cards[j].gpu);
-            card.sm = cards[j].sm;
-            TRY(card_fit_find(options, &inout->dims, &methods[i], &card, &inout->of[i][j]));
-        }
+        for (int j = 0; j < CARDS; j++)
+            TRY(card_fit_find(options, &inout->dims, &methods[i], &card[j], &inout->of[i][j]));
     return ST_OK;
 }
 
@@ -131,14 +125,12 @@ static void print_overview_cell(const card_fit *fit, FILE *to)
     fputs(" |", to);
 }
 
-static status print_overview(const model_fits *models, int count, FILE *to)
+static void print_overview(const plan_device card[CARDS], const model_fits *models, int count,
+                           FILE *to)
 {
     fprintf(to, "| model | trained |");
-    for (int j = 0; j < CARDS; j++) {
-        plan_device card;
-        TRY(plan_device_named(cards[j].device, &card));
-        fprintf(to, " %s: %.1f GiB |", cards[j].name, card.memory / GIB);
-    }
+    for (int j = 0; j < CARDS; j++)
+        fprintf(to, " %s: %.1f GiB |", cards[j].name, card[j].memory / GIB);
     fprintf(to, "\n|---|---|");
     for (int j = 0; j < CARDS; j++)
         fprintf(to, "---|");
@@ -150,7 +142,6 @@ static status print_overview(const model_fits *models, int count, FILE *to)
                 print_overview_cell(&models[k].of[i][j], to);
         }
     fprintf(to, "\n");
-    return ST_OK;
 }
 
 /* The settings in full; and what one card lacks, if it is not enough. */
@@ -171,15 +162,14 @@ static void print_choice(const card_fit *fit, FILE *to)
             (double)fit->host / GIB);
 }
 
-static void print_rates(const card_fit *fit, const char *gpu, FILE *to)
+static void print_rates(const card_fit *fit, const gpu_card *card, FILE *to)
 {
-    const rates speeds = rates_of(gpu);
-    const char *about = speeds.kind[RATE_DENSE] == RATE_ASSUMED ? "~" : "";
+    const char *about = card->measured ? "" : "~";
     if (fit->cards)
         fprintf(to, " %s%.0f | %s%.0f %% |\n", about, fit->tokens_per_s, about, fit->mfu * 100.0);
 }
 
-static void print_model(const model_fits *fits, FILE *to)
+static void print_model(const plan_device card[CARDS], const model_fits *fits, FILE *to)
 {
     fprintf(to,
             "\n## %s\n\n| trained | card | fits with | recomputed | GiB of a card | GiB of the "
@@ -189,7 +179,7 @@ static void print_model(const model_fits *fits, FILE *to)
         for (int j = 0; j < CARDS; j++) {
             fprintf(to, "| %s | %s | ", j ? "" : methods[i].name, cards[j].name);
             print_choice(&fits->of[i][j], to);
-            print_rates(&fits->of[i][j], cards[j].gpu, to);
+            print_rates(&fits->of[i][j], card[j].card, to);
         }
 }
 
@@ -202,15 +192,15 @@ static void append_name(char names[NAMES_TEXT], const char *name)
 }
 
 /* Which of the cards do not run what was timed on Hopper. */
-static status print_kernels(const conf *options, FILE *to)
+static status print_kernels(const conf *options, const plan_device card[CARDS], FILE *to)
 {
     char portable[NAMES_TEXT] = "", own[NAMES_TEXT] = "";
     for (int j = 0; j < CARDS; j++) {
         bool hopper;
-        TRY(experts_choose((int)options->training_experts, cards[j].sm, &hopper));
+        TRY(experts_choose((int)options->training_experts, card[j].sm, &hopper));
         if (!hopper)
             append_name(portable, cards[j].name);
-        if (cards[j].sm < CHOICE_CUDNN_SM)
+        if (card[j].sm < CHOICE_CUDNN_SM)
             append_name(own, cards[j].name);
     }
     fprintf(to,
@@ -221,9 +211,10 @@ static status print_kernels(const conf *options, FILE *to)
     return ST_OK;
 }
 
-static status print_tables(const conf *options, const model_fits *models, int count, FILE *to)
+static status print_tables(const conf *options, const plan_device card[CARDS],
+                           const model_fits *models, int count, FILE *to)
 {
-    TRY(print_overview(models, count, to));
+    print_overview(card, models, count, to);
     fputs(
         "\nBelow, *recomputed* is `activation_checkpoint.mode`, where `op` keeps as much as fits. "
         "The "
@@ -236,9 +227,9 @@ static status print_tables(const conf *options, const model_fits *models, int co
         "H200](vqav2-30b-one-h200.yaml) and [on one H100](vqav2-30b-one-h100.yaml), all "
         "of 235B-A22B\n[on eight H200](vqav2-235b-8-h200.yaml), with everything on the cards.\n",
         to);
-    TRY(print_kernels(options, to));
+    TRY(print_kernels(options, card, to));
     for (int k = 0; k < count; k++)
-        print_model(&models[k], to);
+        print_model(card, &models[k], to);
     return ST_OK;
 }
 
@@ -246,7 +237,10 @@ status cards_page_write(const conf *options, const model_dims *dims, FILE *to)
 {
     const int count = dims ? 1 : MODELS;
     model_fits *models = calloc((size_t)count, sizeof *models);
+    plan_device card[CARDS];
     status st = models ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for what fits on which card");
+    for (int j = 0; j < CARDS && st == ST_OK; j++)
+        st = plan_device_named(cards[j].device, &card[j]);
     print_heading(options, to);
     for (int k = 0; k < count && st == ST_OK; k++) {
         if (dims)
@@ -254,10 +248,10 @@ status cards_page_write(const conf *options, const model_dims *dims, FILE *to)
         else
             st = dims_preset(published[k], &models[k].dims);
         if (st == ST_OK)
-            st = find_all(options, &models[k]);
+            st = find_all(options, card, &models[k]);
     }
     if (st == ST_OK)
-        st = print_tables(options, models, count, to);
+        st = print_tables(options, card, models, count, to);
     free(models);
     return st;
 }

@@ -105,8 +105,10 @@ static status step_flops(const conf *options, const model_dims *dims, cost *pric
 static void put_traffic(cost *price, const reach *of, traffic_key key, const char *name,
                         mesh_group group)
 {
-    price->traffic[key] =
-        (traffic){.name = name, .group = group, .between_nodes = of[group].near < of[group].ranks};
+    price->traffic[key] = (traffic){.name = name,
+                                    .group = group,
+                                    .ranks = of[group].ranks,
+                                    .between_nodes = of[group].near < of[group].ranks};
 }
 
 static traffic_key key_of(mesh_group group, const char *what)

@@ -32,6 +32,7 @@ typedef enum traffic_key {
 typedef struct traffic {
     const char *name;
     mesh_group group;
+    int ranks; /* of the group */
     int64_t bytes;
     bool between_nodes;
     double seconds; /* that these bytes take if nothing else is sent */

@@ -24,7 +24,7 @@ static void print_pairs(FILE *to, const cost *price)
     fputs("\n", to);
     if (price->epoch_pairs > 0)
         fprintf(to, "  %-26s %10.1f min, %.0f steps for its %" PRId64 " training questions\n",
-                "an epoch of VQAv2 itself", price->epoch / 60, price->epoch / price->step,
+                "one epoch of VQAv2", price->epoch / 60, price->epoch / price->step,
                 price->epoch_pairs);
     if (price->unknown_shares)
         fprintf(to, "  how many samples share a picture is not known here, so none is counted as "
@@ -68,13 +68,16 @@ static void print_flops(FILE *to, const cost *price)
         fprintf(to, "  %-26s %24" PRId64 "\n", "adapters", price->adapter_flops);
 }
 
-static void print_traffic(FILE *to, const traffic *sent)
+static void print_traffic(FILE *to, const traffic *sent, int64_t world)
 {
     static const double GIB = 1073741824.0;
-    if (sent->bytes > 0)
-        fprintf(to, "  %-26s %16" PRId64 " bytes %8.2f GiB over %s%s\n", sent->name, sent->bytes,
-                (double)sent->bytes / GIB, mesh_group_name(sent->group),
-                sent->between_nodes ? ", between nodes" : "");
+    if (sent->bytes == 0)
+        return;
+    fprintf(to, "  %-26s %16" PRId64 " bytes %8.2f GiB over %s%d ranks", sent->name, sent->bytes,
+            (double)sent->bytes / GIB, sent->ranks == world ? "all " : "", sent->ranks);
+    if (sent->ranks < world)
+        fprintf(to, " (%s)", mesh_group_name(sent->group));
+    fputs(sent->between_nodes ? ", between nodes\n" : "\n", to);
 }
 
 /* Prints which kernels run attention's backward pass and, if it matters, what the other setting of
@@ -82,10 +85,9 @@ static void print_traffic(FILE *to, const traffic *sent)
 static void print_determinism(FILE *to, const cost *price)
 {
     static const double TOLD = 1.03;
-    fprintf(to, "  attention goes backward by %s kernels",
-            attention_kernels_name(price->text_backward));
+    fprintf(to, "  attention backward: %s (text)", attention_kernels_name(price->text_backward));
     if (price->vision_attention > 0)
-        fprintf(to, ", in vision by %s", attention_kernels_name(price->vision_backward));
+        fprintf(to, ", %s (vision)", attention_kernels_name(price->vision_backward));
     if (price->deterministic && price->step > TOLD * price->other_step)
         fprintf(
             to,
@@ -131,7 +133,7 @@ void cost_print(const cost *price, const layout *degrees, FILE *to)
     if (degrees->world > 1)
         fprintf(to, "bytes that a rank receives in a step:\n");
     for (int i = 0; i < TRAFFIC_KEYS && degrees->world > 1; i++)
-        print_traffic(to, &price->traffic[i]);
+        print_traffic(to, &price->traffic[i], degrees->world);
     fprintf(to, "predicted step of a rank, not measured:\n");
     print_part(to, "dense products", price->dense, price->step);
     print_part(to, "experts", price->experts, price->step);

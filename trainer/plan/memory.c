@@ -60,6 +60,7 @@ memory_options memory_options_of(const conf *options, const layout *degrees, con
         .answers = generate_wanted(options, training),
         .router_aux_coef = options->loss_router_aux_coef,
         .exchange = way,
+        .attention = attention_use_of(options, on->cudnn, degrees),
     };
 }
 
@@ -123,7 +124,7 @@ static void plan_gpu(const model_options *options, const memory_options *how,
                                 .count = shapes->count ? shapes->count : 1,
                                 .buffers = upload_ring_count(on->sizes, model_flights_of(options))};
     if (on->sizes->overhead)
-        memory_gpu_plan(rank->dims, options, &steps, on->multiprocessors, out);
+        memory_gpu_plan(rank->dims, options, &steps, &how->attention, on->multiprocessors, out);
 }
 
 /* Bytes of a full row as it is received (proto/batch.h). */
@@ -184,8 +185,7 @@ static int64_t sum_of(const memory_plan *plan, const plan_device *on)
     const int64_t own = plan->parameters + plan->gradients + plan->moments + plan->weights +
                         plan->codes + plan->expanded + plan->gathered + plan->activations +
                         plan->window + plan->staging + plan->answers + memory_gpu_total(&plan->gpu);
-    const int64_t host = memory_resting(plan) + plan->built + plan->received + plan->snapshot;
-    return plan_device_is_cpu(on) ? own + host : own;
+    return plan_device_is_cpu(on) ? own + memory_host(plan) : own;
 }
 
 status memory_plan_make(const memory_options *how, const memory_rank *rank,

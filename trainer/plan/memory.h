@@ -52,6 +52,7 @@ typedef struct memory_options {
     bool answers;      /* answers to held-out questions are generated */
     double router_aux_coef;
     exchange_way exchange;
+    attention_use attention;
 } memory_options;
 
 /* What a rank holds of the model. */
@@ -85,6 +86,12 @@ exchange_way memory_exchange_way(const conf *options, const layout *layout);
 static inline int64_t memory_resting(const memory_plan *plan)
 {
     return plan->resting_moments + plan->resting_frozen;
+}
+
+/* What a rank takes of the host's memory. */
+static inline int64_t memory_host(const memory_plan *plan)
+{
+    return memory_resting(plan) + plan->built + plan->received + plan->snapshot;
 }
 
 /* The options for a device and for micro-batches of `rows` rows. */

@@ -1,7 +1,6 @@
 /* memory_gpu.c: the figures of a GPU's own regions, and how they follow from a run. */
 #include "trainer/plan/memory_gpu.h"
 
-#include "trainer/ops/attention_work.h"
 #include "trainer/parallel/mesh.h"
 
 /* The context. Published readings of an idle one are 555 MiB on 188 multiprocessors and 107 MiB on
@@ -28,48 +27,44 @@ static const double COMMUNICATOR_MIB = 688.0, PEER_MIB = 32 * 14.0;
 static const double MIB = 1048576.0;
 enum { PRODUCT_BYTES = 32 << 20 }; /* the most that a dense product asks for (ops/cuda/gemm.c) */
 
-/* The segments of one micro-step in text or vision. */
-typedef struct attention_batch {
-    int64_t tokens, segments, longest, heads, kv_heads, width;
-    bool causal;
-} attention_batch;
+/* The backward passes of attention in one micro-step that cuDNN takes: the calls, and how each is
+ * cut. groups 0: our own kernels do it, or there is none. */
+typedef struct attention_work {
+    attention_call call;
+    attention_parts parts;
+} attention_work;
 
-/* How cuDNN's deterministic backward pass is cut; no groups where our own kernels do it. */
-static attention_parts parts_of(const attention_batch *of)
+/* Scratch memory of such a pass, as ops/cuda/attention_batch.c lays it out: gradients of keys and
+ * values for each query head, row sums if the width of a head is not packed, and lists of places.
+ * What gives the same bits every time has dp for a part, and copies of log-sums and row sums of
+ * heads that do not begin at a multiple of 16 bytes; what sums in any order has sums of dq. */
+static double attention_bytes(const attention_work *of, bool deterministic)
 {
-    if (of->tokens == 0 || of->segments == 0 ||
-        !attention_is_dense(of->tokens, of->segments, of->longest))
-        return (attention_parts){0};
-    return attention_parts_of(of->tokens, of->segments, of->longest, of->heads, of->kv_heads,
-                              of->width, of->causal);
-}
-
-/* Scratch memory of that pass: dp for a part, gradients of keys and values for each query head, row
- * sums if the width of a head is not a multiple of 16, log-sums and row sums of heads that do not
- * begin at a multiple of 16 bytes, and lists of places. 0 where our own kernels do it. */
-static double attention_bytes(const attention_batch *of)
-{
-    enum { LISTS = 6, LIBRARY = 64 << 10, ALIGNED = 256 };
-    const attention_parts parts = parts_of(of);
-    if (parts.groups == 0)
+    enum { LISTS = 6, LIBRARY = 64 << 10, ALIGNED = 256, F32 = 4 };
+    const attention_parts *parts = &of->parts;
+    const attention_call *call = &of->call;
+    if (parts->groups == 0)
         return 0.0;
-    const int64_t heads = of->heads / parts.groups;
-    double dp = attention_dp_head(parts.run, of->longest) * (double)heads;
-    double whole =
-        of->heads > of->kv_heads ? 4.0 * (double)(of->tokens * of->heads * of->width) : 0.0;
-    double sums = of->width % 16 ? 4.0 * (double)(parts.run * heads) * (double)of->longest : 0.0;
-    int64_t copied = attention_copied_row(of->heads, parts.groups) * (of->width % 16 ? 1 : 2);
-    sums += 4.0 * (double)(of->tokens * copied);
-    const double lists = (8.0 * (double)(parts.run + 1) + ALIGNED) * LISTS * (double)parts.runs;
-    return dp + whole + sums + lists + LIBRARY;
+    const bool packed = call->head_dim % ATTENTION_PACKED_STEP == 0;
+    const int64_t heads = call->heads / parts->groups, longest = attention_longest(call);
+    const double gradient = F32 * (double)(call->tokens * call->heads * call->head_dim);
+    const double row_sums = F32 * (double)(parts->run * heads) * (double)longest;
+    const double lists = (8.0 * (double)(parts->run + 1) + ALIGNED) * LISTS * (double)parts->runs;
+    double sum = lists + LIBRARY + (packed ? 0.0 : row_sums);
+    if (call->heads > call->kv_heads)
+        sum += gradient;
+    if (!deterministic)
+        return sum + (packed ? gradient : row_sums * (double)call->head_dim);
+    const int64_t copied = attention_copied_row(call->heads, parts->groups) * (packed ? 2 : 1);
+    return sum + attention_dp_head(parts->run, longest) * (double)heads +
+           F32 * (double)(call->tokens * copied);
 }
 
 /* Kernels of that pass beyond those of a single part, which count as one call like any other. */
-static double more_kernels(const attention_batch *of)
+static double more_kernels(const attention_parts *parts)
 {
-    const attention_parts parts = parts_of(of);
-    return parts.groups * parts.runs > 1
-               ? (double)((parts.groups * parts.runs - 1) * ATTENTION_PART_KERNELS)
+    return parts->groups * parts->runs > 1
+               ? (double)((parts->groups * parts->runs - 1) * ATTENTION_PART_KERNELS)
                : 0.0;
 }
 
@@ -78,29 +73,12 @@ static double pick_more_bytes(double first, double second)
     return first > second ? first : second;
 }
 
-static attention_batch text_batch(const model_dims *dims, const batch_caps *caps)
+static attention_work work_of(bool used, const attention_call *call, bool deterministic)
 {
-    const text_dims *text = &dims->text;
-    return (attention_batch){.tokens = caps->tokens,
-                             .segments = caps->docs,
-                             .longest = caps->longest ? caps->longest : caps->tokens,
-                             .heads = text->heads,
-                             .kv_heads = text->kv_heads,
-                             .width = text->head_dim,
-                             .causal = true};
-}
-
-/* No tokens where there is no tower. */
-static attention_batch vision_batch(const model_dims *dims, const batch_caps *caps)
-{
-    if (dims->vision.depth == 0)
-        return (attention_batch){0};
-    return (attention_batch){.tokens = caps->patches,
-                             .segments = caps->frames,
-                             .longest = caps->frame ? caps->frame : caps->patches,
-                             .heads = dims->vision.heads,
-                             .kv_heads = dims->vision.heads,
-                             .width = dims_vision_head_dim(dims)};
+    attention_work work = {.call = *call};
+    if (used)
+        work.parts = attention_taken_parts(call, deterministic);
+    return work;
 }
 
 int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, int64_t targets)
@@ -149,18 +127,24 @@ static int count_variants(const batch_caps *caps)
 }
 
 void memory_gpu_plan(const model_dims *dims, const model_options *options,
-                     const memory_steps *steps, int multiprocessors, memory_gpu *out)
+                     const memory_steps *steps, const attention_use *use, int multiprocessors,
+                     memory_gpu *out)
 {
     double workspace = PRODUCT_BYTES, nodes = 0.0;
     for (int i = 0; i < steps->count && options->training; i++) {
         const batch_caps *caps = &steps->caps[i];
-        const attention_batch text = text_batch(dims, caps), vision = vision_batch(dims, caps);
-        workspace = pick_more_bytes(
-            workspace, pick_more_bytes(attention_bytes(&text), attention_bytes(&vision)));
+        const attention_call calls[] = {attention_call_text(dims, options->mesh, caps),
+                                        attention_call_vision(dims, options->mesh, caps)};
+        const attention_work text = work_of(use->text, &calls[0], use->deterministic),
+                             vision = work_of(use->vision && !options->tower_frozen, &calls[1],
+                                              use->deterministic);
+        workspace = pick_more_bytes(workspace,
+                                    pick_more_bytes(attention_bytes(&text, use->deterministic),
+                                                    attention_bytes(&vision, use->deterministic)));
         const double kernels =
             KERNELS_PER_CALL * (double)memory_gpu_calls(dims, options, caps->targets) +
-            (double)dims->text.layers * more_kernels(&text) +
-            (double)dims->vision.depth * more_kernels(&vision);
+            (double)dims->text.layers * more_kernels(&text.parts) +
+            (double)dims->vision.depth * more_kernels(&vision.parts);
         nodes += kernels * steps->buffers * count_variants(caps);
     }
     *out = (memory_gpu){

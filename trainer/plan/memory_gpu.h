@@ -9,6 +9,7 @@
 #define TESSERA_TRAINER_PLAN_MEMORY_GPU_H
 
 #include "trainer/model/qwen3vl.h"
+#include "trainer/plan/attention_kernels.h"
 
 typedef struct memory_gpu {
     int64_t context, libraries;
@@ -24,9 +25,11 @@ typedef struct memory_steps {
     int count, buffers;
 } memory_steps;
 
-/* multiprocessors: how many the GPU has. */
+/* use: where attention may run with cuDNN, whose backward pass decides the workspace.
+ * multiprocessors: how many the GPU has. */
 void memory_gpu_plan(const model_dims *dims, const model_options *options,
-                     const memory_steps *steps, int multiprocessors, memory_gpu *out);
+                     const memory_steps *steps, const attention_use *use, int multiprocessors,
+                     memory_gpu *out);
 int64_t memory_gpu_total(const memory_gpu *plan);
 
 /* How many ops, copies and zeroings one micro-step with this many targets calls. */

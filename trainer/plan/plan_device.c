@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/base/visible.h"
+#include "trainer/device/choices.h"
 #include "trainer/device/host_memory.h"
 #include "trainer/device/nvml.h"
 #include "trainer/ops/open.h"
@@ -24,17 +26,8 @@ static const backend_vtable gpu_sizes = {.name = "cuda",
                                          .overhead = true,
                                          .ahead = 1};
 
-/* For a device that is not in this machine. Memory is about what its driver offers, which is less
- * than the nominal size and differs by some tenths of a GiB between boards. */
-static const struct {
-    const char *word, *name;
-    double gib;
-    int multiprocessors, sm;
-} gpus[] = {{"h200", "H200", 139.7, 132, 90},
-            {"h100", "H100", 79.1, 132, 90},
-            {"b200", "B200", 178.3, 148, 100},
-            {"a100", "A100", 79.1, 108, 80}};
-enum { GPUS = sizeof gpus / sizeof *gpus };
+/* What is assumed of a GPU that no known card is like. */
+static const char usual_card[] = "h200";
 
 bool plan_device_is_cpu(const plan_device *on)
 {
@@ -49,7 +42,7 @@ void plan_device_share(plan_device *inout, int ranks)
 
 device_claims plan_device_claims(const plan_device *on)
 {
-    return (device_claims){(size_t)on->memory, on->multiprocessors};
+    return (device_claims){(size_t)on->memory, on->multiprocessors, !on->cudnn};
 }
 
 const char *plan_device_text(const plan_device *on, char out[PLAN_DEVICE_TEXT])
@@ -63,17 +56,50 @@ const char *plan_device_text(const plan_device *on, char out[PLAN_DEVICE_TEXT])
     return out;
 }
 
-static plan_device gpu_of(const char *name, double memory, int multiprocessors, int sm)
+static plan_device gpu_of(const char *name, double memory, const gpu_card *card)
 {
+    const gpu_card *like = card ? card : gpu_card_named(usual_card);
     plan_device on = {.sizes = &gpu_sizes,
                       .memory = memory,
                       .usable = memory,
                       .sharers = 1,
-                      .multiprocessors = multiprocessors,
-                      .sm = sm,
+                      .multiprocessors = like->multiprocessors,
+                      .sm = like->sm,
+                      .cudnn = like->sm >= CHOICE_CUDNN_SM,
+                      .card = card,
                       .host_ranks = 1};
     snprintf(on.name, sizeof on.name, "%s", name);
     return on;
+}
+
+plan_device plan_device_sized(double bytes)
+{
+    plan_device on = gpu_of("GPU", bytes, gpu_card_nearest(bytes));
+    on.is_nearest = on.card != NULL;
+    return on;
+}
+
+/* A GPU with the name that its driver gives it. */
+static plan_device gpu_described(const char *description, double bytes)
+{
+    const gpu_card *card = gpu_card_described(description, bytes);
+    plan_device on = card ? gpu_of(description, bytes, card) : plan_device_sized(bytes);
+    snprintf(on.name, sizeof on.name, "%s", description);
+    return on;
+}
+
+void plan_device_print_card(const plan_device *on, FILE *to)
+{
+    if (plan_device_is_cpu(on) || (on->card && !on->is_nearest))
+        return;
+    fprintf(to, "%s of %.1f GiB is not a card known by name; ", escape_text(on->name).text,
+            on->memory / GIB);
+    if (on->card)
+        fprintf(to, "it is planned like the nearest in size, the %s of %.0f GB\n", on->card->name,
+                on->card->gb);
+    else
+        fprintf(to, "no known card is about as large, so there are no rates for it%s\n",
+                on->cudnn ? ", and memory is planned for cuDNN's attention, which takes most" : "");
 }
 
 /* What the host of a GPU of this machine has; not known if it does not say. */
@@ -84,16 +110,6 @@ static double host_of_gpu(void)
         return (double)host.available;
     status_clear();
     return 0;
-}
-
-/* Multiprocessors of a GPU that is not opened, by the name that its driver gives it, since NVML
- * does not tell them. */
-static int guess_multiprocessors(const char *description)
-{
-    for (int i = 0; i < GPUS; i++)
-        if (strstr(description, gpus[i].name))
-            return gpus[i].multiprocessors;
-    return gpus[0].multiprocessors;
 }
 
 static status this_cpu(plan_device *out)
@@ -107,28 +123,30 @@ static status this_cpu(plan_device *out)
 
 status plan_device_named(const char *name, plan_device *out)
 {
-    char *end;
-    for (int i = 0; i < GPUS; i++)
-        if (strcasecmp(name, gpus[i].word) == 0) {
-            *out = gpu_of(gpus[i].name, gpus[i].gib * GIB, gpus[i].multiprocessors, gpus[i].sm);
-            return ST_OK;
-        }
+    const gpu_card *card = gpu_card_named(name);
+    char words[GPU_CARD_WORDS], *end;
+    if (card) {
+        *out = gpu_of(card->name, card->gib * GIB, card);
+        return ST_OK;
+    }
     if (strcasecmp(name, "cpu") == 0)
         return this_cpu(out);
     errno = 0;
     const long long bytes = strtoll(name, &end, 10);
     if (end == name || *end || errno || bytes <= 0)
-        return FAIL(ST_USAGE, "--device %s: expected %s", name, PLAN_DEVICE_NAMES);
-    *out = gpu_of("GPU", (double)bytes, gpus[0].multiprocessors, gpus[0].sm);
+        return FAIL(ST_USAGE, "--device %s: expected cpu, a GPU's memory in bytes, or one of %s",
+                    name, gpu_card_words(words));
+    *out = plan_device_sized((double)bytes);
     return ST_OK;
 }
 
-/* The compute capability that a GPU's description names (device/cuda_open.c): "NAME, sm_90, ..". */
-static int described_sm(const char *description)
+/* The compute capability that a GPU's description names (device/cuda_open.c): "NAME, sm_90, ..";
+ * `other` if it names none. */
+static int described_sm(const char *description, int other)
 {
     static const char before[] = ", sm_";
     const char *at = strstr(description, before);
-    return at ? atoi(at + strlen(before)) : gpus[0].sm;
+    return at ? atoi(at + strlen(before)) : other;
 }
 
 status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
@@ -140,7 +158,10 @@ status plan_device_opened(device *dev, plan_device *out, plan_room *out_room)
     if (dev->backend->immediate) {
         on = (plan_device){.name = "CPU", .sizes = &backend_cpu, .sharers = 1, .host_ranks = 1};
     } else {
-        on = gpu_of(dev->description, 0, dev->multiprocessors, described_sm(dev->description));
+        on = gpu_described(dev->description, (double)total);
+        on.multiprocessors = dev->multiprocessors;
+        on.sm = described_sm(dev->description, on.sm);
+        on.cudnn = choices_have_cudnn(&dev->choices);
         on.name[strcspn(on.name, ",")] = 0;
         on.host = host_of_gpu();
     }
@@ -170,8 +191,11 @@ status plan_device_here(const conf *options, int ranks, plan_device *out,
         return ST_OK;
     }
     if (nvml_first_visible(&gpu) == ST_OK) {
-        *out = gpu_of(gpu.name, (double)gpu.memory, guess_multiprocessors(gpu.name),
-                      gpu.sm ? gpu.sm : gpus[0].sm);
+        *out = gpu_described(gpu.name, (double)gpu.memory);
+        if (gpu.sm) {
+            out->sm = gpu.sm;
+            out->cudnn = gpu.sm >= CHOICE_CUDNN_SM;
+        }
         out->usable = (double)gpu.unused;
         out->host = host_of_gpu();
         out->host_ranks = ranks > 1 ? ranks : 1;
@@ -183,5 +207,5 @@ status plan_device_here(const conf *options, int ranks, plan_device *out,
     snprintf(out_why, PLAN_DEVICE_WHY, "no GPU was found here: %.300s; --device names another one",
              status_text());
     status_clear();
-    return plan_device_named(gpus[0].word, out);
+    return plan_device_named(usual_card, out);
 }

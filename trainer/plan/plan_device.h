@@ -8,12 +8,18 @@
 #ifndef TESSERA_TRAINER_PLAN_DEVICE_H
 #define TESSERA_TRAINER_PLAN_DEVICE_H
 
+#include <stdio.h>
+
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"
+#include "trainer/plan/gpu_cards.h"
 
 typedef struct plan_device {
     char name[128];              /* "H200", "CPU"; printed in the plan's heading */
     int sm;                      /* compute capability of a GPU, times ten: 90 is 9.0 */
+    bool cudnn;                  /* of a GPU: attention may run with cuDNN's kernels */
+    const gpu_card *card;        /* the card whose rates a GPU has; NULL: none is like it */
+    bool is_nearest;             /* .. since its size is about the same; its name is unknown */
     const backend_vtable *sizes; /* element sizes and properties; no device is opened with it */
     double memory;               /* bytes that the driver offers */
     double usable;               /* bytes of these for one rank; memory.limit is a share of them */
@@ -31,9 +37,6 @@ typedef struct plan_room {
     double grown;     /* bytes of a GPU taken since it was opened, by whom is not known */
 } plan_room;
 
-/* The values of --device, for messages. */
-#define PLAN_DEVICE_NAMES "a100, h100, h200, b200, cpu, or a GPU's memory in bytes"
-
 bool plan_device_is_cpu(const plan_device *device);
 /* Divides what is usable among `ranks` that share the device, which are as many as `sharers` says
  * from now on. */
@@ -43,9 +46,15 @@ device_claims plan_device_claims(const plan_device *device);
 /* Writes how much of the device's memory a rank may use and why: "12.1 of 23.5 GiB are free". */
 enum { PLAN_DEVICE_TEXT = 160 };
 const char *plan_device_text(const plan_device *device, char out[PLAN_DEVICE_TEXT]);
-/* The device with one of PLAN_DEVICE_NAMES; ST_USAGE for any other name. "cpu" is the CPU of this
- * machine. */
+/* The device that --device names: a card's word (gpu_cards.h), "cpu", which is that of this
+ * machine, or bytes of memory. ST_USAGE, with all names, for any other. */
 WARN_UNUSED status plan_device_named(const char *name, plan_device *out);
+/* A GPU of which only the memory is known. It has the kernels and the rates of the card whose size
+ * is nearest, and without one the kernels that take most memory. */
+plan_device plan_device_sized(double bytes);
+/* Prints which card's rates and kernels a GPU is given that is no known card; nothing for others.
+ */
+void plan_device_print_card(const plan_device *device, FILE *to);
 /* The device that a run has opened, as if this rank had it alone. A device without storage
  * (device/shapes.h) counts as the GPU that it claims to be. out_room may be NULL. */
 WARN_UNUSED status plan_device_opened(device *device, plan_device *out, plan_room *out_room);

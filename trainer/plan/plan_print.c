@@ -128,11 +128,11 @@ static void print_short(const memory_plan *plan, const memory_region *region, in
     for (int part = 0; part < MEMORY_PARTS; part++)
         if (sum[part] && (cpu || part != MEMORY_HOST))
             fprintf(to, "  %-36s %12s\n", names[part], memory_bytes_text(sum[part], text));
-    fprintf(to, "  %-36s %12s  %.1f %% of %s that it may use", "total",
+    fprintf(to, "  %-36s %12s  %.1f %% of the %s available", "total",
             memory_bytes_text(plan->total, text), (double)plan->total / on->usable * 100.0,
             memory_bytes_text((int64_t)on->usable, usable));
     if (!cpu && sum[MEMORY_HOST])
-        fprintf(to, "; on the host %s", memory_bytes_text(sum[MEMORY_HOST], text));
+        fprintf(to, "; host memory %s", memory_bytes_text(sum[MEMORY_HOST], text));
     fprintf(to, "\n");
 }
 
@@ -335,6 +335,32 @@ static void print_mesh(const plan_input *in, FILE *to)
             options->training_local_batch_size, layout_consumers(degrees), degrees->accumulation);
 }
 
+/* Prints what a machine needs of host memory beside its GPUs: nothing on the CPU, where that is
+ * part of the total. */
+static void print_host_memory(const memory_plan *plan, const plan_device *on, FILE *to)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } parts[] = {{"snapshots of checkpoints", plan->snapshot},
+                 {"memory.host", memory_resting(plan)},
+                 {"rows and micro-batches", plan->built + plan->received}};
+    const int64_t ranks = on->host_ranks, rank = memory_host(plan);
+    char text[MEMORY_BYTES_TEXT], each[MEMORY_BYTES_TEXT];
+    if (plan_device_is_cpu(on))
+        return;
+    fprintf(to, "host memory: %s a machine", memory_bytes_text(ranks * rank, text));
+    if (ranks > 1)
+        fprintf(to, ", for %" PRId64 " ranks of %s", ranks, memory_bytes_text(rank, each));
+    for (size_t i = 0, n = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].bytes > 0)
+            fprintf(to, "%s%s %s", n++ ? ", " : ": ", parts[i].name,
+                    memory_bytes_text(parts[i].bytes, text));
+    if (on->host > 0 && (double)(ranks * rank) > on->host)
+        fprintf(to, "; only %s are available here", memory_bytes_text((int64_t)on->host, text));
+    fputs("\n", to);
+}
+
 /* Prints the last lines: whether the plan fits and, if it does not, what would. */
 static status print_verdict(const plan_input *in, const memory_plan *plan, FILE *to)
 {
@@ -362,6 +388,7 @@ status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits
     memory_plan plan;
     TRY(recompute_plan_of(in, rows, &recomputed));
     TRY(layout_plan_make(in, rows, &recomputed, &plan));
+    print_host_memory(&plan, in->device, to);
     print_mesh(in, to);
     TRY(print_stages(in, &recomputed, &plan, to));
     memory_plan_print(&plan, in->layout, in->device, table, to);

@@ -8,6 +8,7 @@
 
 #include "common/base/visible.h"
 #include "common/conf/yaml.h"
+#include "trainer/device/choices.h"
 
 static const double GIB = 1073741824.0;
 static const double H100_COPY = 3.0e12; /* bytes/s */
@@ -78,69 +79,47 @@ rates rates_h200(void)
     return speeds;
 }
 
-/* Makers' figures of GPUs that have not been measured: dense BF16 products with float32 sums, and
- * memory; and what is assumed of links. A B200's NVLink is twice as fast as an H200's, an A100's
- * two thirds as fast. The L40S and the RTX 4090 have PCIe 4.0 x16 for everything, of whose 32 GB/s
- * 25 are assumed, as for the A100's host. Hopper's cards for PCIe 5.0 are slower than those named
- * alike without it; bridges join a few of them, so all are taken to be linked by PCIe, at the rate
- * of the host. cuDNN's attention needs compute capability 9.0. */
-static const struct {
-    const char *name;
-    double peak, memory, link, host;
-    bool cudnn;
-} others[] = {{"B200", 2250e12, 8000e9, 674e9, 50e9, true},
-              {"H200 NVL", 836e12, 4800e9, 50e9, 50e9, true},
-              {"H100 NVL", 836e12, 3900e9, 50e9, 50e9, true},
-              {"H100 PCIe", 756e12, 2000e9, 50e9, 50e9, true},
-              {"A100", 312e12, 2039e9, 225e9, 25e9, false},
-              {"L40S", 362e12, 864e9, 25e9, 25e9, false},
-              {"RTX 4090", 165.2e12, 1008e9, 25e9, 25e9, false}};
-static const double H200_MEMORY = 4800e9; /* NVIDIA's figure, bytes/s */
-
 static void assume_rate(rates *inout, rate_key key, double value)
 {
     inout->of[key] = value;
     inout->kind[key] = RATE_ASSUMED;
-    inout->from[key] = "in proportion to the makers' figures";
+    inout->from[key] = "in proportion to NVIDIA's datasheets";
 }
 
-/* The H200's rates in proportion to the makers' figures. */
-static void assume_rates(rates *inout, int other)
+/* The H200's rates in proportion to NVIDIA's figures for the two. cuDNN's attention is not used on
+ * a card before compute capability 9.0. */
+static void assume_rates(rates *inout, const gpu_card *card)
 {
-    const double faster = others[other].peak / inout->of[RATE_PEAK];
+    const gpu_card *h200 = gpu_card_named("h200");
+    const double faster = card->peak / h200->peak;
     for (int k = RATE_DENSE; k <= RATE_OWN_VISION_ATTENTION; k++)
         assume_rate(inout, (rate_key)k, inout->of[k] * faster);
-    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER && !others[other].cudnn; k++)
+    for (int k = RATE_ATTENTION; k <= RATE_VISION_ATTENTION_ANY_ORDER && card->sm < CHOICE_CUDNN_SM;
+         k++)
         inout->of[k] =
             inout->of[k < RATE_VISION_ATTENTION ? RATE_OWN_ATTENTION : RATE_OWN_VISION_ATTENTION];
-    assume_rate(inout, RATE_COPY, inout->of[RATE_COPY] * others[other].memory / H200_MEMORY);
-    assume_rate(inout, RATE_LINK, others[other].link);
-    assume_rate(inout, RATE_HOST, others[other].host);
-    inout->of[RATE_PEAK] = others[other].peak;
-    inout->from[RATE_PEAK] = "dense bf16, the maker's figure";
+    assume_rate(inout, RATE_COPY, inout->of[RATE_COPY] * card->memory / h200->memory);
+    assume_rate(inout, RATE_LINK, card->link);
+    assume_rate(inout, RATE_HOST, card->host);
+    inout->of[RATE_PEAK] = card->peak;
+    inout->from[RATE_PEAK] = "dense bf16, NVIDIA's datasheet";
 }
 
-rates rates_of(const char *gpu)
+rates rates_of(const gpu_card *card)
 {
-    enum { OTHERS = sizeof others / sizeof *others };
     rates speeds = rates_h200();
-    for (int i = 0; i < OTHERS; i++)
-        if (strstr(gpu, others[i].name)) {
-            assume_rates(&speeds, i);
-            snprintf(speeds.source, sizeof speeds.source,
-                     "none measured for the %s: those of the H200 in proportion", others[i].name);
-            return speeds;
-        }
-    if (strstr(gpu, "H100")) {
+    speeds.sm = card->sm;
+    if (!card->measured) {
+        assume_rates(&speeds, card);
+        snprintf(speeds.source, sizeof speeds.source,
+                 "none measured for the %s: those of the H200 in proportion to NVIDIA's datasheets",
+                 card->name);
+    } else if (strcmp(card->name, "H100") == 0) {
         speeds.of[RATE_COPY] = H100_COPY;
         speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
         snprintf(speeds.source, sizeof speeds.source,
                  "shipped for the H200, whose chip the H100 has; copy is the H100's own");
-        return speeds;
     }
-    if (strstr(gpu, "H200"))
-        return speeds;
-    snprintf(speeds.source, sizeof speeds.source, "shipped for the H200; none for %.100s", gpu);
     return speeds;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
+#include "trainer/plan/gpu_cards.h"
 
 typedef enum rate_key {
     RATE_DENSE,   /* FLOP/s of dense products */
@@ -56,12 +57,9 @@ double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 
 /* The rates of an H200: measured on one, but for those between ranks, which others have published.
  */
 rates rates_h200(void);
-/* The shipped rates of the GPU with this name ("H100", "NVIDIA H100 80GB HBM3"). The H100 is the
- * same chip as the H200 with slower memory. A B200, an A100, an L40S, an RTX 4090 and
- * Hopper's cards for PCIe get assumed ones, in proportion to the makers' figures, and any other GPU
- * the H200's; `source` says so. All are of compute capability 9.0, like those of files; the caller
- * sets another one. */
-rates rates_of(const char *gpu);
+/* The shipped rates of a card. The H100 is the same chip as the H200 with slower memory. All others
+ * get assumed rates, the H200's in proportion to NVIDIA's figures; `source` says so. */
+rates rates_of(const gpu_card *card);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
  * source. Older files, in which the passes of attention have no separate rates, have
  * attention_tflops and vision_attention_tflops for all passes. Missing keys stay as in rates_h200.

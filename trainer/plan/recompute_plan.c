@@ -63,7 +63,7 @@ const char *recompute_plan_text(const recompute *tower, char text[RECOMPUTE_TEXT
             none = false;
         }
     if (none)
-        append_words(text, "routes alone");
+        append_words(text, "router outputs only");
     return text;
 }
 

@@ -213,6 +213,7 @@ static status open_rest(const resume_point *from, session *out)
         TRY_OR(failed, session_train_stream(out));
     TRY_OR(failed, open_shape(out));
     TRY_OR(failed, trial_run(out)); /* while the memory of activations is still free */
+    out->planned.cudnn &= choices_have_cudnn(&out->device->choices);
     TRY_OR(failed, open_step(out, use));
     return ST_OK;
 failed:

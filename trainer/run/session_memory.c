@@ -29,7 +29,7 @@ static bool knows_shapes(const session *run)
 /* What a rank tells the others of its device. */
 typedef struct device_facts {
     plan_room room;
-    int64_t multiprocessors;
+    int64_t multiprocessors, cudnn;
     hash128 memory; /* equal for ranks that share it */
 } device_facts;
 
@@ -55,7 +55,7 @@ static double divide_room(const device_facts *of, int ranks, int other, int *out
 
 /* Makes *inout a device that no rank's falls short of, so that all ranks decide alike: what the
  * rank with least may use, and the most multiprocessors, since a context takes more memory the more
- * of them there are. */
+ * of them there are, and cuDNN if any rank has it. */
 static status least_of_ranks(const comm *all, const device *own, const plan_room *room,
                              plan_device *inout)
 {
@@ -63,7 +63,8 @@ static status least_of_ranks(const comm *all, const device *own, const plan_room
     char alone[32];
     snprintf(alone, sizeof alone, "rank %d", all->rank);
     name = name[0] ? name : alone;
-    const device_facts mine = {*room, inout->multiprocessors, hash_bytes(name, strlen(name))};
+    const device_facts mine = {*room, inout->multiprocessors, inout->cudnn,
+                               hash_bytes(name, strlen(name))};
     device_facts *of = calloc((size_t)all->size, sizeof *of);
     if (!of)
         return FAIL(ST_NO_MEMORY, "no memory for the devices of %d ranks", all->size);
@@ -79,6 +80,7 @@ static status least_of_ranks(const comm *all, const device *own, const plan_room
         }
         if (of[i].multiprocessors > inout->multiprocessors)
             inout->multiprocessors = (int)of[i].multiprocessors;
+        inout->cudnn |= of[i].cudnn != 0;
     }
     free(of);
     return st;

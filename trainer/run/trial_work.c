@@ -4,16 +4,9 @@
 #include <math.h>
 
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/pass_context.h"
+#include "trainer/plan/attention_kernels.h"
 
 enum { TEXT, VISION, EXPERTS = 2, EXPERT_ROWS = 192, GRAPH_RUNS = 3 };
-
-/* What attention of one kind is called with. */
-typedef struct attention_sizes {
-    int64_t tokens, segments, longest, heads, kv_heads, head_dim;
-    int64_t q_stride, kv_stride; /* elements */
-    bool causal, backward;       /* backward: that pass too */
-} attention_sizes;
 
 static status take_array(trial_work *work, int64_t elements, size_t size, void *out_array)
 {
@@ -43,11 +36,13 @@ static status take_borders(trial_work *work, const int64_t *border, int64_t segm
     return st;
 }
 
-static status attention_new(trial_work *work, int kind, const attention_sizes *is)
+/* stride: elements from a token to the next in q, k and v. backward: that pass too. */
+static status attention_new(trial_work *work, int kind, const attention_call *is, int64_t q_stride,
+                            int64_t kv_stride, bool backward)
 {
     const size_t act = st_dtype_size(work->dev->backend->act),
                  acc = st_dtype_size(work->dev->backend->acc);
-    const int64_t wide = is->heads * is->head_dim, longest = is->longest ? is->longest : is->tokens;
+    const int64_t wide = is->heads * is->head_dim, longest = attention_longest(is);
     attention_fwd_args *fwd = &work->fwd[kind];
     attention_bwd_args *bwd = &work->bwd[kind];
     const int64_t first = longest < is->tokens ? longest : is->tokens;
@@ -61,24 +56,24 @@ static status attention_new(trial_work *work, int kind, const attention_sizes *i
                                 .longest = is->longest,
                                 .causal = is->causal,
                                 .scale = 1 / sqrt((double)is->head_dim),
-                                .q_stride = is->q_stride,
-                                .k_stride = is->kv_stride,
-                                .v_stride = is->kv_stride,
+                                .q_stride = q_stride,
+                                .k_stride = kv_stride,
+                                .v_stride = kv_stride,
                                 .o_stride = wide};
     TRY(take_borders(work, border, is->segments, &fwd->cu));
-    TRY(take_array(work, is->tokens * is->q_stride, act, &fwd->q));
-    TRY(take_array(work, is->tokens * is->kv_stride, act, &fwd->k));
-    TRY(take_array(work, is->tokens * is->kv_stride, act, &fwd->v));
+    TRY(take_array(work, is->tokens * q_stride, act, &fwd->q));
+    TRY(take_array(work, is->tokens * kv_stride, act, &fwd->k));
+    TRY(take_array(work, is->tokens * kv_stride, act, &fwd->v));
     TRY(take_array(work, is->tokens * wide, act, &fwd->o));
     TRY(take_array(work, is->tokens * is->heads, acc, &fwd->lse));
     fwd->segments = is->segments;
-    if (!is->backward)
+    if (!backward)
         return ST_OK;
     *bwd = attention_bwd_of(fwd);
     TRY(take_array(work, is->tokens * wide, act, &bwd->do_));
-    TRY(take_array(work, is->tokens * is->q_stride, act, &bwd->dq));
-    TRY(take_array(work, is->tokens * is->kv_stride, act, &bwd->dk));
-    TRY(take_array(work, is->tokens * is->kv_stride, act, &bwd->dv));
+    TRY(take_array(work, is->tokens * q_stride, act, &bwd->dq));
+    TRY(take_array(work, is->tokens * kv_stride, act, &bwd->dk));
+    TRY(take_array(work, is->tokens * kv_stride, act, &bwd->dv));
     return take_array(work, is->tokens * is->heads, acc, &bwd->work);
 }
 
@@ -112,37 +107,14 @@ status trial_work_new(const session *run, const batch_caps *bucket, trial_work *
 {
     const text_dims *text = &run->dims.text;
     const vision_dims *vision = &run->dims.vision;
-    const layout *ranks = &run->mesh.layout;
-    const row_share share = row_share_of(&run->mesh);
-    const batch_caps own = batch_caps_shared(bucket, &share);
     const bool trains = run->use == SESSION_TRAIN;
+    const attention_call of_text = attention_call_text(&run->dims, &run->mesh, bucket),
+                         of_vision = attention_call_vision(&run->dims, &run->mesh, bucket);
     TRY(trial_work_empty(run, out));
-    if (ranks->context == 1) { /* else keys are others' too, and our own kernels do all of it */
-        const int64_t heads = tensor_part(ranks, text->heads),
-                      kv_heads = tensor_part(ranks, text->kv_heads);
-        TRY(attention_new(out, TEXT,
-                          &(attention_sizes){.tokens = own.tokens * share.tensor,
-                                             .segments = own.docs,
-                                             .longest = own.longest,
-                                             .heads = heads,
-                                             .kv_heads = kv_heads,
-                                             .head_dim = text->head_dim,
-                                             .q_stride = heads * text->head_dim,
-                                             .kv_stride = kv_heads * text->head_dim,
-                                             .causal = true,
-                                             .backward = trains}));
-    }
-    if (vision->depth > 0 && !share.blind)
-        TRY(attention_new(out, VISION,
-                          &(attention_sizes){.tokens = own.patches,
-                                             .segments = own.frames,
-                                             .longest = own.frame,
-                                             .heads = vision->heads,
-                                             .kv_heads = vision->heads,
-                                             .head_dim = dims_vision_head_dim(&run->dims),
-                                             .q_stride = 3 * vision->hidden,
-                                             .kv_stride = 3 * vision->hidden,
-                                             .backward = trains}));
+    if (run->mesh.layout.context == 1) /* else keys are others' too: our own kernels do it */
+        TRY(attention_new(out, TEXT, &of_text, of_text.heads * of_text.head_dim,
+                          of_text.kv_heads * of_text.head_dim, trains));
+    TRY(attention_new(out, VISION, &of_vision, 3 * vision->hidden, 3 * vision->hidden, trains));
     return text->experts > 0 ? experts_new(out, text, trains ? GROUPED_WGRAD : GROUPED_FWD) : ST_OK;
 }
 

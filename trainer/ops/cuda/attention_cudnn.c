@@ -31,11 +31,6 @@
 #include "trainer/ops/cuda/attention_batch.h"
 #include "trainer/ops/cuda/attention_plans.h"
 
-enum {
-    WIDTH_MAX = 128, /* the widest head that forward and backward take on every GPU from sm_90 on */
-    WIDTH_STEP = 8   /* elements in 16 bytes */
-};
-
 /* Why the library is not asked. TAKEN: it is. */
 enum refusal { TAKEN, WIDTH, ALIGNMENT, SPARSE, MEMORY, GROUPED, REFUSALS };
 
@@ -136,10 +131,10 @@ static bool is_dense(const attention_fwd_args *args)
 
 static enum refusal refusal_of(const attention_fwd_args *args)
 {
-    if (args->head_dim % WIDTH_STEP != 0 || args->head_dim > WIDTH_MAX)
+    if (args->head_dim % ATTENTION_WIDTH_STEP != 0 || args->head_dim > ATTENTION_WIDTH_MAX)
         return WIDTH;
-    if (args->q_stride % WIDTH_STEP != 0 || args->k_stride % WIDTH_STEP != 0 ||
-        args->v_stride % WIDTH_STEP != 0 || args->o_stride % WIDTH_STEP != 0 ||
+    if (args->q_stride % ATTENTION_WIDTH_STEP != 0 || args->k_stride % ATTENTION_WIDTH_STEP != 0 ||
+        args->v_stride % ATTENTION_WIDTH_STEP != 0 || args->o_stride % ATTENTION_WIDTH_STEP != 0 ||
         !is_aligned(args->q) || !is_aligned(args->k) || !is_aligned(args->v) ||
         !is_aligned(args->o) || !is_aligned(args->lse))
         return ALIGNMENT;

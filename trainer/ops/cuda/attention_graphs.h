@@ -7,6 +7,7 @@
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_GRAPHS_H
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_GRAPHS_H
 
+#include "trainer/ops/attention_work.h"
 #include "trainer/ops/cuda/cudnn_graph.h"
 
 #ifdef TESSERA_CUDNN
@@ -25,7 +26,7 @@ typedef struct attention_shape {
  * bytes. For others it pads them to [segments, heads, longest, ..]. */
 static inline bool attention_packs_sums(const attention_shape *shape)
 {
-    return shape->head_dim % 16 == 0;
+    return shape->head_dim % ATTENTION_PACKED_STEP == 0;
 }
 
 /* The uids of the pointers that an execution hands over. First elements are int64 [segments + 1].

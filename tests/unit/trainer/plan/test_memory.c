@@ -262,7 +262,7 @@ static void test_memory__auto_decides_for_the_device(void **state)
 static void test_memory__a_stand_in_is_planned_as_what_it_claims(void **state)
 {
     (void)state;
-    static const char *const names[] = {"h100", "h200", "b200", "80000000000"};
+    static const char *const names[] = {"l40s", "h100", "h200", "b200", "80000000000"};
     model_dims dims;
     assert_ok(dims_preset("debug", &dims));
     small setup = small_layout(&dims);
@@ -278,12 +278,13 @@ static void test_memory__a_stand_in_is_planned_as_what_it_claims(void **state)
         device_close(&shapes);
         assert_true((int64_t)named.memory == (int64_t)opened.memory);
         assert_true((int64_t)named.usable == (int64_t)opened.usable);
+        assert_true(named.cudnn == opened.cudnn && named.cudnn == (i > 0));
         assert_ok(
             memory_plan_make(&setup.options, &setup.rank, &(memory_shapes){0}, &named, &first));
         assert_ok(
             memory_plan_make(&setup.options, &setup.rank, &(memory_shapes){0}, &opened, &second));
         assert_memory_equal(&first, &second, sizeof first);
-        context[i == 2] = first.gpu.context;
+        context[i == 3] = first.gpu.context;
     }
     assert_true(context[1] - context[0] > 43 << 20); /* a B200 has more multiprocessors */
 }

@@ -90,22 +90,21 @@ static void test_rates__file_and_back(void **state)
 static void test_rates__are_those_of_the_card(void **state)
 {
     (void)state;
-    const rates h100 = rates_of("NVIDIA H100 80GB HBM3"), h200 = rates_of("NVIDIA H200"),
-                b200 = rates_of("NVIDIA B200"), a100 = rates_of("NVIDIA A100-SXM4-80GB"),
-                l40s = rates_of("NVIDIA L40S"), t4 = rates_of("Tesla T4");
+    const rates h100 = rates_of(gpu_card_named("h100")), h200 = rates_of(gpu_card_named("h200")),
+                b200 = rates_of(gpu_card_named("b200")), a100 = rates_of(gpu_card_named("a100")),
+                l40s = rates_of(gpu_card_named("L40S"));
     expect_share(h100.of[RATE_COPY], 3.0e12, 0); /* its memory is slower */
     expect_share(h100.of[RATE_PEAK], rates_h200().of[RATE_PEAK], 0);
     expect_share(h200.of[RATE_COPY], rates_h200().of[RATE_COPY], 0);
     assert_string_equal(h200.source, rates_h200().source);
-    assert_non_null(strstr(t4.source, "none for Tesla T4"));
     assert_non_null(strstr(b200.source, "none measured for the B200"));
     expect_share(b200.of[RATE_DENSE] / b200.of[RATE_PEAK], h200.of[RATE_DENSE] / 989e12, 1e-9);
     expect_share(b200.of[RATE_COPY] / 8000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
     expect_share(a100.of[RATE_DENSE] / 312e12, h200.of[RATE_DENSE] / 989e12, 1e-9);
     expect_share(a100.of[RATE_LINK] / 600e9, h200.of[RATE_LINK] / 900e9, 2e-3);
     expect_share(a100.of[RATE_ATTENTION], a100.of[RATE_OWN_ATTENTION], 0);
-    /* A card for PCIe has the name of a faster one in its own. */
-    const rates pcie = rates_of("NVIDIA H100 PCIe"), nvl = rates_of("NVIDIA H200 NVL");
+    const rates pcie = rates_of(gpu_card_named("h100-pcie")),
+                nvl = rates_of(gpu_card_named("h200-nvl"));
     expect_share(pcie.of[RATE_PEAK], 756e12, 0);
     expect_share(pcie.of[RATE_COPY] / 2000e9, h200.of[RATE_COPY] / 4800e9, 1e-9);
     expect_share(nvl.of[RATE_DENSE] / 836e12, h200.of[RATE_DENSE] / 989e12, 1e-9);
@@ -116,12 +115,53 @@ static void test_rates__are_those_of_the_card(void **state)
     expect_share(l40s.of[RATE_VISION_ATTENTION_BACKWARD], l40s.of[RATE_OWN_VISION_ATTENTION], 0);
 }
 
+static const char *word_of(const gpu_card *card)
+{
+    return card ? card->word : "none";
+}
+
+/* A driver's name is found where the size is about that card's; a size alone finds the nearest. */
+static void test_cards__are_found_by_name_and_by_size(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *word;
+        double gib;
+    } described[] = {{"NVIDIA H100 80GB HBM3, sm_90, 132 multiprocessors", "h100", 79.1},
+                     {"NVIDIA H100 PCIe", "h100-pcie", 79.1},
+                     {"NVIDIA H200", "h200", 139.7},
+                     {"NVIDIA H200 NVL", "h200-nvl", 139.8},
+                     {"NVIDIA A100-SXM4-80GB", "a100", 79.2},
+                     {"NVIDIA A100-PCIE-40GB", "a100-40", 39.4},
+                     {"NVIDIA L40S", "l40s", 44.4},
+                     {"NVIDIA L4", "l4", 22.0},
+                     {"NVIDIA L40", "none", 44.4},
+                     {"NVIDIA GeForce RTX 4090", "rtx4090", 23.6},
+                     {"NVIDIA GeForce RTX 4090 Laptop GPU", "none", 15.6},
+                     {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "none", 9.8},
+                     {"Tesla T4", "none", 14.6}};
+    for (size_t i = 0; i < sizeof described / sizeof *described; i++)
+        assert_string_equal(
+            word_of(gpu_card_described(described[i].name, described[i].gib * 1073741824)),
+            described[i].word);
+    static const struct {
+        double bytes;
+        const char *word;
+    } sized[] = {{24e9, "rtx4090"}, {25769803776, "rtx4090"}, {40e9, "a100-40"},
+                 {48e9, "l40s"},    {80e9, "h100"},           {96e9, "h100-nvl"},
+                 {150e9, "h200"},   {192e9, "b200"},          {12e9, "none"},
+                 {5e12, "none"}};
+    for (size_t i = 0; i < sizeof sized / sizeof *sized; i++)
+        assert_string_equal(word_of(gpu_card_nearest(sized[i].bytes)), sized[i].word);
+}
+
 int run_rates_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates__built_in_rates_name_their_source),
         cmocka_unit_test(test_rates__file_and_back),
         cmocka_unit_test(test_rates__are_those_of_the_card),
+        cmocka_unit_test(test_cards__are_found_by_name_and_by_size),
     };
     return cmocka_run_group_tests_name("rates", tests, NULL, NULL);
 }

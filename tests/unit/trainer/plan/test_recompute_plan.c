@@ -75,7 +75,7 @@ static void test_recompute__options_decide(void **state)
     setup.options.activation_checkpoint_vision_mode = AC_VISION_NONE;
     assert_ok(recompute_plan_of(&in, 1, &recomputed));
     assert_string_equal(recompute_plan_text(&recomputed.text, text),
-                        "selective: keeps routes alone");
+                        "selective: keeps router outputs only");
     assert_int_equal(recomputed.vision.what, 0);
     setup.options.activation_checkpoint_selective_ac_option = "3";
     setup.options.activation_checkpoint_vision_mode = AC_VISION_SAME;
