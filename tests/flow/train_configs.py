@@ -46,12 +46,24 @@ def plans_are_printed():
             plan_is_printed(path, ["--job.dump_folder", out])
 
 
+def head_has_host_memory(path, said):
+    """A configuration that needs more than 64 GiB of a machine's memory beside its GPUs says so, with the plan's figure."""
+    size, unit = re.search(r"^host memory: ([0-9.]+) (\w+) a machine", said, re.MULTILINE).groups()
+    with open(path, encoding="utf-8") as f:
+        head = re.match(r"(#.*\n)*", f.read())[0]
+    named = re.search(r"^# Host memory: ([0-9.]+) GiB a machine", head, re.MULTILINE)
+    needs = size if unit == "GiB" and float(size) > 64 else None
+    check((named and named[1]) == needs, f"{path}: its head names {named and named[1]} GiB of host memory, the plan {size} {unit}")
+
+
 def plan_is_printed(path, out):
     name = os.path.basename(path)
     model = options({"model.path": PRESETS[name]}) if name in PRESETS else []
     said = trainer("plan", "-c", path, *model)
     check(re.search(r"^fits: [0-9.]+ % of the card", said, re.MULTILINE), f"{name}: {said}")
     check(re.search(r"^  step .* tokens/s per rank, mfu [1-9]", said, re.MULTILINE), f"{name}: {said}")
+    if name not in PRESETS:  # of these the model is the user's
+        head_has_host_memory(path, said)
     mfu = float(re.search(r"^  step .* mfu ([0-9.]+) %$", said, re.MULTILINE)[1])
     check(mfu >= 30 or name != "vqav2-30b-one-h200.yaml", f"{name}: {mfu} % of the peak is predicted")
     ranks = int(re.search(r"layout: (\d+) ranks", said)[1])

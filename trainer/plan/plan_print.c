@@ -352,10 +352,13 @@ static void print_host_memory(const memory_plan *plan, const plan_device *on, FI
     fprintf(to, "host memory: %s a machine", memory_bytes_text(ranks * rank, text));
     if (ranks > 1)
         fprintf(to, ", for %" PRId64 " ranks of %s", ranks, memory_bytes_text(rank, each));
-    for (size_t i = 0, n = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].bytes > 0)
-            fprintf(to, "%s%s %s", n++ ? ", " : ": ", parts[i].name,
-                    memory_bytes_text(parts[i].bytes, text));
+    const char *before = ": ";
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i].bytes == 0)
+            continue;
+        fprintf(to, "%s%s %s", before, parts[i].name, memory_bytes_text(parts[i].bytes, text));
+        before = ", ";
+    }
     if (on->host > 0 && (double)(ranks * rank) > on->host)
         fprintf(to, "; only %s are available here", memory_bytes_text((int64_t)on->host, text));
     fputs("\n", to);
