@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 
 from prepd_flow import BIN, LIMIT_S, check, main, run, wait_for
@@ -72,6 +73,75 @@ def their_help_is_their_head():
                 check(said == head, f"{path} in {cwd}: {said}")
                 said = place.run(path, "--foo", code=64, cwd=cwd)
                 check(said.startswith(name + ": unknown") and "--foo" in said.splitlines()[0] and head in said, said)
+
+
+TOML = """# One published run: text alone, rows of 12,288 tokens on eight GPUs.
+[job]
+dump_folder = "./outputs"
+
+[model]
+name = "qwen3"
+flavor = "30B-A3B"
+hf_assets_path = "./assets/hf/Qwen3-30B-A3B"
+
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+
+[lr_scheduler]
+warmup_steps = 600
+
+[training]
+local_batch_size = 4
+seq_len = 12288
+steps = 3000
+dataset = "c4"
+
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+expert_parallel_degree = 4
+expert_tensor_parallel_degree = 1
+
+[checkpoint]
+enable = false
+export_dtype = "float16"
+
+[activation_checkpoint]
+mode = "selective"  # none, selective, full
+selective_ac_option = "op"
+
+[compile]
+enable = true
+
+[training_extra]
+unheard = 3
+"""
+
+
+def torchtitans_toml_becomes_yaml():
+    """The result is accepted by trainer plan; what could not be translated is named with its file and line. TOML itself is
+    refused with the name of the script."""
+    with Place() as place:
+        toml, made = place.write("run.toml", TOML), place.file("run.yaml")
+        script = os.path.join(SOURCE, "deploy/from-torchtitan")
+        said = subprocess.run([sys.executable, "-B", script, toml, "--out", made], capture_output=True, text=True).stderr.splitlines()
+        for place_, words in ((31, "checkpoint.export_dtype: here trainer export --dtype"), (41, "training_extra.unheard: not a key of torchtitan")):
+            check(sum(line.startswith(f"from-torchtitan: {toml}:{place_}: {words}") for line in said) == 1, said)
+        check(len(said) == 2, said)
+        place.run(sys.executable, "-B", script, "--strict", toml, "--out", made, code=65)
+        planned = place.run(TRAINER, "plan", "-c", made, "--device", "h200")
+        check("step: 32 rows of 12288 tokens = 4 x 8 data-parallel ranks x 1 micro-batches" in planned, planned)
+        check("of these expert 4, expert tensor 1" in planned and "fits: " in planned, planned)
+        printed = place.run(TRAINER, "train", "-c", made, "--print-config").splitlines()
+        for line in ("data.format: text", 'cuda_graph.scope: "step"', "lr_scheduler.warmup_steps: 600", 'model.path: "qwen3-30b-a3b"'):
+            check(line in printed, f"{line}: {printed}")
+        place.run(sys.executable, "-B", script, place.file("none.toml"), code=66)
+        check("not TOML" in place.run(sys.executable, "-B", script, place.write("bad.toml", "[a\n"), code=65), "bad TOML")
+        check("--strict" in place.run(sys.executable, "-B", script, "--help"), "its help")
+        for program in (BIN, "serve"), (TRAINER, "train"):
+            refused = place.run(*program, "-c", toml, code=64)
+            check(f"{toml}: TOML is not read; deploy/from-torchtitan" in refused, refused)
 
 
 def quickstart_makes_unfinished_data_again():
@@ -522,7 +592,7 @@ def the_picture_of_the_readme_is_small_or_refused():
 main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_start_again_where_that_may_help, ctrl_c_ends_quickstart_in_order,
      ctrl_c_prints_the_counts_of_the_tests_so_far,
      a_second_quickstart_says_what_it_takes_and_how_to_begin_anew, builds_and_installations_say_how_far_they_are,
-     packages_of_this_architecture_are_asked_for,
+     packages_of_this_architecture_are_asked_for, torchtitans_toml_becomes_yaml,
      what_lies_on_the_top_level_is_seen_without_git, who_includes_whom_is_held_against_the_page,
      prepd_run_names_what_is_wrong_and_hands_on_what_is_right,
      the_slurm_script_starts_prepd_unless_a_recording_is_read, a_toolkit_that_is_named_goes_before_the_path,

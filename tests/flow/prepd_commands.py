@@ -524,6 +524,7 @@ def values_that_are_missing_or_out_of_range():
                  (f"sample -c {f.config} --out x", "--index is missing: give it a whole number of at least 0"),
                  ("tokenize folder", "unexpected \"folder\": a value follows its --option, a YAML file follows -c; see prepd tokenize --help"),
                  (f"serve -c {f.path}", "is a folder; -c takes a YAML file"),
+                 (f"serve -c {f.path}/run.toml", "TOML is not read; deploy/from-torchtitan (installed: share/tessera) turns"),
                  ("check --prepd.workers 99999", "allowed: -1 to 1024 processes"),
                  (f"sample -c {f.config} --index 100000 --out {f.file('s')}", "past the last sample: the data set has")]
         for words, remedy in wrong:

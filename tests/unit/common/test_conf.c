@@ -302,6 +302,8 @@ static void test_rules__between_options(void **state)
     refuse_conf(space, "image:\n  min_pixels: 9\n  max_pixels: 8\n",
                 "larger than image.max_pixels");
     refuse_conf(space, "cuda_graph:\n  scope: attn,rooter\n", "is not off, step, or a list");
+    refuse_conf(space, "cuda_graph:\n  scope: attn mlp\n",
+                "\"attn,mlp\" is not off, step, or a list of attn, router, experts, vision");
     refuse_conf(space, "prepd:\n  endpoint: http://x\n",
                 "c.yaml:2: prepd.endpoint: \"http://x\" is neither ipc://PATH nor tcp://");
     refuse_conf(space, "prepd:\n  endpoint: tcp://127.0.0.1:99999\n", "port");
@@ -330,6 +332,13 @@ static void test_aliases__torchtitan_spellings(void **state)
     assert_string_equal(options.model_path, "/m");
     assert_string_equal(options.cuda_graph_scope, "off");
     assert_ok(conf_set(&options, "compile.enable", "true"));
+    assert_string_equal(options.cuda_graph_scope, "step");
+    /* Megatron's words, in its spelling of a list and in ours. */
+    assert_ok(conf_set(&options, "cuda_graph.scope", "attn moe_router moe_preprocess"));
+    assert_string_equal(options.cuda_graph_scope, "attn,router");
+    assert_ok(conf_set(&options, "cuda_graph.scope", "attn, moe, vision"));
+    assert_string_equal(options.cuda_graph_scope, "attn,experts,vision");
+    assert_ok(conf_set(&options, "cuda_graph.scope", "full_iteration"));
     assert_string_equal(options.cuda_graph_scope, "step");
     conf_done(&options);
 }
