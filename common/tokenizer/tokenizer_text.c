@@ -235,3 +235,73 @@ status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *scratch, map
         TRY(mapped_put(out, scratch->points[i].code, scratch->points[i].source));
     return ST_OK;
 }
+
+bool unicode_is_space(int32_t code)
+{
+    return (code >= '\t' && code <= '\r') || (code >= 0x1C && code <= 0x1F) || code == 0x85 ||
+           code == 0x2028 || code == 0x2029 || utf8proc_category(code) == UTF8PROC_CATEGORY_ZS;
+}
+
+bool unicode_is_digit(int32_t code)
+{
+    return utf8proc_category(code) == UTF8PROC_CATEGORY_ND;
+}
+
+static bool is_one_of(int32_t code, const int32_t *list, size_t count)
+{
+    size_t i = 0;
+    while (i < count && list[i] != code)
+        i++;
+    return i < count;
+}
+
+/* Property Cased (Unicode 15, section 3.13), of characters that are not Case_Ignorable. */
+static bool is_cased(int32_t code)
+{
+    const utf8proc_category_t category = utf8proc_category(code);
+    return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
+           category == UTF8PROC_CATEGORY_LT || code == 0xAA || code == 0xBA ||
+           (code >= 0x2160 && code <= 0x217F) || (code >= 0x24B6 && code <= 0x24E9) ||
+           (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
+           (code >= 0x1F170 && code <= 0x1F189);
+}
+
+/* Property Case_Ignorable: marks, and punctuation that occurs within words. */
+static bool is_case_ignorable(int32_t code)
+{
+    static const int32_t within[] = {'\'',   '.',    ':',    0xB7,   0x387,  0x55F,
+                                     0x5F4,  0x2018, 0x2019, 0x2024, 0x2027, 0xFE13,
+                                     0xFE52, 0xFE55, 0xFF07, 0xFF0E, 0xFF1A};
+    const utf8proc_category_t category = utf8proc_category(code);
+    return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME ||
+           category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_LM ||
+           category == UTF8PROC_CATEGORY_SK ||
+           is_one_of(code, within, sizeof within / sizeof *within);
+}
+
+/* Whether a sigma ends its word: a letter is before it and none is after it. */
+static bool is_final(const int32_t *code, size_t count, size_t at)
+{
+    size_t before = at, after = at + 1;
+    while (before > 0 && is_case_ignorable(code[before - 1]))
+        before--;
+    while (after < count && is_case_ignorable(code[after]))
+        after++;
+    return before > 0 && is_cased(code[before - 1]) && (after == count || !is_cased(code[after]));
+}
+
+size_t unicode_lower(const int32_t *code, size_t count, int32_t *out)
+{
+    enum { DOTTED_I = 0x130, DOT_ABOVE = 0x307, SIGMA = 0x3A3, SMALL = 0x3C3, FINAL = 0x3C2 };
+    size_t written = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (code[i] == SIGMA) {
+            out[written++] = is_final(code, count, i) ? FINAL : SMALL;
+        } else {
+            out[written++] = code[i] == DOTTED_I ? 'i' : utf8proc_tolower(code[i]);
+            if (code[i] == DOTTED_I)
+                out[written++] = DOT_ABOVE;
+        }
+    }
+    return written;
+}

@@ -46,6 +46,13 @@ size_t utf8_put(int32_t code, uint8_t out[4]);
 /* Copies a text, with U+FFFD in place of every maximal part that is not UTF-8. */
 WARN_UNUSED status utf8_repair(const uint8_t *text, size_t size, mapped_text *out);
 
+/* White space, decimal digits and lower case as Python 3 has them in str.split, in \d of its
+ * regular expressions and in str.lower. */
+bool unicode_is_space(int32_t code);
+bool unicode_is_digit(int32_t code);
+/* out [2 * count]: the lower case of code[count]. Returns how many characters it has. */
+size_t unicode_lower(const int32_t *code, size_t count, int32_t *out);
+
 /* Quick check of valid text: true if NFC certainly leaves it as it is, false if that is not
  * certain. */
 bool nfc_settled(const uint8_t *text, size_t size);

@@ -101,14 +101,35 @@ static status choose_replies(answers *state, const row *packed, const json_value
     return ST_OK;
 }
 
+/* Puts U+FFFD, as HTML does, in place of each NUL, at which a text that is shown would end. */
+static status show_nuls(char **inout, size_t size)
+{
+    static const char shown[] = "\xEF\xBF\xBD";
+    if (!memchr(*inout, 0, size))
+        return ST_OK;
+    char *out = malloc(3 * size + 1), *at = out;
+    if (!out)
+        return FAIL(ST_NO_MEMORY, "no memory for an answer of %zu bytes", size);
+    for (size_t i = 0; i < size; i++)
+        if ((*inout)[i])
+            *at++ = (*inout)[i];
+        else
+            at = mempcpy(at, shown, sizeof shown - 1);
+    *at = 0;
+    free(*inout);
+    *inout = out;
+    return ST_OK;
+}
+
 /* The question and the reference answer of a reply; the caller frees both. */
 static status texts_of(const session *run, const row *packed, const reply *to, char **out_asked,
                        char **out_wanted)
 {
     size_t size;
     TRY(question_of_reply(packed, to, run->tokenizer, out_asked));
-    return tokenizer_decode(run->tokenizer, packed->input_ids + to->begin,
-                            (size_t)(to->end - to->begin), true, out_wanted, &size);
+    TRY(tokenizer_decode(run->tokenizer, packed->input_ids + to->begin,
+                         (size_t)(to->end - to->begin), true, out_wanted, &size));
+    return show_nuls(out_wanted, size);
 }
 
 /* Compares generated words with the reference: their tokens, of which the reference has those that
@@ -143,8 +164,9 @@ static status tell_answer(answers *state, const row *packed, const json_value *r
     TRY_OR(done, tokenizer_decode(run->tokenizer, ids->id, ids->count, true, &words, &size));
     TRY_OR(done, texts_of(run, packed, to, &asked, &wanted));
     if (picked->judged[index])
-        TRY_OR(done, vqa_tally_add(state->tally, json_item(references, (size_t)to->doc), words,
-                                   &entry.score));
+        TRY_OR(done, vqa_tally_add(state->tally, json_item(references, (size_t)to->doc),
+                                   span_of(words, size), &entry.score));
+    TRY_OR(done, show_nuls(&words, size));
     if (picked->shown[index])
         printf("  sample %-8" PRIu64 " %-48s answer: %-10s model: %s\n",
                packed->doc_sample_id[to->doc], escape_text(asked).text, escape_text(wanted).text,

@@ -2,11 +2,19 @@
  * them. */
 #include "trainer/eval/vqa_score.h"
 
-#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-static const char punctuation[] = ";/[]\"{}()=+\\_-><@`,?!";
+#include "common/tokenizer/tokenizer_text.h"
+
+enum {
+    MARKS = 21,   /* of punctuation */
+    PERIODS = 32, /* the most periods removed: the official code passes a flag of this value as the
+                     count of replacements */
+    REPLACEMENT = 0xFFFD
+};
+
+static const char punctuation[MARKS + 1] = ";/[]\"{}()=+\\_-><@`,?!";
 static const char *const numbers[] = {"zero", "one",   "two",   "three", "four", "five",
                                       "six",  "seven", "eight", "nine",  "ten"};
 static const char *const articles[] = {"a", "an", "the"};
@@ -33,147 +41,241 @@ static const char *const contractions[] = {
     "y'all'll",    "y'all'd've",  "you'd",          "you'd've",     "you'll",
     "you're",      "you've"};
 
-/* True if a comma stands between two digits. */
-static bool has_digit_comma(const char *in)
+/* The characters of an answer on their way through the rules. */
+typedef struct letters {
+    int32_t *code; /* room for what the answer can become */
+    size_t count;
+} letters;
+
+/* Lower case at most doubles the characters, and contractions add at most one to each word. */
+static size_t room_for(size_t size)
 {
-    for (const char *at = in; *at; at++)
-        if (at > in && *at == ',' && isdigit((unsigned char)at[-1]) &&
-            isdigit((unsigned char)at[1]))
+    return 4 * size + 16;
+}
+
+/* Reads an answer without the white space at its ends; new lines and tabs become spaces. */
+static status letters_of(span answer, letters *out)
+{
+    size_t begin = 0;
+    *out = (letters){.code = malloc(room_for(answer.size) * sizeof *out->code)};
+    if (!out->code)
+        return FAIL(ST_NO_MEMORY, "no memory for an answer of %zu bytes", answer.size);
+    for (size_t at = 0; at < answer.size;) {
+        int32_t code;
+        at += utf8_next(answer.data + at, answer.size - at, &code);
+        out->code[out->count++] = code == '\n' || code == '\t' ? ' '
+                                  : code < 0                   ? REPLACEMENT
+                                                               : code;
+    }
+    while (out->count && unicode_is_space(out->code[out->count - 1]))
+        out->count--;
+    while (begin < out->count && unicode_is_space(out->code[begin]))
+        begin++;
+    out->count -= begin;
+    memmove(out->code, out->code + begin, out->count * sizeof *out->code);
+    return ST_OK;
+}
+
+/* True if a comma stands between two digits. */
+static bool has_digit_comma(const letters *in)
+{
+    for (size_t i = 1; i + 1 < in->count; i++)
+        if (in->code[i] == ',' && unicode_is_digit(in->code[i - 1]) &&
+            unicode_is_digit(in->code[i + 1]))
             return true;
     return false;
 }
 
-/* True if `letter` stands beside a space anywhere. */
-static bool beside_space(const char *in, char letter)
+/* Which of the marks this is; MARKS: none. */
+static int mark_of(int32_t code)
 {
-    for (const char *at = in; *at; at++)
-        if (*at == letter && (at[1] == ' ' || (at > in && at[-1] == ' ')))
-            return true;
-    return false;
+    const char *at = code > 0 && code < 0x80 ? strchr(punctuation, code) : NULL;
+    return at ? (int)(at - punctuation) : MARKS;
 }
 
 /* Removes a mark if it stands beside a space anywhere in the answer, or if the answer has a comma
  * between digits; otherwise the mark becomes a space. A period goes unless a digit follows. */
-static void strip_punctuation(const char *in, char *out)
+static void strip_punctuation(letters *text)
 {
-    bool digits = has_digit_comma(in);
-    size_t count = 0;
-    for (const char *at = in; *at; at++) {
-        bool mark = strchr(punctuation, *at) != NULL;
-        if (mark && (digits || beside_space(in, *at)))
-            continue;
-        out[count++] = mark ? ' ' : *at;
+    const bool digits = has_digit_comma(text);
+    bool beside_space[MARKS + 1] = {false};
+    size_t count = 0, kept = 0;
+    int periods = 0;
+    for (size_t i = 0; i + 1 < text->count; i++) {
+        if (text->code[i] == ' ')
+            beside_space[mark_of(text->code[i + 1])] = true;
+        if (text->code[i + 1] == ' ')
+            beside_space[mark_of(text->code[i])] = true;
     }
-    out[count] = 0;
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++)
-        if (out[i] != '.' || isdigit((unsigned char)out[i + 1]))
-            out[kept++] = out[i];
-    out[kept] = 0;
+    for (size_t i = 0; i < text->count; i++) {
+        const int mark = mark_of(text->code[i]);
+        if (mark == MARKS)
+            text->code[count++] = text->code[i];
+        else if (!digits && !beside_space[mark])
+            text->code[count++] = ' ';
+    }
+    for (size_t i = 0; i < count; i++) {
+        const bool goes = text->code[i] == '.' && periods < PERIODS &&
+                          (i + 1 == count || !unicode_is_digit(text->code[i + 1]));
+        periods += goes;
+        if (!goes)
+            text->code[kept++] = text->code[i];
+    }
+    text->count = kept;
 }
 
-static bool is_article(const char *word)
+/* Whether a word equals an ASCII word. */
+static bool is_word(const int32_t *word, size_t count, const char *ascii)
+{
+    size_t i = 0;
+    while (i < count && ascii[i] && word[i] == ascii[i])
+        i++;
+    return i == count && !ascii[i];
+}
+
+static bool is_article(const int32_t *word, size_t count)
 {
     for (size_t i = 0; i < sizeof articles / sizeof *articles; i++)
-        if (strcmp(word, articles[i]) == 0)
+        if (is_word(word, count, articles[i]))
             return true;
     return false;
 }
 
 /* True if word equals whole except for one apostrophe that it lacks. */
-static bool lacks_apostrophe(const char *word, const char *whole)
+static bool lacks_apostrophe(const int32_t *word, size_t count, const char *whole)
 {
-    size_t length = strlen(word);
-    if (strlen(whole) != length + 1)
+    if (strlen(whole) != count + 1)
         return false;
-    for (size_t at = 0; at <= length; at++)
-        if (whole[at] == '\'' && strncmp(word, whole, at) == 0 &&
-            strcmp(word + at, whole + at + 1) == 0)
+    for (size_t at = 0; at <= count; at++) {
+        if (whole[at] == '\'' && is_word(word + at, count - at, whole + at + 1))
             return true;
+        if (at == count || word[at] != whole[at])
+            return false;
+    }
     return false;
 }
 
-/* A digit for a number word, a contraction with its apostrophe; any other word as it is. */
-static const char *spelled(const char *word)
+/* What a word is replaced by: a digit for a number word, a contraction with its apostrophe; NULL:
+ * it stays. */
+static const char *spelled(const int32_t *word, size_t count)
 {
     static const char *const digits[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"};
-    if (strcmp(word, "none") == 0)
+    if (is_word(word, count, "none"))
         return digits[0];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(word, numbers[i]) == 0)
+        if (is_word(word, count, numbers[i]))
             return digits[i];
-    if (strcmp(word, "somebody'd") == 0)
+    if (is_word(word, count, "somebody'd"))
         return "somebodyd"; /* the official table has it this way round */
     for (size_t i = 0; i < sizeof contractions / sizeof *contractions; i++)
-        if (lacks_apostrophe(word, contractions[i]))
+        if (lacks_apostrophe(word, count, contractions[i]))
             return contractions[i];
-    return word;
+    return NULL;
 }
 
-static void put_word(char *out, size_t *length, const char *word)
+static void put_word(letters *to, const int32_t *word, size_t count)
 {
-    size_t size = strlen(word);
-    if (*length + size + 2 > VQA_ANSWER_MAX)
-        return;
-    if (*length)
-        out[(*length)++] = ' ';
-    memcpy(out + *length, word, size + 1);
-    *length += size;
+    const char *other = spelled(word, count);
+    if (to->count)
+        to->code[to->count++] = ' ';
+    for (size_t i = 0; other ? other[i] != 0 : i < count; i++)
+        to->code[to->count++] = other ? other[i] : word[i];
 }
 
-/* Removes white space at both ends; new lines and tabs become spaces. */
-static void trim(const char *in, char out[VQA_ANSWER_MAX])
+/* Puts the words of `text`, in lower case and spelled alike, in place of it. */
+static status normalise_words(letters *text)
 {
-    size_t count = 0;
-    while (isspace((unsigned char)*in))
-        in++;
-    for (; *in && count + 1 < VQA_ANSWER_MAX; in++)
-        out[count++] = *in == '\n' || *in == '\t' ? ' ' : *in;
-    while (count && isspace((unsigned char)out[count - 1]))
-        count--;
-    out[count] = 0;
+    letters lower = {.code = malloc((2 * text->count + 1) * sizeof *lower.code)};
+    if (!lower.code)
+        return FAIL(ST_NO_MEMORY, "no memory for an answer of %zu characters", text->count);
+    lower.count = unicode_lower(text->code, text->count, lower.code);
+    text->count = 0;
+    for (size_t begin = 0, end; begin < lower.count; begin = end + 1) {
+        for (end = begin; end < lower.count && !unicode_is_space(lower.code[end]); end++) {
+        }
+        if (end > begin && !is_article(lower.code + begin, end - begin))
+            put_word(text, lower.code + begin, end - begin);
+    }
+    free(lower.code);
+    return ST_OK;
 }
 
-void vqa_normalise(const char *answer, char out[VQA_ANSWER_MAX])
+/* The form in which an answer is compared; the caller frees its characters. */
+static status compared_form(span answer, bool normalise, letters *out)
 {
-    char trimmed[VQA_ANSWER_MAX], plain[VQA_ANSWER_MAX], *rest = NULL;
-    size_t count = 0;
-    trim(answer, trimmed);
-    strip_punctuation(trimmed, plain);
-    for (char *at = plain; *at; at++)
-        *at = (char)tolower((unsigned char)*at);
-    out[0] = 0;
-    for (char *word = strtok_r(plain, " \r\f\v", &rest); word;
-         word = strtok_r(NULL, " \r\f\v", &rest))
-        if (!is_article(word))
-            put_word(out, &count, spelled(word));
+    TRY(letters_of(answer, out));
+    if (!normalise)
+        return ST_OK;
+    strip_punctuation(out);
+    return normalise_words(out);
 }
 
-double vqa_accuracy(const char *answer, const char *const *references, size_t count)
+static bool same_letters(const letters *first, const letters *second)
 {
-    char mine[VQA_ANSWER_MAX], other[VQA_ANSWER_MAX], first[VQA_ANSWER_MAX];
+    return first->count == second->count &&
+           memcmp(first->code, second->code, first->count * sizeof *first->code) == 0;
+}
+
+/* Whether an answer and another are the same in the form in which they are compared. */
+static status is_same(const letters *mine, span other, bool normalise, bool *out)
+{
+    letters theirs = {0};
+    status st = compared_form(other, normalise, &theirs);
+    *out = st == ST_OK && same_letters(mine, &theirs);
+    free(theirs.code);
+    return st;
+}
+
+/* Whether all annotators gave one answer. */
+static status all_agree(const span *references, size_t count, bool *out)
+{
+    letters first = {0};
+    status st = letters_of(references[0], &first);
+    *out = true;
+    for (size_t i = 1; i < count && st == ST_OK && *out; i++)
+        st = is_same(&first, references[i], false, out);
+    free(first.code);
+    return st;
+}
+
+status vqa_normalise(span answer, char **out, size_t *out_size)
+{
+    letters text = {0};
+    char *bytes = NULL;
+    size_t size = 0;
+    status st = compared_form(answer, true, &text);
+    if (st == ST_OK && !(bytes = malloc(4 * text.count + 1)))
+        st = FAIL(ST_NO_MEMORY, "no memory for an answer of %zu characters", text.count);
+    for (size_t i = 0; i < text.count && st == ST_OK; i++)
+        size += utf8_put(text.code[i], (uint8_t *)bytes + size);
+    free(text.code);
+    if (st != ST_OK)
+        return st;
+    bytes[size] = 0;
+    *out = bytes;
+    *out_size = size;
+    return ST_OK;
+}
+
+status vqa_accuracy(span answer, const span *references, size_t count, double *out)
+{
+    letters mine = {0};
     bool agree = true;
     size_t same = 0;
+    *out = 0;
     if (count == 0)
-        return 0.0;
-    trim(references[0], first);
-    for (size_t i = 1; i < count; i++) {
-        trim(references[i], other);
-        agree &= strcmp(first, other) == 0;
+        return ST_OK;
+    TRY(all_agree(references, count, &agree));
+    status st = compared_form(answer, !agree, &mine);
+    for (size_t i = 0; i < count && st == ST_OK; i++) {
+        bool equal;
+        st = is_same(&mine, references[i], !agree, &equal);
+        same += equal;
     }
-    if (agree)
-        trim(answer, mine);
-    else
-        vqa_normalise(answer, mine);
-    for (size_t i = 0; i < count; i++) {
-        if (agree)
-            trim(references[i], other);
-        else
-            vqa_normalise(references[i], other);
-        same += strcasecmp(mine, other) == 0;
-    }
+    free(mine.code);
     /* Leaving out an annotator who agrees leaves same - 1 of them, any other leaves same. */
     double without = same > 3 ? 1.0 : same ? (double)(same - 1) / 3.0 : 0.0;
     double with = same >= 3 ? 1.0 : (double)same / 3.0;
-    return ((double)same * without + (double)(count - same) * with) / (double)count;
+    *out = ((double)same * without + (double)(count - same) * with) / (double)count;
+    return st;
 }

@@ -2,7 +2,9 @@
  *
  * If the annotators differ, all answers are normalised: punctuation is removed or becomes a space,
  * words become lower case, number words up to ten become digits, articles are removed, and
- * contractions get their apostrophe. If all ten agree, the answers are compared as they are. An
+ * contractions get their apostrophe. If all ten agree, the answers are compared as they are, except
+ * white space at their ends. Letters, digits and white space are those of Unicode as Python 3 has
+ * them. tests/golden/vqa.json has what the official code makes of some answers. An
  * answer that m annotators gave is worth min(1, m / 3), averaged over leaving out each of the ten
  * in turn.
  *
@@ -10,18 +12,16 @@
 #ifndef TESSERA_TRAINER_EVAL_VQA_SCORE_H
 #define TESSERA_TRAINER_EVAL_VQA_SCORE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
+#include "common/base/span.h"
 #include "common/base/status.h"
 
-enum { VQA_ANSWER_MAX = 1024 }; /* bytes of an answer that are read, the final 0 included */
+/* *out = the normalised answer, ended by a NUL, which the caller frees. */
+WARN_UNUSED status vqa_normalise(span answer, char **out, size_t *out_size);
 
-/* out = the normalised answer. */
-void vqa_normalise(const char *answer, char out[VQA_ANSWER_MAX]);
-
-/* The accuracy of an answer, 0 to 1. references [count]: the annotators' answers, as they wrote
- * them. With count = 0 it is 0. */
-double vqa_accuracy(const char *answer, const char *const *references, size_t count);
+/* *out = the accuracy of an answer, 0 to 1. references [count]: the annotators' answers, as they
+ * wrote them. With count = 0 it is 0. */
+WARN_UNUSED status vqa_accuracy(span answer, const span *references, size_t count, double *out);
 
 #endif

@@ -29,17 +29,20 @@ static void count_type(vqa_share *list, int *inout_count, const char *type, doub
     list[i].count++;
 }
 
-status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *answer, double *out)
+status vqa_tally_add(vqa_tally *tally, const json_value *reference, span answer, double *out)
 {
-    const char *question_type, *answer_type, *list[REFERENCES_MAX];
+    const char *question_type, *answer_type;
+    span list[REFERENCES_MAX];
+    double accuracy;
     const json_value *answers;
     size_t count = 0;
     TRY(json_want_text(reference, "question_type", source, &question_type));
     TRY(json_want_text(reference, "answer_type", source, &answer_type));
     TRY(json_want_array(reference, "answers", source, &answers));
     for (; count < json_count(answers) && count < REFERENCES_MAX; count++)
-        list[count] = json_text(json_item(answers, count), "");
-    double accuracy = vqa_accuracy(answer, list, count);
+        list[count] = span_of(json_text(json_item(answers, count), ""),
+                              json_text_size(json_item(answers, count)));
+    TRY(vqa_accuracy(answer, list, count, &accuracy));
     count_type(tally->question, &tally->n_question, question_type, accuracy);
     count_type(tally->answer, &tally->n_answer, answer_type, accuracy);
     tally->all.sum += accuracy;

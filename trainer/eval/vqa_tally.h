@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/base/span.h"
 #include "common/json/json.h"
 
 enum {
@@ -27,7 +28,7 @@ typedef struct vqa_tally {
 
 /* Adds the answer to a question. reference: {"question_type":T,"answer_type":T,"answers":[..]}; its
  * form is checked before anything is added. *out, unless out is NULL, is the answer's accuracy. */
-WARN_UNUSED status vqa_tally_add(vqa_tally *tally, const json_value *reference, const char *answer,
+WARN_UNUSED status vqa_tally_add(vqa_tally *tally, const json_value *reference, span answer,
                                  double *out);
 /* The mean accuracy in percent; 0 if there are no questions. */
 double vqa_share_percent(const vqa_share *share);
