@@ -31,7 +31,7 @@ def libraries_travel():
         files = [top] if os.path.isfile(top) else glob.glob(top + "/**/CMakeLists.txt", recursive=True)
         for name in files:
             with open(name) as f:
-                for words in re.findall(r"pkg_check_modules\((.*?)\)", f.read()):
+                for words in re.findall(r"\b(?:need|pkg_check_modules)\((.*?)\)", f.read()):
                     modules |= {w.split(">")[0] for w in words.split()[1:] if w.islower() or "-" in w}
     check({"libzmq", "libpng", "openblas"} <= modules, modules)
     with open(os.path.join(source, "tests/bench/gpu/built.sh")) as f:

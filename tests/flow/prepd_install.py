@@ -221,8 +221,32 @@ def hidden():
         yield {**env, "PKG_CONFIG_LIBDIR": folder, "PKG_CONFIG_PATH": "", "PATH": folder + ":/usr/bin:/bin"}
 
 
-def configured(build, env, trainer, code=0):
-    return said_by("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DTRAINER=" + trainer, code=code, env=env)
+def configured(build, env, trainer, *more, code=0):
+    return said_by("cmake", "-S", SOURCE, "-B", build, "-G", "Ninja", "-DTRAINER=" + trainer, *more, code=code, env=env)
+
+
+def what_the_build_lacks_is_named_with_its_command():
+    """Without ninja, a compiler, pkg-config or any library, cmake's error names deploy/install-deps. Libraries are looked for by
+    one function, so one of them stands for all."""
+    with hidden() as env, tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as build:
+        for lacking, there, more in (("ninja", (), ()), ("C compiler", ("ninja",), ()),
+                                     ("pkg-config", ("ninja",), ("-DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=ON",)),
+                                     ("openblas", ("ninja",), ("-DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=OFF",))):
+            for name in ("cmake", *there):
+                if not os.path.exists(os.path.join(path, name)):
+                    os.symlink(shutil.which(name), os.path.join(path, name))
+            # CMake finds a compiler in /usr/bin too, so a name that is nothing stands for none.
+            compiler = {"CC": "none"} if lacking == "C compiler" else {}
+            said = configured(build, {**env, "PATH": path if lacking == "ninja" else env["PATH"], **compiler}, "ON", *more, code=1)
+            check(lacking in said and "Run deploy/install-deps" in " ".join(said.split()), f"without {lacking}: {said}")
+    areas = [os.path.join(SOURCE, area) for area in ("common", "proto", "prepd", "trainer", "tests")]
+    said_by("grep", "-r", "--include=CMakeLists.txt", r"pkg_check_modules(.*REQUIRED\|find_package(.*REQUIRED", *areas, code=1)
+
+
+def a_second_configuration_changes_no_command():
+    with tempfile.TemporaryDirectory() as build:
+        commands = [(configured(build, None, "ON"), said_by("ninja", "-C", build, "-t", "commands", "all"))[1] for _ in range(2)]
+        check(commands[0] == commands[1], "a second cmake makes ninja compile again")
 
 
 def prepd_alone_needs_no_trainer():
@@ -255,4 +279,5 @@ def installed_without_the_trainer(prefix):
 
 
 main(everything_is_in_its_place, ranks_of_a_dry_run_from_there, a_worker_from_there_serves_a_daemon,
-     units_that_systemd_understands, prepd_run_prints_its_line, prepd_alone_needs_no_trainer)
+     units_that_systemd_understands, prepd_run_prints_its_line, prepd_alone_needs_no_trainer,
+     what_the_build_lacks_is_named_with_its_command, a_second_configuration_changes_no_command)

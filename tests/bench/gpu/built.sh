@@ -23,7 +23,7 @@ compile() {
     command -v nvcc >/dev/null || { echo "failed: no nvcc in PATH, /usr/local/cuda or Python's wheels"; return 1; }
     command -v cmake >/dev/null || { echo "failed: no cmake"; return 1; }
     command -v ninja >/dev/null && generator=Ninja
-    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DHTTP=OFF -DCUDA=ON -DCUDA_LINES=ON -DWERROR=OFF \
+    cmake -S "$source_dir" -B "$build" -G "$generator" -DPREPD=OFF -DHTTP=OFF -DCUDA=ON -DCUDA_LINES=ON \
         -DCMAKE_BUILD_RPATH="\$ORIGIN/../prefix/lib;\$ORIGIN/../../prefix/lib" \
         -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" \
         -DCMAKE_MODULE_LINKER_FLAGS="$link_flags" || return

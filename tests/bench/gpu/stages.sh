@@ -269,7 +269,7 @@ build_prepd() {
     command -v pkg-config >/dev/null || return
     PKG_CONFIG=pkg-config pkg-config --exists vips libjpeg libturbojpeg libavformat libavcodec \
         libswscale libmicrohttpd libseccomp libzmq libzstd yaml-0.1 yajl || return
-    PKG_CONFIG=pkg-config cmake -S "$source_dir" -B "$build/prepd" -DTRAINER=OFF -DWERROR=OFF >/dev/null &&
+    PKG_CONFIG=pkg-config cmake -S "$source_dir" -B "$build/prepd" -DTRAINER=OFF >/dev/null &&
         cmake --build "$build/prepd" -j "$(nproc)" --target prepd prepd_image >/dev/null
 }
 
