@@ -54,6 +54,7 @@ status model_files_find(const char *name, char out[STATUS_PATH_MAX])
 
 status model_files_folder(const conf *options, const char **out)
 {
+    *out = NULL;
     if (options->model_tokenizer[0]) {
         if (!file_is_folder(options->model_tokenizer))
             return model_files_absent("model.tokenizer", options->model_tokenizer);
@@ -78,7 +79,7 @@ status model_files_folder(const conf *options, const char **out)
 
 status model_files_told(const conf *options)
 {
-    const char *folder = NULL;
+    const char *folder;
     TRY(model_files_folder(options, &folder));
     if (utf8_valid(folder, strlen(folder)))
         return ST_OK;

@@ -126,6 +126,7 @@ static status write_rows(stream_run *run, record_writer *writer, int64_t count, 
     status st = ST_OK;
     int64_t k = 0;
     const int64_t began_ns = clock_ns();
+    *out_rows = 0;
     TRY(wire_msg_new(&message));
     for (; k < count; k++) {
         wire_msg_clear(message);
