@@ -308,12 +308,13 @@ def commands_without_a_plan():
         check(name == "tree-" + hashed, name)
         write(os.path.join(m.tree, ".gpu/tree"), f"0123456789 {hashed}\n")
         check(m.gpu("--tree").split()[0] == "0123456789", "the packed commit")
-        for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "older"]):
-            subprocess.run(["git", *words], cwd=m.tree, check=True)
+        git = os.path.join(m.bin, "git")
+        write(git, "#!/bin/sh\n[ $1 != rev-parse ] || echo abcdef0123\n")
         check(m.gpu("--tree").split()[0] == "0123456789", "the packed commit, although there is a HEAD")
-        shutil.rmtree(os.path.join(m.tree, ".git"))
         write(os.path.join(m.tree, "trainer/new.c"), "")
-        check(m.gpu("--tree").split()[0].startswith("tree-"), "another tree")
+        check(m.gpu("--tree").split()[0] == "abcdef0123", "another tree of that HEAD")
+        write(git, "#!/bin/sh\nexit 128\n")
+        check(m.gpu("--tree").split()[0].startswith("tree-"), "another tree, and git refuses it")
         for words in (["status"], ["wait", "1"], ["fetch", "x"]):
             check("no plan has begun" in m.gpu(*words, code=1), words)
         check("tests/gpu start" in m.gpu("wait", "soon", code=64), "usage")

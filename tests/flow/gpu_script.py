@@ -91,8 +91,9 @@ def what_travels_leaves_room():
 
     packed = 35 << 19
     with tempfile.TemporaryDirectory() as tree:
-        for name, size in (("rows/kept", (38 << 20) - packed), (".gpu/rows.tar.xz", packed), ("build/left", 9 << 20)):
-            os.makedirs(os.path.join(tree, os.path.dirname(name)))
+        for name, size in (("rows/kept", (38 << 20) - packed), (".gpu/rows.tar.xz", packed), ("build/left", 9 << 20),
+                           (".git/objects/pack/left", 9 << 20), ("outputs/left", 9 << 20), ("rows/left.pyc", 9 << 20)):
+            os.makedirs(os.path.join(tree, os.path.dirname(name)), exist_ok=True)
             with open(os.path.join(tree, name), "wb") as f:
                 f.truncate(size)
         check("travels: 38.0 MiB of 40: the tree 20.5, .gpu 17.5" in room(tree, "check_room"), "what travels")

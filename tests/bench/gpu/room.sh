@@ -6,11 +6,14 @@ squeeze() { xz --x86 --lzma2=preset=9e,dict=64MiB; }
 room_mib=40 # of 64 that may travel
 spare_mib=2 # of them are left to the next changes
 
-# Prints the bytes of the tree's files: those in git, or where there is no git all but builds.
-tree_bytes() {
-    { git ls-files -z 2>/dev/null || find . \( -path ./.gpu -o -path './build*' \) -prune -o -type f -print0; } |
-        xargs -0 stat -c %s | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
+# The tree's files, each ended by a zero byte: all but .git and what .gitignore names. git itself may be missing, or refuse a
+# tree of another owner.
+tree_files() {
+    find . \( -path ./.git -o -path ./.gpu -o -path './build*' -o -path ./outputs -o -name __pycache__ \) -prune -o \
+        -type f ! -name '*.o' ! -name '*.pyc' -print0
 }
+
+tree_bytes() { tree_files | xargs -0 stat -c %s | awk '{ sum += $1 } END { printf "%.0f\n", sum }'; }
 
 packed_bytes() { find .gpu -type f -printf '%s\n' 2>/dev/null | awk '{ sum += $1 } END { printf "%.0f\n", sum }'; }
 
