@@ -35,10 +35,9 @@ static const struct field {
     size_t of_bucket, of_row;
     int64_t step; /* a capacity is a multiple of this; round_up handles TILE */
 } fields[] = {
-#define FIELD(name, step)                                                                          \
-    {                                                                                              \
-        offsetof(shape_bucket, name), offsetof(row_stat, name), step                               \
-    }
+/* clang-format off */
+#define FIELD(name, step) {offsetof(shape_bucket, name), offsetof(row_stat, name), step}
+    /* clang-format on */
     FIELD(tokens, TILE),          FIELD(patches, TILE), FIELD(targets, TILE),
     FIELD(documents, COUNT_STEP), FIELD(longest, TILE), FIELD(images, COUNT_STEP),
     FIELD(frames, COUNT_STEP),    FIELD(frame, TILE),

@@ -36,10 +36,9 @@ typedef struct bench_row {
 } bench_row;
 
 /* A row of the tables below. */
-#define BENCH_ROW(op, shape, make)                                                                 \
-    {                                                                                              \
-        BENCH_##op, #op, shape, make                                                               \
-    }
+/* clang-format off */
+#define BENCH_ROW(op, shape, make) {BENCH_##op, #op, shape, make}
+/* clang-format on */
 
 /* The cases; each list ends with op_name NULL. bench_layers, bench_rows and bench_update are
  * limited by memory bandwidth, each shape of bench_products by that or by FLOPs. */

@@ -13,13 +13,10 @@ static const char also_portable[] =
 static const struct {
     const char *key, *name, *remedy, *way[3];
 } words[CHOICES] = {
-#define ATTENTION_WORDS(key, name)                                                                 \
-    {                                                                                              \
-        key, "attention of " name, "training.attention portable",                                  \
-        {                                                                                          \
-            "cudnn", "cudnn_next", "portable"                                                      \
-        }                                                                                          \
-    }
+/* clang-format off */
+#define ATTENTION_WORDS(key, name) \
+    {key, "attention of " name, "training.attention portable", {"cudnn", "cudnn_next", "portable"}}
+    /* clang-format on */
     [CHOICE_TEXT_FORWARD] = ATTENTION_WORDS("text_forward", "text, forward"),
     [CHOICE_TEXT_BACKWARD] = ATTENTION_WORDS("text_backward", "text, backward"),
     [CHOICE_VISION_FORWARD] = ATTENTION_WORDS("vision_forward", "vision, forward"),

@@ -348,7 +348,7 @@ static status send_by_query(generator *generation, int32_t *to, const growing *d
     for (int64_t i = 0; i < count; i++) {
         const int64_t at = place_of(generation, i, true);
         if (at >= 0 && at < queries)
-            generation->index[at] = (int32_t) * (const int64_t *)((const char *)&doc[i] + member);
+            generation->index[at] = (int32_t)((const int64_t *)((const char *)&doc[i] + member))[0];
     }
     return send_index(generation, to, queries, queries, 0);
 }

@@ -5,18 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HONOURED(place, key, models)                                                               \
-    {                                                                                              \
-        place, key, models, KEY_HONOURED, NULL, NULL                                               \
-    }
-#define NEUTRAL(place, key, models, values, why)                                                   \
-    {                                                                                              \
-        place, key, models, KEY_NEUTRAL, values, why                                               \
-    }
-#define NO_EFFECT(place, key, models, why)                                                         \
-    {                                                                                              \
-        place, key, models, KEY_WITHOUT_EFFECT, NULL, why                                          \
-    }
+/* clang-format off */
+#define HONOURED(place, key, models)             {place, key, models, KEY_HONOURED, NULL, NULL}
+#define NEUTRAL(place, key, models, values, why) {place, key, models, KEY_NEUTRAL, values, why}
+#define NO_EFFECT(place, key, models, why)       {place, key, models, KEY_WITHOUT_EFFECT, NULL, why}
+/* clang-format on */
 
 const config_key config_keys[] = {
     HONOURED(IN_TEXT, "vocab_size", OF_BOTH),

@@ -76,6 +76,7 @@ typedef struct attention_shape {
 } attention_shape;
 
 /* args: an attention_fwd_args or an attention_bwd_args. */
+/* clang-format off */
 #define SHAPE_OF(args)                                                                             \
     {                                                                                              \
         .tokens = (args)->tokens, .heads = (args)->heads, .kv_heads = (args)->kv_heads,            \
@@ -87,6 +88,7 @@ typedef struct attention_shape {
         .k_stride = (args)->k_stride, .v_stride = (args)->v_stride, .o_stride = (args)->o_stride,  \
         .causal = (args)->causal, .scale = (real)(args)->scale                                     \
     }
+/* clang-format on */
 
 static int64_t segment_keys(const int32_t *borders, int64_t segment)
 {

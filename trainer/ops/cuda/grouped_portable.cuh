@@ -48,7 +48,7 @@ static __device__ __forceinline__ uint4 portable_piece(const __nv_bfloat16 *from
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (i < here)
-            pair[i / 2] |= (uint32_t) * (const uint16_t *)(from + i) << (i % 2 * 16);
+            pair[i / 2] |= (uint32_t)((const uint16_t *)(from + i))[0] << (i % 2 * 16);
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 

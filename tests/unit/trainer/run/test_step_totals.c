@@ -23,10 +23,9 @@ typedef struct member {
     size_t offset, bytes;
 } member;
 
-#define MEMBER(name)                                                                               \
-    {                                                                                              \
-        offsetof(step_report, name), sizeof((step_report *)0)->name                                \
-    }
+/* clang-format off */
+#define MEMBER(name) {offsetof(step_report, name), sizeof((step_report *)0)->name}
+/* clang-format on */
 
 /* What the ranks do not sum: it is the same on all of them, is one rank's alone, or is found by
  * other means. The two flags follow each other in one word. */
