@@ -385,6 +385,35 @@ def ctrl_c_prints_the_counts_of_the_tests_so_far():
             check("1 skipped: no GPU" in said and not os.listdir(place.file("tmp")), said)
 
 
+CMAKE = r"""
+if [ "$1" = --build ]; then
+    [ -e "$2/made" ] && [ -z "$AGAIN" ] || echo "[1/1] Building C object a.o"
+    touch "$2/made"
+    echo "$WARNING"
+else
+    mkdir -p "$2/bin"
+    ln -sf /bin/true "$2/bin/prepd"
+    ln -sf /bin/true "$2/bin/trainer"
+fi
+"""
+
+
+def a_variant_compiles_without_a_warning_and_once():
+    with Place() as place:
+        place.program("path/cmake", CMAKE)
+        place.program("path/ctest", "")
+        variants = os.path.join(SOURCE, "tests/variants")
+        said = place.run(variants, "no-mpi", AGAIN="", WARNING="")
+        check("no-mpi           ok" in said and said.endswith("\n1 ok, 0 failed, 0 skipped\n"), said)
+        calls = place.said()
+        check(all(word in calls[0].split() for word in ("-DMPI=OFF", "-DWERROR=ON")) and "ctest" in calls[-1], calls)
+        said = place.run(variants, "release", code=1, AGAIN="1", WARNING="")
+        check("a second cmake makes these 1 again:\n[1/1] Building" in said, said)
+        check("a.c:1: warning: b" in place.run(variants, "lto", code=1, AGAIN="", WARNING="a.c:1: warning: b"), "a warning")
+        check(place.run(variants, "--turn", AGAIN="", WARNING="").endswith("\n1 ok, 0 failed, 0 skipped\n"), "one in turn")
+        check("there is no none" in place.run(variants, "none", code=64), "another name")
+
+
 def a_second_quickstart_says_what_it_takes_and_how_to_begin_anew():
     with Place() as place:
         begun(place, None)
@@ -589,7 +618,7 @@ def the_picture_of_the_readme_is_small_or_refused():
     check(os.path.getsize(picture) <= 150 * 1024, "the README's picture is too large")
 
 
-main(their_help_is_their_head, quickstart_makes_unfinished_data_again, units_start_again_where_that_may_help, ctrl_c_ends_quickstart_in_order,
+main(their_help_is_their_head, a_variant_compiles_without_a_warning_and_once, quickstart_makes_unfinished_data_again, units_start_again_where_that_may_help, ctrl_c_ends_quickstart_in_order,
      ctrl_c_prints_the_counts_of_the_tests_so_far,
      a_second_quickstart_says_what_it_takes_and_how_to_begin_anew, builds_and_installations_say_how_far_they_are,
      packages_of_this_architecture_are_asked_for, torchtitans_toml_becomes_yaml,
