@@ -18,7 +18,7 @@ import time
 
 from containerfile_steps import Builder, stages_of
 from debian_root import lacking
-from prepd_flow import check, main
+from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Folder, check, main, unprivileged, wait_for
 
 SOURCE = os.path.abspath(os.environ.get("TESSERA_SOURCE", "."))
 FILE = os.path.join(SOURCE, "deploy/Containerfile")
@@ -49,6 +49,38 @@ def it_is_what_it_should_be():
     used = {*stages["prepd"].sources(), *(s for n in stages["prepd"].sources() for s in stages[n].sources())}
     check(used == {"build-prepd"}, f"the image of prepd takes from {used}")
     check("build-prepd" not in stages["trainer"].sources(), "the image of the trainer takes from prepd's")
+
+
+def both_containers_may_use_the_socket():
+    """Both images have one user, who may connect to a daemon of that user under the usual umask; another may not."""
+    stages = stages_of(FILE)
+    users = {name: re.findall(r"useradd .*--uid (\d+) --gid (\d+)", " ".join(rest for word, rest in stages[name].steps if word == "RUN"))
+             for name in ("prepd", "trainer")}
+    check(users["prepd"] == users["trainer"] and len(users["prepd"]) == 1, users)
+    if os.geteuid() != 0:
+        print("skipped: only root can become two users")
+        return
+    with Folder(**{"training.epochs": 1}) as f:
+        by = unprivileged(f)
+        if by is None:
+            return
+        shutil.copytree(os.path.join(SOURCE, "proto/python/tessera"), f.file("tessera"))
+        (uid, gid), = users["prepd"]
+        subprocess.run(["chown", "-R", f"{uid}:{gid}", f.path], check=True)
+        os.chmod(f.path, 0o755)
+
+        def words(user, *args):
+            return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *args]
+        server = subprocess.Popen(words(uid, *by[len(UNPRIVILEGED):], BIN, "serve", "-c", f.config), umask=0o022, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: os.path.exists(f.file("d.sock")), "the daemon listens")
+            for user, code, said in ((int(uid) + 1, 78, "may not write to the socket"), (uid, 0, "row ")):
+                p = subprocess.run(words(user, "/usr/bin/python3", "-B", f.file("tessera"), "ipc://" + f.file("d.sock")),
+                                   capture_output=True, text=True, timeout=LIMIT_S)
+                check(p.returncode == code and said in p.stdout + p.stderr, f"user {user}: {p.returncode}: {p.stdout[-500:]}{p.stderr}")
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def wheels_are_of_fixed_versions():
@@ -144,4 +176,4 @@ def build(words):
 if "--build" in sys.argv[1:]:
     build(sys.argv[1:])
     sys.exit(0)
-main(it_is_what_it_should_be, wheels_are_of_fixed_versions)
+main(it_is_what_it_should_be, both_containers_may_use_the_socket, wheels_are_of_fixed_versions)

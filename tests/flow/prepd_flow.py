@@ -94,7 +94,7 @@ def unprivileged(f):
         print("skipped: only root can become another user")
         return None
     here, there = os.path.dirname(os.path.dirname(os.path.abspath(BIN))), f.file("programs")
-    shutil.copytree(os.path.join(here, "lib"), os.path.join(there, "lib"), ignore=lambda _, names: [
+    shutil.copytree(os.path.join(here, "lib/tessera"), os.path.join(there, "lib/tessera"), ignore=lambda _, names: [
         n for n in names if not n.startswith("libprepd_")])
     os.mkdir(os.path.join(there, "bin"))
     copy = shutil.copy(BIN, os.path.join(there, "bin"))
