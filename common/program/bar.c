@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ enum {
 
 #define START_OF_LINE "\r"
 #define ERASE_REST    "\033[K"
+#define ERASE_LINE    START_OF_LINE ERASE_REST
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and of stderr's line */
 static bar_rule rule = BAR_UNLESS_BACKGROUND;
@@ -102,6 +104,28 @@ static void write_bytes(const char *text, size_t size)
     (void)!file_write_all(STDERR_FILENO, text, size);
 }
 
+/* Calls only what a signal handler may call. SA_RESETHAND has brought the default action back. */
+static void on_deadly_signal(int number)
+{
+    if (shown[0] && is_in_front())
+        (void)!write(STDERR_FILENO, ERASE_LINE, strlen(ERASE_LINE));
+    raise(number);
+}
+
+/* Lets a signal that would end the process erase the bar first. Signals that the program handles,
+ * or is told to ignore, stay as they are. */
+static void leave_no_bar(void)
+{
+    static const int deadly[] = {SIGINT, SIGTERM};
+    const struct sigaction ours = {.sa_handler = on_deadly_signal, .sa_flags = (int)SA_RESETHAND};
+    for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++) {
+        struct sigaction now;
+        if (sigaction(deadly[i], NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) &&
+            now.sa_handler == SIG_DFL)
+            sigaction(deadly[i], &ours, NULL);
+    }
+}
+
 static void draw_now(double share, const char *words)
 {
     char text[LINE_MAX_BYTES + 8];
@@ -125,6 +149,7 @@ void bar_draw(double share, double seconds_left, const char *words, ...)
         if (seconds_left >= 0 && length >= 0 && (size_t)length < sizeof text)
             snprintf(text + length, sizeof text - (size_t)length, ", %s left",
                      bar_time(seconds_left, left));
+        leave_no_bar();
         draw_now(share, text);
         drawn_ns = now;
     } else if (is_due) {
@@ -137,7 +162,7 @@ void bar_clear(void)
 {
     pthread_mutex_lock(&lock);
     if (shown[0] && is_in_front())
-        write_bytes(START_OF_LINE ERASE_REST, strlen(START_OF_LINE ERASE_REST));
+        write_bytes(ERASE_LINE, strlen(ERASE_LINE));
     shown[0] = 0;
     drawn_ns = 0;
     pthread_mutex_unlock(&lock);

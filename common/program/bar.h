@@ -1,9 +1,9 @@
 /* bar.h: the progress bar, for a person at a terminal: the last line of stderr, drawn over itself.
  *
- * A process has at most one. After it is drawn, the cursor stands at the start of its line, so that
- * whatever any program prints next lies over it and leaves no half of a bar in front of its words.
- * Lines of the log (log.h) appear above the bar. Before anything else is printed, on stdout for
- * example, call bar_clear.
+ * A process has at most one, and a signal that ends the process leaves none. After it is drawn, the
+ * cursor stands at the start of its line, so that whatever any program prints next lies over it and
+ * leaves no half of a bar in front of its words. Lines of the log (log.h) appear above the bar.
+ * Before anything else is printed, on stdout for example, call bar_clear.
  *
  * No bar is drawn where stderr is no terminal, TERM is unset or "dumb", or the process is in the
  * background of its terminal, which is asked each time, as is the terminal's width. A bar has no

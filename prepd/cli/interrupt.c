@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/proc.h"
+#include "common/program/bar.h"
 #include "common/program/log.h"
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
@@ -58,6 +59,7 @@ void interrupt_end(void)
         return;
     if (number != SIGPIPE) /* whoever closed the pipe reads no more */
         log_info("stopped before the end signal=\"%s\"", strsignal(number));
+    bar_clear();
     fflush(stdout);
     raise(number);
 }

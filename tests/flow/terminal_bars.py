@@ -90,6 +90,17 @@ def a_bar_leaves_before_lines():
         check([n for n in (1, 2, 4, 6) if f"step:  {n}" in "\n".join(terminal.screen())] == [1, 2, 4, 6], terminal.screen())
 
 
+def ctrl_c_leaves_no_bar():
+    with Folder(images=64) as f:
+        for words, bar in (([BIN, "synth", "--out", f.file("more"), "--images", "100000", "--seed", "1"], r"\] picture [1-9]"),
+                           ([BIN, "record", "-c", f.config, "--steps", "4000", "--out", f.file("r.rec")], r"\] row [1-9]")):
+            terminal = Terminal(*words, env=ENV)
+            terminal.until(bar)
+            terminal.ctrl_c()
+            check(terminal.end() != 0, terminal.said)
+            check(not any(re.search(r"[-#]\]|\d left", line) for line in terminal.screen()), terminal.screen())
+
+
 def two_programs_leave_a_clean_terminal():
     """The daemon in the background of a person's shell, which has job control, and of a script, which has none: its
     bar stays away and its lines lie over the trainer's bar."""
@@ -119,5 +130,5 @@ def a_command_in_the_background_shows_no_bar():
         check(not frames(terminal.said) and " pictures for train" in terminal.said, terminal.said)
 
 
-main(every_command_fits_its_terminal, the_width_is_asked_for_each_time, a_file_has_no_trace_of_a_bar,
+main(every_command_fits_its_terminal, ctrl_c_leaves_no_bar, the_width_is_asked_for_each_time, a_file_has_no_trace_of_a_bar,
      a_bar_leaves_before_lines, two_programs_leave_a_clean_terminal, a_command_in_the_background_shows_no_bar)
