@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "common/base/file.h"
 #include "common/base/utf8.h"
 #include "prepd/dataset/chat_record.h"
 #include "prepd/dataset/foreign.h"
@@ -15,6 +16,10 @@ status dataset_open_by(const dataset_vtable *adapter, const conf *options, datas
         return FAIL_IN(ST_CONFIG, conf_place(options),
                        "data.path is not set: name the folder or file of the data set");
     TRY(foreign_refuse_file(options));
+    if (options->data_images[0] && !file_is_folder(options->data_images))
+        return FAIL_IN(
+            ST_NO_INPUT, options->data_images,
+            "there is no such folder; data.images names the one that holds the pictures");
     const status opened = adapter->open(options, out);
     if (opened == ST_NO_INPUT)
         return foreign_explain(options, opened);

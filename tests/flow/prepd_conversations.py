@@ -46,6 +46,20 @@ def same_rows_as_vqav2():
         check(got == wanted, "data.images: other rows")
 
 
+def a_missing_folder_of_pictures_is_one_error():
+    """With its name, by every verb; in a mixture too. A file is no folder."""
+    with Folder() as f:
+        samples = load(f)
+        talks = write_lines(in_data(f, "a.jsonl"), [llava(*s) for s in samples])
+        mixture = f.file("mix.yaml")
+        with open(mixture, "w") as x:
+            x.write(f"talks:\n  format: conversations\n  path: {talks}\n  images: {f.file('nowhere')}\n")
+        for verb, path, words in (("check", f.file("nowhere"), form(talks, data__images=f.file("nowhere"))), ("serve", talks, form(talks, data__images=talks)),
+                                  ("check", f.file("nowhere"), options(data__format="mixture", data__path=mixture))):
+            said = run(verb, "-c", f.config, *words, code=66).splitlines()
+            check(len(said) == 1 and f"{path}: " in said[0] and "there is no such folder; data.images" in said[0], said)
+
+
 def several_images(samples):
     """Two pictures, two questions, a system turn; every fifth sample has no picture at all."""
     out = []
@@ -190,5 +204,6 @@ def shared_records():
             check(f"checked {n} samples, 0 bad" in said, f"{name}: {said}")
 
 
-main(same_rows_as_vqav2, every_record_once_and_resumed, a_template_of_another_model, weights_of_stages, bad_records_are_named,
+main(same_rows_as_vqav2, a_missing_folder_of_pictures_is_one_error,
+     every_record_once_and_resumed, a_template_of_another_model, weights_of_stages, bad_records_are_named,
      parsed_by_one_while_others_wait, a_file_is_not_held_out_from_itself, shared_records)
