@@ -35,6 +35,7 @@ typedef struct consumer {
     int64_t credit, unreturned; /* bytes granted; bytes sent and not given back */
     uint64_t sent;
     int64_t said_ns; /* when it last heard from this process */
+    int64_t away_ns; /* since when it cannot be reached; 0: it can */
     struct consumer *after;
 } consumer;
 
@@ -353,12 +354,11 @@ static void send_all(server *serving)
     serving->more = false;
     for (consumer *receiver = serving->first, *after; receiver; receiver = after) {
         after = receiver->after;
-        const status st = send_rows(serving, receiver);
+        const status st = receiver->away_ns ? ST_OK : send_rows(serving, receiver);
         if (st == ST_OK || st == ST_TIMEOUT)
             continue;
         if (st == ST_UNAVAILABLE) {
-            log_info("consumer gone: %s", status_text());
-            remove_consumer(serving, receiver);
+            receiver->away_ns = clock_ns();
         } else {
             log_warn("consumer sent away: %s",
                      status_text()); /* it would meet a damaged row again */
@@ -371,10 +371,8 @@ static void still_here(server *serving, int64_t now)
 {
     for (consumer *receiver = serving->first, *after; receiver; receiver = after) {
         after = receiver->after;
-        if (now - receiver->said_ns < STILL_HERE_NS)
-            continue;
-        receiver->said_ns = now;
-        if (consumer_is_there(&serving->world, &receiver->peer))
+        if (!consumer_is_lost(&serving->world, &receiver->peer, now, &receiver->said_ns,
+                              &receiver->away_ns))
             continue;
         log_info("consumer gone: %s", status_text());
         remove_consumer(serving, receiver);

@@ -296,20 +296,20 @@ static void judge_quarantine(dispatch *state)
                        some ? some->cause : "-"));
 }
 
-/* Sends the rows that are ready, in order, as far as the consumer takes them. False if the consumer
- * has gone. */
-static bool deliver(dispatch *state, consumer_seat *consumer)
+/* Sends the rows that are ready, in order, as far as the consumer takes them. */
+static void deliver(dispatch *state, consumer_seat *consumer)
 {
     status st;
-    while (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg) {
+    while (!consumer->away_ns && consumer->n_slots > 0 &&
+           consumer->slots[consumer->first_slot].msg) {
         slot *first = &consumer->slots[consumer->first_slot];
         int64_t bytes = (int64_t)wire_msg_bytes(first->msg);
         st = state->outside.send(state->outside.shell, DOOR_CONSUMERS, &consumer->peer, first->msg);
         if (st == ST_TIMEOUT)
-            return true; /* consumers_deliver tries again */
+            return; /* consumers_deliver tries again */
         if (st != ST_OK) {
-            outside_info(&state->outside, "consumer gone: %s", status_text());
-            return false;
+            consumer->away_ns = state->now_ns;
+            return;
         }
         wire_msg_free(&first->msg);
         const made_row sent = {first->row, first->by, bytes, first->audited};
@@ -330,31 +330,27 @@ static bool deliver(dispatch *state, consumer_seat *consumer)
     }
     judge_quarantine(state);
     end_if_done(state, consumer);
-    return true;
 }
 
 void consumers_deliver(dispatch *state)
 {
     for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;
-        if (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg &&
-            !deliver(state, consumer))
-            consumer_close(state, consumer, NULL);
+        if (consumer->n_slots > 0 && consumer->slots[consumer->first_slot].msg)
+            deliver(state, consumer);
         else
             end_if_done(state, consumer);
     }
 }
 
-/* Tells consumers that have heard nothing for a while that the daemon is there. Sending fails if a
- * consumer has gone without BYE, which is how the daemon finds that out. */
+/* Tells consumers that have heard nothing for a while that the daemon is there, and closes those
+ * that have gone without BYE, which shows only when sending to them fails. */
 void consumers_still_here(dispatch *state, int64_t now)
 {
     for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;
-        if (now - consumer->said_ns < STILL_HERE_NS)
-            continue;
-        consumer->said_ns = now;
-        if (consumer_is_there(&state->outside, &consumer->peer))
+        if (!consumer_is_lost(&state->outside, &consumer->peer, now, &consumer->said_ns,
+                              &consumer->away_ns))
             continue;
         outside_info(&state->outside, "consumer gone: %s", status_text());
         consumer_close(state, consumer, NULL);
@@ -377,6 +373,5 @@ void consumer_take_row(dispatch *state, consumer_seat *consumer, lease *leased, 
     }
     wire_msg_free(&made);
     lease_free(&leased);
-    if (!deliver(state, consumer))
-        consumer_close(state, consumer, NULL);
+    deliver(state, consumer);
 }

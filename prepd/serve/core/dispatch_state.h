@@ -148,6 +148,7 @@ typedef struct consumer_seat {
     uint64_t row_at_tick;        /* next_row when the rates were last measured */
     double rows_per_s;           /* pace of next_row: rows of the stream, those of all ranks */
     int64_t started_ns, said_ns; /* said_ns: when it last heard from the daemon */
+    int64_t away_ns;             /* since when it cannot be reached; 0: it can */
     struct consumer_seat *next;
 } consumer_seat;
 

@@ -13,7 +13,7 @@ const wire_limits consumer_limits = {.part_bytes = HELLO_BYTES,
                                      .unsent = 1024,
                                      .unread_bytes = 10 << 20,
                                      .all_unread_bytes = 12 << 20};
-const int64_t STILL_HERE_NS = 15000000000;
+static const int64_t STILL_HERE_NS = 15000000000, GOODBYE_NS = 1000000000;
 
 /* Reads a name that HELLO may give: printable, so that it can stand in a log line. */
 static status read_name(const json_value *said, const char *member, const char *name,
@@ -194,4 +194,16 @@ bool consumer_is_there(const outside *world, const wire_peer *to)
     const status st =
         outside_send_json(world, DOOR_CONSUMERS, to, KIND_CREDIT, 0, json, sizeof(json) - 1);
     return st == ST_OK || st == ST_TIMEOUT; /* TIMEOUT: it is connected but does not read */
+}
+
+bool consumer_is_lost(const outside *world, const wire_peer *to, int64_t now_ns,
+                      int64_t *inout_said_ns, int64_t *inout_away_ns)
+{
+    const bool was_away = *inout_away_ns > 0;
+    if (was_away ? now_ns - *inout_away_ns < GOODBYE_NS : now_ns - *inout_said_ns < STILL_HERE_NS)
+        return false;
+    *inout_said_ns = now_ns;
+    const bool is_there = consumer_is_there(world, to);
+    *inout_away_ns = is_there ? 0 : now_ns;
+    return was_away && !is_there;
 }

@@ -71,10 +71,14 @@ WARN_UNUSED status hello_is_other(const char *name, frame_kind kind);
 WARN_UNUSED status credit_take(const json_value *said, const char *name, int64_t *inout_credit,
                                int64_t *inout_unreturned);
 
-/* A consumer that has heard nothing for this long is told that the daemon is there. It is well
- * under any consumer's time limit. */
-extern const int64_t STILL_HERE_NS;
 /* Sends CREDIT of 0 bytes. False if the consumer has gone, which without BYE shows only here. */
 bool consumer_is_there(const outside *world, const wire_peer *consumer);
+/* Call it now and then. A consumer that has heard nothing since *inout_said_ns for 15 s, well under
+ * any consumer's time limit, is told that the daemon is there. True for one that cannot be reached
+ * since *inout_away_ns (0: it can) and has not sent BYE for a second after that: what it sent
+ * before it left is read after that shows. The caller sets *inout_away_ns when sending fails, and
+ * sends nothing while it is set. */
+bool consumer_is_lost(const outside *world, const wire_peer *consumer, int64_t now_ns,
+                      int64_t *inout_said_ns, int64_t *inout_away_ns);
 
 #endif

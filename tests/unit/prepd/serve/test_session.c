@@ -1,5 +1,6 @@
-/* Test of consumers.c: a consumer that reads nothing for a while still gets END. The consumer is a
- * plain TCP socket that writes ZMTP byte by byte. */
+/* Test of consumers.c: a consumer that reads nothing for a while still gets END (the consumer is a
+ * plain TCP socket that writes ZMTP byte by byte), and one that has left is closed by the BYE that
+ * it sent, or after a while without one. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "prepd/serve/core/hello.h"
 #include "prepd/serve/shell.h"
 #include "tests/harness.h"
+#include "tests/unit/prepd/serve/still_world.h"
 
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
 
@@ -101,10 +103,77 @@ static void test_consumers_deliver__end_waits_for_room(void **state)
     wire_free(&around.net);
 }
 
+static char logged[1024];
+
+static bool logs_all(void *unused, int level)
+{
+    (void)unused, (void)level;
+    return true;
+}
+
+static void keep_line(void *unused, int level, const char *line)
+{
+    (void)unused, (void)level;
+    const size_t used = strlen(logged);
+    snprintf(logged + used, sizeof logged - used, "%s\n", line);
+}
+
+static status refuse_send(void *unused, door at, const wire_peer *to, wire_msg *message)
+{
+    (void)unused, (void)at, (void)to, (void)message;
+    return FAIL(ST_UNAVAILABLE, "Host unreachable");
+}
+
+/* A daemon that finds out by a row that its consumer has closed the connection. */
+static void row_cannot_be_sent(dispatch *daemon)
+{
+    *daemon = (dispatch){.outside = still_world(), .now_ns = 1};
+    daemon->outside.send = refuse_send;
+    daemon->outside.logs = logs_all;
+    daemon->outside.log = keep_line;
+    logged[0] = 0;
+    consumer_seat *consumer = calloc(1, sizeof *consumer);
+    assert_non_null(consumer);
+    consumer->n_slots = 1;
+    assert_ok(wire_msg_new(&consumer->slots[0].msg));
+    daemon->consumer_seats = consumer;
+    daemon->n_consumers = 1;
+    consumers_deliver(daemon);
+    assert_ptr_equal(daemon->consumer_seats, consumer);
+}
+
+static void test_consumer_is_away__bye_is_still_read(void **state)
+{
+    (void)state;
+    dispatch daemon;
+    wire_msg *bye = NULL;
+    row_cannot_be_sent(&daemon);
+    assert_ok(wire_json_message(KIND_BYE, 0, "{}", 2, NULL, &bye));
+    consumer_message(&daemon, &daemon.consumer_seats->peer, bye);
+    assert_null(daemon.consumer_seats);
+    assert_null(strstr(logged, "gone"));
+    assert_non_null(strstr(logged, "consumer left"));
+    wire_msg_free(&bye);
+}
+
+static void test_consumer_is_away__without_bye_it_is_closed(void **state)
+{
+    (void)state;
+    dispatch daemon;
+    row_cannot_be_sent(&daemon);
+    consumers_still_here(&daemon, 2);
+    assert_non_null(daemon.consumer_seats);
+    consumers_still_here(&daemon, INT64_C(2000000000));
+    assert_null(daemon.consumer_seats);
+    assert_non_null(strstr(logged, "consumer gone: Host unreachable"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_consumers_deliver__end_waits_for_room),
+        cmocka_unit_test(test_consumer_is_away__bye_is_still_read),
+        cmocka_unit_test(test_consumer_is_away__without_bye_it_is_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
