@@ -84,12 +84,14 @@ static void take_message(link_core *core, int conn, rank_link_kind kind, const c
 
 /* ---- what comes ---- */
 
-/* This process was itself stopped and so could not hear the others; they do not count as silent. */
+/* This process was itself stopped and so could not hear the others; they do not count as silent,
+ * and the time in which they must say what they need starts again. */
 static void note_still(link_core *core, int64_t still_ns)
 {
     core->still_ns = still_ns;
     core->still_met = core->phase != LINK_RUNNING;
     core->still_until_ns = core->now.ns;
+    core->need_until_ns = core->now.ns + core->now.call_ns;
     for (int i = 0; i < core->n_peers && core->phase == LINK_RUNNING; i++)
         loss_hear(core, &core->peer[i]);
 }

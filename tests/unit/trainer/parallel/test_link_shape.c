@@ -207,6 +207,29 @@ static void test_late__a_silent_rank_is_named(void **state)
     link_core_free(&core);
 }
 
+/* Rank 0 was stopped while a question was open, and then hears nobody. It cannot know whether rank
+ * 2 has answered meanwhile, so it does not blame it; the silence that follows ends the job. */
+static void test_still__a_rank_that_was_not_heard_is_not_blamed(void **state)
+{
+    link_core *core = meet_all();
+    link_now later = now;
+    (void)state;
+    (void)ask(core);
+    (void)hear_need(core, 1, 0, 0);
+    later.ns += INT64_C(40) * 1000 * 1000 * 1000;
+    later.call_ns = INT64_C(5) * 1000 * 1000 * 1000;
+    link_core_time(core, later);
+    assert_false(take_answers(core).ended);
+    answers last = {0};
+    for (int second = 1; second <= 10 && !last.ended; second++) {
+        later.ns += INT64_C(1) * 1000 * 1000 * 1000;
+        link_core_time(core, later);
+        last = take_answers(core);
+    }
+    assert_non_null(strstr(last.cause, "has heard none of the other 2 ranks for 10.0 s"));
+    link_core_free(&core);
+}
+
 /* What breaks the protocol ends the job. */
 static void test_break__wrong_questions(void **state)
 {
@@ -237,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_late__who_does_not_wait_is_named),
         cmocka_unit_test(test_late__all_who_do_not_wait_are_named),
         cmocka_unit_test(test_late__a_silent_rank_is_named),
+        cmocka_unit_test(test_still__a_rank_that_was_not_heard_is_not_blamed),
         cmocka_unit_test(test_break__wrong_questions),
     };
     return cmocka_run_group_tests_name("link_shape", tests, NULL, NULL);
