@@ -15,6 +15,7 @@ from .stream_errors import NO_PREFIXES, Refused, check, import_needed
 
 SESSION_VERSION = 3  # of HELLO: 3 since rows come with tags
 HELLO_LIMIT = 8 << 20  # prepd cuts off a connection that sends more, without a reason
+WHY_MOST = 500  # characters of the reason for a refusal
 TELL_S = 1.0  # seconds of silence before the reason for it is printed
 LOOK_S = 0.1  # how often a wait that can be stopped looks
 
@@ -109,6 +110,7 @@ class Session:
 
     def refuse(self, number: int, why: str) -> NoReturn:
         """Tells the daemon that a row is not what was ordered, and waits until it has ended the session."""
+        why = why[:WHY_MOST].encode(errors="replace").decode()  # a worker's own names may be in it
         self.send(REFUSE, {"row": number, "message": why})
         while True:
             parts = self.receive()

@@ -2,12 +2,12 @@
 parts, digest. Every size is checked before it is used; ValueError says what is wrong."""
 import json
 import struct
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from . import hashes
-from .row_checks import check_documents, check_tag
+from .row_checks import check_documents, check_form, check_items, check_tag, check_tokens
 from .stream_errors import check, import_needed
 
 HEADER = struct.Struct("<4sHHQIIQQ16s8s")
@@ -15,6 +15,8 @@ IMAGE_HEAD = struct.Struct("<BBHIQ8sQ")
 HELLO, WELCOME, CREDIT, ROW, END, ERROR, BYE, REFUSE = 1, 2, 3, 4, 5, 6, 7, 8
 DTYPES = {"U8": "u1", "I32": "<i4", "F32": "<f4", "U64": "<u8"}
 LIMIT = 1 << 30
+MANY = 4096  # patches that are unfiltered at once
+HEAD_LIMIT = 16 << 20  # of a block's JSON, which has a cursor and a list of bad samples at most; it takes 20 times as much memory
 
 
 def message_head(kind: int, text_bytes: int) -> bytes:
@@ -28,8 +30,9 @@ def header(part: Any) -> Tuple[int, int, int, int, int, bytes]:
     version = struct.unpack_from("<H", part, 4)[0]
     check(version == 1, "the peer speaks protocol version", version, "but this client version 1")
     check(len(part) == HEADER.size, "the header has", len(part), "bytes, expected", HEADER.size)
-    _, _, kind, row, n_images, reserved, block, images, digest, _ = HEADER.unpack(part)
-    check(reserved == 0 and max(block, images) <= LIMIT, "the sizes in the header are impossible")
+    _, _, kind, row, n_images, reserved, block, images, digest, sum_ = HEADER.unpack(part)
+    check(hashes.xxh3_128 is None or sum_ in (bytes(8), hashes.hash_of(bytes(part[:-8]))[:8]), "the header does not match its check")
+    check(reserved == 0 and block <= LIMIT and images <= (LIMIT if n_images else 0), "the sizes in the header are impossible")
     return kind, row, n_images, block, images, digest
 
 
@@ -40,35 +43,66 @@ def unzstd(data: Any, size: int) -> bytes:
 
 
 def tensors(block: Any) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
-    """Reads a safetensors block: (arrays by name, metadata)."""
+    """Reads a safetensors block: (arrays by name, which are views of it, metadata)."""
     check(len(block) >= 8, "the block has only", len(block), "bytes")
     size = struct.unpack_from("<Q", block)[0]
-    check(size <= len(block) - 8, "the safetensors header of", size, "bytes does not fit the block")
-    entries, arrays = json.loads(block[8:8 + size]), {}
+    check(size <= min(len(block) - 8, HEAD_LIMIT), "the safetensors header of", size, "bytes does not fit the block")
+    entries, arrays, spans, at = json.loads(bytes(block[8:8 + size])), {}, [], 0
     metadata = entries.pop("__metadata__", {})
+    check(all(isinstance(text, str) for text in metadata.values()), "the block's metadata are no texts")
     for name, e in entries.items():
         first, last = e["data_offsets"]
         check(0 <= first <= last <= len(block) - 8 - size, name, "lies outside the block")
-        arrays[name] = np.frombuffer(block[8 + size + first:8 + size + last],
-                                     DTYPES[e["dtype"]]).reshape(e["shape"])
+        arrays[name] = np.frombuffer(memoryview(block)[8 + size + first:8 + size + last], DTYPES[e["dtype"]]).reshape(e["shape"])
+        check(arrays[name].shape == tuple(e["shape"]) and arrays[name].flags.aligned, name, "has an impossible shape or place")
+        spans.append((first, last))
+    for first, last in sorted(spans):
+        check(first == at, "the tensors overlap, or leave out bytes of the block")
+        at = last
+    check(at == len(block) - 8 - size, "the block has bytes after its last tensor")
     return arrays, metadata
+
+
+class ImageHead(NamedTuple):
+    """An image part whose head fits its grid. Nothing of it is decoded yet."""
+    plane: bool  # the filter
+    zstd: bool
+    width: int  # patch_bytes
+    n: int  # patches
+    check: bytes
+    data: Any
+
+
+def image_head(part: Any, grid: np.ndarray) -> ImageHead:
+    """Reads the head of an image part."""
+    check(len(part) >= IMAGE_HEAD.size, "an image part has only", len(part), "bytes")
+    kind, codec, width, n, decoded, sum_, payload = IMAGE_HEAD.unpack_from(part)
+    data = part[IMAGE_HEAD.size:]
+    check(kind in (0, 1) and codec in (0, 1) and width in (768, 1536), "an image part has an unknown filter, codec or patch size")
+    check(n == int(np.prod(grid, dtype=np.int64)) and decoded == n * width, "an image part does not fit its grid")
+    check(payload == len(data) and (codec or payload == decoded), "an image part is cut short")
+    return ImageHead(kind == 1, codec == 1, width, n, sum_, data)
+
+
+def decode_pixels(head: ImageHead, out: np.ndarray) -> None:
+    """Decodes an image part into out [n, width]."""
+    data = np.frombuffer(unzstd(head.data, out.nbytes) if head.zstd else head.data, np.uint8).reshape(out.shape)
+    for at in range(0, head.n, MANY):
+        some, planes = data[at:at + MANY], out[at:at + MANY].reshape(-1, 3, head.width // 768, 16, 16)
+        if head.plane:
+            planes[:] = some.reshape(planes.shape).cumsum(3, dtype=np.uint8).cumsum(4, dtype=np.uint8)
+            planes[:, 0::2] += planes[:, 1:2]
+        else:
+            out[at:at + MANY] = some
+    check(hashes.xxh3_128 is None or hashes.hash_of(out.reshape(-1).data)[:8] == head.check, "an image does not match the hash in its head")
 
 
 def image(part: Any, grid: np.ndarray) -> Tuple[int, np.ndarray]:
     """Decodes an image part: (patch_bytes, pixels [n_patches, patch_bytes])."""
-    check(len(part) >= IMAGE_HEAD.size, "an image part has only", len(part), "bytes")
-    kind, codec, width, n, decoded, _, payload = IMAGE_HEAD.unpack_from(part)
-    data = part[IMAGE_HEAD.size:]
-    check(kind in (0, 1) and codec in (0, 1) and width in (768, 1536), "an image part has an unknown filter, codec or patch size")
-    check(n == int(np.prod(grid, dtype=np.int64)) and decoded == n * width, "an image part does not fit its grid")
-    check(payload == len(data), "an image part is cut short")
-    data = unzstd(data, decoded) if codec else data
-    check(len(data) == decoded, "an image has", len(data), "bytes, expected", decoded)
-    pixels = np.frombuffer(data, np.uint8).reshape(n, 3, width // 768, 16, 16)
-    if kind:
-        pixels = pixels.cumsum(3, dtype=np.uint8).cumsum(4, dtype=np.uint8)
-        pixels[:, 0::2] += pixels[:, 1:2]
-    return width, pixels.reshape(n, width)
+    head = image_head(part, grid)
+    pixels = np.empty((head.n, head.width), np.uint8)
+    decode_pixels(head, pixels)
+    return head.width, pixels
 
 
 def floats(pixels: np.ndarray, resampler: str = "torch") -> np.ndarray:
@@ -86,31 +120,49 @@ def digest_of(row: Dict[str, Any]) -> bytes:
     for name in sorted(k for k, v in row.items() if isinstance(v, np.ndarray)):
         a = np.ascontiguousarray(row[name])
         h.update(name.encode() + b"\0" + names[a.dtype].encode() + b"\0")
-        h.update(struct.pack(f"<{1 + a.ndim}Q", a.ndim, *a.shape) + a.tobytes())
+        h.update(struct.pack(f"<{1 + a.ndim}Q", a.ndim, *a.shape))
+        h.update(a.reshape(-1).view(np.uint8).data)
     return h.digest()
 
 
 def decode(parts: Sequence[Any], tagged: bool = False) -> Dict[str, Any]:
     """Decodes the parts of a ROW message to a dictionary of arrays, with "number" and, as JSON texts or "", "cursor",
-    "quarantine" and "references". tagged: the row must have a tag, from which those texts are then taken."""
+    "quarantine" and "references". tagged: the row must have a tag, from which those texts are then taken. ValueError: the row is
+    bad, however it is."""
+    try:
+        return decode_parts(parts, tagged)
+    except (ValueError, ImportError, MemoryError):  # the last two are this machine's fault
+        raise
+    except Exception as e:
+        raise ValueError(f"the row cannot be read: {type(e).__name__}: {e}") from e
+
+
+def decode_parts(parts: Sequence[Any], tagged: bool) -> Dict[str, Any]:
+    """Sizes are compared before memory is taken for them, those that the daemon ordered first."""
     kind, number, n_images, block_bytes, image_bytes, digest = header(parts[0])
     check(kind == ROW and len(parts) - 2 - n_images in (0, 1), "these are not the parts of a row")
     check(not tagged or len(parts) == 3 + n_images, "row", number, "came without a tag")
     row, metadata = tensors(unzstd(parts[1], block_bytes))
-    check(len(row["grid_thw"]) == n_images, "there are", n_images, "images for", len(row["grid_thw"]), "grids")
-    pixels = {768: [np.zeros((0, 768), np.uint8)], 1536: []}
-    for part, grid in zip(parts[2:2 + n_images], row["grid_thw"]):
-        width, data = image(part, grid)
-        pixels[width].append(data)
-    row["pixels"] = np.concatenate(pixels[768])
-    if pixels[1536]:
-        row["pixels_video"] = np.concatenate(pixels[1536])
-    total = row["pixels"].nbytes + (row["pixels_video"].nbytes if pixels[1536] else 0)
-    check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
-    check(hashes.xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
-    check_documents(dict(row, number=number))
+    check_form(row)
     if len(parts) == 3 + n_images:
         metadata = json.loads(bytes(parts[-1]))
         check_tag(row, number, metadata)
+    check_documents(dict(row, number=number))
+    check_tokens(row)
+    check(len(row["grid_thw"]) == n_images, "there are", n_images, "images for", len(row["grid_thw"]), "grids")
+    heads = [image_head(part, grid) for part, grid in zip(parts[2:2 + n_images], row["grid_thw"])]
+    check_items(row, [head.width for head in heads])
+    total = sum(head.n * head.width for head in heads)
+    check(total == image_bytes, "there are", total, "bytes of pixels, but the header says", image_bytes)
+    for name, width in (("pixels", 768), ("pixels_video", 1536)):
+        n = sum(head.n for head in heads if head.width == width)
+        if n or width == 768:
+            row[name] = np.empty((n, width), np.uint8)
+    at = {768: 0, 1536: 0}
+    for head in heads:
+        pixels = row["pixels" if head.width == 768 else "pixels_video"]
+        decode_pixels(head, pixels[at[head.width]:at[head.width] + head.n])
+        at[head.width] += head.n
+    check(hashes.xxh3_128 is None or digest_of(row) == digest, "the row does not match its digest")
     return dict(row, number=number, cursor=metadata.get("cursor", ""),
                 quarantine=metadata.get("quarantine", ""), references=metadata.get("references", ""))

@@ -91,11 +91,13 @@ def replay(path: str, unchecked: bool = False, prefixes: bool = False) -> Genera
     with open_recording(path) as recording:
         before = start = None
         for at in recording.rows:
-            parts = recording.row(at)
-            number = header(parts[0])[1]
+            try:
+                parts = recording.row(at)
+                number, row = header(parts[0])[1], decode(parts)
+            except ValueError as e:
+                raise ValueError(str(e) if str(e).startswith(path) else f"{path}: {e}") from None
             recording.check(before is None or number in (before + 1, start), "row", number, "comes after row", before,
                             "- the recording is not of one stream")
             before, start = number, number if start is None else start
-            row = decode(parts)
             recording.check(prefixes or "doc_prefix" not in row, NO_PREFIXES)
             yield row

@@ -1,6 +1,6 @@
 """What a row must be beyond its form: documents and prefixes that make sense (as proto/batch_check.c has it), and what the daemon
 had ordered of the worker that made it (as proto/tag.c has it). ValueError says what is wrong."""
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -9,6 +9,54 @@ from .stream_errors import check
 
 LISTS = {"cu_seqlens": np.int32, "doc_part": np.int32, "doc_prefix": np.int32, "doc_sample_id": np.uint64,
          "input_ids": np.int32, "labels": np.int32, "loss_weight": np.float32}
+
+
+GRID_MOST = 65536  # along each side
+
+
+def check_form(row: Dict[str, Any]) -> None:
+    """Checks that the row has the tensors of a block (wire.md) and no others, each of its type and shape."""
+    for name, like in (("position_ids", (3, "input_ids")), ("visual_row", ("input_ids",)), ("grid_thw", ("grid_thw", 3))):
+        check(name in row and row[name].dtype == np.int32 and row[name].ndim == len(like), "the row's", name, "is absent, or of another type")
+        shape = tuple(len(row.get(n, ())) if isinstance(n, str) else n for n in like)
+        check(row[name].shape == shape, name, "has the shape", row[name].shape, "expected", shape)
+    others = set(row) - set(LISTS) - {"position_ids", "visual_row", "grid_thw"}
+    check(not others, "the row has a tensor that no row has on the wire:", *others)
+
+
+def check_tokens(row: Dict[str, Any]) -> None:
+    """Checks the numbers of each token and grid, as proto/batch_check.c does."""
+    labels, weights, grids = row["labels"], row.get("loss_weight", np.ones(1)), row["grid_thw"]
+    for name in ("input_ids", "position_ids"):
+        check((row[name] >= 0).all(), name, "has a negative number")
+    check(((labels >= 0) | (labels == -100)).all(), "labels has a number that is neither a token nor -100")
+    check((np.isfinite(weights) & (weights >= 0)).all(), "loss_weight has a number that is no weight")
+    check(((grids >= 1) & (grids <= GRID_MOST)).all() and not (grids[:, 1:] % 2).any(), "grid_thw has an impossible grid")
+    check(grids.astype(np.int64).prod(1).astype(float).sum() < 2**31, "grid_thw has too many patches")
+
+
+def check_items(row: Dict[str, Any], widths: List[int]) -> None:
+    """Checks that tokens show each item whole and in order, as proto/batch_check.c does, and that pictures and clips (widths:
+    the bytes of an item's patches) have a token id each."""
+    visual, ids, grids = row["visual_row"], row["input_ids"], row["grid_thw"].astype(np.int64)
+    document = np.repeat(np.arange(len(row["doc_part"])), np.diff(row["cu_seqlens"]))
+    sizes = grids.prod(1) // 4
+    begins, shown = np.cumsum(sizes) - sizes, np.flatnonzero(visual != -1)
+    at, kinds = 0, []
+    while at < len(shown):
+        first, seen = visual[shown[at]], len(kinds)
+        item = seen if seen < len(sizes) and begins[seen] == first else int(np.searchsorted(begins[:seen], first))
+        check(item < len(sizes) and begins[item] == first, f"visual_row[{shown[at]}] is {first}, expected the first row of an item")
+        tokens = shown[at:at + sizes[item]]
+        check(len(tokens) == sizes[item] and (visual[tokens] == first + np.arange(len(tokens))).all(), "item", item, "is cut")
+        check(document[tokens[0]] == document[tokens[-1]] and len(set(ids[tokens])) == 1, "item", item, "is of two documents or kinds")
+        if item == seen:
+            kinds.append(ids[tokens[0]])
+        at += len(tokens)
+    check(len(kinds) == len(sizes), "item", len(kinds), "of", len(sizes), "has no tokens")
+    found = {(width, kind) for width, kind in zip(widths, kinds)}
+    check(len(found) == len({width for width, _ in found}) == len({kind for _, kind in found}), "pictures and clips share token ids")
+    check((grids[np.array(widths) == 768, 0] == 1).all(), "a picture has several frames")
 
 
 def check_documents(row: Dict[str, Any]) -> None:
