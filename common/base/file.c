@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 status file_sync_folder(const char *folder)
@@ -30,6 +31,47 @@ status file_sync_parent(const char *path)
     memcpy(folder, path, count);
     folder[count] = 0;
     return file_sync_folder(folder);
+}
+
+/* Whether the file has bytes after this place, by its size. */
+static bool ends_later(int fd, int64_t at)
+{
+    struct stat info;
+    return at >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && at < info.st_size;
+}
+
+ssize_t file_read_at(int fd, void *out, size_t size, int64_t offset)
+{
+    enum { TRIES = 8, NAP_NS = 1000 * 1000 }; /* naps of 1, 2, 4, .. ms */
+    for (int tries = 0;;) {
+        const ssize_t got = offset < 0 ? read(fd, out, size) : pread(fd, out, size, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got != 0 || size == 0 || !ends_later(fd, offset < 0 ? lseek(fd, 0, SEEK_CUR) : offset))
+            return got;
+        if (tries == TRIES) {
+            errno = EIO;
+            return -1;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = (long)NAP_NS << tries++}, NULL);
+    }
+}
+
+int64_t file_read_all(int fd, void *out, size_t size, int64_t offset)
+{
+    size_t done = 0;
+    while (done < size) {
+        const ssize_t some = file_read_at(fd, (char *)out + done, size - done,
+                                          offset < 0   ? -1
+                                          : offset < 0 ? -1
+                                                       : offset + (int64_t)done);
+        if (some < 0)
+            return -1;
+        if (some == 0)
+            break;
+        done += (size_t)some;
+    }
+    return (int64_t)done;
 }
 
 bool file_write_all(int fd, const void *data, size_t size)

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 #endif
 
+#include "common/base/file.h"
 #include "common/base/span.h"
 
 struct hasher {
@@ -101,9 +102,7 @@ status hash_file(const char *path, hash128 *out)
         goto done;
     }
     for (;;) {
-        ssize_t got = read(fd, buffer, READ_BYTES);
-        if (got < 0 && errno == EINTR)
-            continue;
+        const ssize_t got = file_read_at(fd, buffer, READ_BYTES, -1);
         if (got < 0) {
             st = FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
             goto done;

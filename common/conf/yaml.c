@@ -9,6 +9,7 @@
 #include <yaml.h>
 
 #include "common/base/arena.h"
+#include "common/base/file.h"
 
 enum {
     FILE_MAX = 1 << 20,
@@ -289,13 +290,13 @@ status yaml_read(const char *path, yaml_each each, yaml_fault fault, void *user)
         return FAIL_IN(ST_NO_INPUT, path, "cannot open: %s", strerror(errno));
     status st;
     char *text = (char *)malloc(FILE_MAX + 1);
-    size_t size = text ? fread(text, 1, FILE_MAX + 1, file) : 0;
+    const int64_t size = text ? file_read_all(fileno(file), text, FILE_MAX + 1, -1) : 0;
     if (!text)
         st = FAIL(ST_NO_MEMORY, "no memory to read %s", path);
-    else if (ferror(file))
+    else if (size < 0)
         st = FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
     else
-        st = yaml_parse(text, size, path, each, fault, user);
+        st = yaml_parse(text, (size_t)size, path, each, fault, user);
     free(text);
     fclose(file);
     return st;

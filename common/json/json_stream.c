@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/json/json_parser.h"
 #include "common/json/json_scan.h"
 
@@ -28,10 +29,7 @@ static status open_file(const char *path, int *out_fd)
 /* Reads up to `size` bytes; none at the end of the file. */
 static status read_some(int fd, const char *path, void *to, size_t size, size_t *out_n)
 {
-    ssize_t got;
-    do
-        got = read(fd, to, size);
-    while (got < 0 && errno == EINTR);
+    const ssize_t got = file_read_at(fd, to, size, -1);
     if (got < 0)
         return FAIL_IN(ST_IO, path, "read failed: %s", strerror(errno));
     *out_n = (size_t)got;

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/tokenizer/tokenizer_loading.h"
 #include "common/tokenizer/tokenizer_text.h"
 
@@ -26,7 +27,6 @@ static status read_file(const char *file, char **out, size_t *out_size)
     struct stat info;
     status st = ST_OK;
     char *text = NULL;
-    size_t size = 0;
     if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size > FILE_MAX) {
         st = FAIL_IN(ST_BAD_INPUT, file, "is not a regular file of at most %d bytes", FILE_MAX);
         goto done;
@@ -36,20 +36,15 @@ static status read_file(const char *file, char **out, size_t *out_size)
         st = FAIL_IN(ST_NO_MEMORY, file, "no memory for %lld bytes", (long long)info.st_size);
         goto done;
     }
-    while (size < (size_t)info.st_size) {
-        ssize_t got = read(fd, text + size, (size_t)info.st_size - size);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            st = FAIL_AT(ST_IO, file, -1, (int64_t)size, "cannot be read: %s",
-                         got ? strerror(errno) : "the file became shorter while it was read");
-            goto done;
-        }
-        size += (size_t)got;
+    const int64_t got = file_read_all(fd, text, (size_t)info.st_size, 0);
+    if (got != info.st_size) {
+        st = FAIL_IN(ST_IO, file, "cannot be read: %s",
+                     got < 0 ? strerror(errno) : "the file became shorter while it was read");
+        goto done;
     }
-    text[size] = 0;
+    text[got] = 0;
     *out = text;
-    *out_size = size;
+    *out_size = (size_t)got;
     text = NULL;
 done:
     free(text);

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
+
 enum {
     BLOCK = 512,
     AT_NAME = 0, /* offsets and sizes of the header's fields (POSIX.1-1988, ustar) */
@@ -36,16 +38,11 @@ typedef struct reading {
 
 static status read_exactly(const reading *reader, int64_t offset, void *to, size_t bytes)
 {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t some = pread(reader->fd, (char *)to + done, bytes - done, offset + (int64_t)done);
-        if (some < 0 && errno == EINTR)
-            continue;
-        if (some <= 0)
-            return FAIL_AT(some < 0 ? ST_IO : ST_BAD_INPUT, reader->path, -1, offset, "%s",
-                           some < 0 ? strerror(errno) : "the tar file stops early");
-        done += (size_t)some;
-    }
-    return ST_OK;
+    const int64_t got = file_read_all(reader->fd, to, bytes, offset);
+    return got == (int64_t)bytes
+               ? ST_OK
+               : FAIL_AT(got < 0 ? ST_IO : ST_BAD_INPUT, reader->path, -1, offset, "%s",
+                         got < 0 ? strerror(errno) : "the tar file stops early");
 }
 
 /* Reads a number: octal digits, or for large numbers GNU's base-256. -1 if it is neither. */

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "prepd/dataset/tables.h"
 #include "prepd/dataset/unpack_kind.h"
 
@@ -66,10 +67,7 @@ static status open_again(unpack *file)
 
 static status read_at(unpack *file, int64_t offset, void *to, size_t size, size_t *out_n)
 {
-    ssize_t got;
-    do
-        got = pread(file->fd, to, size, offset);
-    while (got < 0 && errno == EINTR);
+    const ssize_t got = file_read_at(file->fd, to, size, offset);
     if (got < 0)
         return FAIL_AT(ST_IO, file->path, -1, offset, "it cannot be read: %s", strerror(errno));
     *out_n = (size_t)got;

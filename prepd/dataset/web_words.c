@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/base/utf8.h"
 #include "prepd/dataset/webdataset.h"
 
@@ -88,16 +89,11 @@ status web_read_place(int fd, const char *path, member_place at, char **out)
     char *bytes = (char *)malloc((size_t)at.bytes + 1);
     if (!bytes)
         return FAIL(ST_NO_MEMORY, "no memory for %lld bytes", (long long)at.bytes);
-    for (int64_t done = 0; done < at.bytes;) {
-        const ssize_t got = pread(fd, bytes + done, (size_t)(at.bytes - done), at.offset + done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            free(bytes);
-            return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "a member cannot be read: %s",
-                           got < 0 ? strerror(errno) : "the file became shorter");
-        }
-        done += got;
+    const int64_t got = file_read_all(fd, bytes, (size_t)at.bytes, at.offset);
+    if (got != at.bytes) {
+        free(bytes);
+        return FAIL_AT(ST_BAD_INPUT, path, -1, at.offset, "a member cannot be read: %s",
+                       got < 0 ? strerror(errno) : "the file became shorter");
     }
     bytes[at.bytes] = 0;
     *out = bytes;

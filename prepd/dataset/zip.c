@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/base/span.h"
 #include "prepd/dataset/unpack_kind.h"
 
@@ -30,16 +31,10 @@ static const int64_t DIRECTORY_MAX = INT64_C(1) << 30;
 
 static status read_exactly(int fd, const char *path, int64_t offset, void *to, size_t bytes)
 {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t some = pread(fd, (char *)to + done, bytes - done, offset + (int64_t)done);
-        if (some < 0 && errno == EINTR)
-            continue;
-        if (some <= 0)
-            return FAIL_AT(some < 0 ? ST_IO : ST_BAD_INPUT, path, -1, offset, "%s",
-                           some < 0 ? strerror(errno) : "the zip file stops early");
-        done += (size_t)some;
-    }
-    return ST_OK;
+    const int64_t got = file_read_all(fd, to, bytes, offset);
+    return got == (int64_t)bytes ? ST_OK
+                                 : FAIL_AT(got < 0 ? ST_IO : ST_BAD_INPUT, path, -1, offset, "%s",
+                                           got < 0 ? strerror(errno) : "the zip file stops early");
 }
 
 static bool has_mark(const uint8_t *at, uint8_t third, uint8_t fourth)

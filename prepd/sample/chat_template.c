@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "common/json/json.h"
 
 enum { JINJA_MAX = 1 << 20 }; /* bytes; published templates have a few thousand */
@@ -58,15 +59,15 @@ static status from_jinja(const conf *options, chat_template *chat, bool *out_fou
         return FAIL_IN(ST_IO, path, "%s", strerror(errno));
     status st = ST_OK;
     char *text = malloc(JINJA_MAX + 1);
-    const size_t size = text ? fread(text, 1, JINJA_MAX + 1, file) : 0;
+    const int64_t size = text ? file_read_all(fileno(file), text, JINJA_MAX + 1, -1) : 0;
     if (!text)
         st = FAIL(ST_NO_MEMORY, "no memory for a chat template");
-    else if (ferror(file))
-        st = FAIL_IN(ST_IO, path, "it cannot be read");
+    else if (size < 0)
+        st = FAIL_IN(ST_IO, path, "it cannot be read: %s", strerror(errno));
     else if (size > JINJA_MAX)
         st = FAIL_IN(ST_BAD_INPUT, path, "it is longer than %d bytes", JINJA_MAX);
     else
-        recognise(text, size, chat);
+        recognise(text, (size_t)size, chat);
     memcpy(chat->path, path, sizeof chat->path);
     free(text);
     fclose(file);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "prepd/sample/video_builtin.h"
 
 #define CONTAINERS "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts"
@@ -112,9 +113,8 @@ static int read_some(void *user, uint8_t *to, int count)
         memcpy(to, bytes->memory.data + file->position, (size_t)got);
     } else {
         ssize_t some;
-        while ((some = pread(bytes->fd, to, (size_t)got, (off_t)(bytes->at + file->position))) <
-                   0 &&
-               (errno == EINTR || (bytes->again && bytes->again(errno))))
+        while ((some = file_read_at(bytes->fd, to, (size_t)got, bytes->at + file->position)) < 0 &&
+               bytes->again && bytes->again(errno))
             ;
         if (some < 0)
             file->failed = errno;

@@ -9,23 +9,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
+
 enum { PARTS_BEFORE = 2 }; /* parts of a lease's message before the files: header and JSON */
 
 /* Reads `count` bytes at an offset. 0 or errno; EIO for a file that has become shorter meanwhile.
  */
 static int read_part(int fd, int64_t offset, size_t count, uint8_t *to)
 {
-    for (size_t done = 0; done < count;) {
-        const ssize_t some = pread(fd, to + done, count - done, (off_t)(offset + (int64_t)done));
-        if (some < 0 && errno == EINTR)
-            continue;
-        if (some < 0)
-            return errno;
-        if (some == 0)
-            return EIO;
-        done += (size_t)some;
-    }
-    return 0;
+    const int64_t got = file_read_all(fd, to, count, offset);
+    return got == (int64_t)count ? 0 : got < 0 ? errno : EIO;
 }
 
 /* Adds [offset, offset + bytes) of an open file, or all of it (bytes -1), as a part of the message,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "prepd/dataset/file_error.h"
 #include "prepd/worker/time_limit.h"
 
@@ -79,7 +80,7 @@ static int64_t mtime_of(const struct stat *info)
 static status read_exactly(int fd, const char *full, int64_t offset, uint8_t *to, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
-        ssize_t some = pread(fd, to + done, bytes - done, (off_t)(offset + (int64_t)done));
+        ssize_t some = file_read_at(fd, to + done, bytes - done, offset + (int64_t)done);
         if (some < 0 && file_again(errno))
             continue;
         if (some < 0)

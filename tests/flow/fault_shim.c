@@ -1,8 +1,9 @@
 /* fault_shim.c: preloaded (LD_PRELOAD), it makes system calls on some files fail, as on a machine
- * in trouble. The call $FAULT_CALL (open, pread, mmap or statvfs) fails with $FAULT_ERRNO on files
- * whose path contains $FAULT_PATH, in `prepd $FAULT_VERB` or, if that is empty, in any process. It
- * fails as often as the number at the beginning of the file $FAULT_LEFT says, an int32 that all
- * processes share and count down. Whatever these say, a rank does not tell mpirun that it ends. */
+ * in trouble. The call $FAULT_CALL (open, pread, read, mmap or statvfs) fails with $FAULT_ERRNO on
+ * files whose path contains $FAULT_PATH, in `prepd $FAULT_VERB` or, if that is empty, in any
+ * process; with $FAULT_ERRNO 0, pread and read report an end of the file that is none. It fails as
+ * often as the number at the beginning of the file $FAULT_LEFT says, an int32 that all processes
+ * share and count down. Whatever these say, a rank does not tell mpirun that it ends. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,7 @@ enum { MAX_FD = 4096 };
 
 static int (*real_open)(const char *, int, ...);
 static ssize_t (*real_pread)(int, void *, size_t, off_t);
+static ssize_t (*real_read)(int, void *, size_t);
 static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
 static long (*real_syscall)(long, ...);
 static int (*real_statvfs)(const char *, struct statvfs *);
@@ -46,6 +48,7 @@ __attribute__((constructor)) static void begin(void)
 {
     *(void **)&real_open = dlsym(RTLD_NEXT, "open");
     *(void **)&real_pread = dlsym(RTLD_NEXT, "pread");
+    *(void **)&real_read = dlsym(RTLD_NEXT, "read");
     *(void **)&real_mmap = dlsym(RTLD_NEXT, "mmap");
     *(void **)&real_syscall = dlsym(RTLD_NEXT, "syscall");
     *(void **)&real_statvfs = dlsym(RTLD_NEXT, "statvfs");
@@ -110,8 +113,15 @@ long syscall(long number, ...)
 ssize_t pread(int fd, void *to, size_t count, off_t offset)
 {
     if (fail_call("pread", fd >= 0 && fd < MAX_FD && marked[fd]))
-        return -1;
+        return error ? -1 : 0;
     return real_pread(fd, to, count, offset);
+}
+
+ssize_t read(int fd, void *to, size_t count)
+{
+    if (fail_call("read", fd >= 0 && fd < MAX_FD && marked[fd]))
+        return error ? -1 : 0;
+    return real_read(fd, to, count);
 }
 
 void *mmap(void *at, size_t count, int protect, int flags, int fd, off_t offset)

@@ -25,14 +25,35 @@ def what_passes_changes_nothing():
     with small() as f:
         want = digest(f.config, "--steps", "8")
         for fresh in (True, False):
-            for call, error in (("open", errno.EMFILE), ("open", errno.ESTALE), ("pread", errno.EIO), ("pread", errno.ETIMEDOUT)):
+            for call, error in (("open", errno.EMFILE), ("open", errno.ESTALE), ("pread", errno.EIO), ("pread", errno.ETIMEDOUT), ("pread", 0)):
                 if fresh:
                     forget_index(f)
                 with trouble(f, call, error, "COCO_train2014", 9) as left:
                     got = digest(f.config, "--steps", "8")
                     check(left() <= 0, f"{call} never failed")
-                check(got == want, f"{call}, {errno.errorcode[error]}, index {'built' if fresh else 'kept'}: other rows")
+                check(got == want, f"{call}, {errno.errorcode.get(error, 'early end')}, index {'built' if fresh else 'kept'}: other rows")
         check("0 bad" in run("check", "-c", f.config), "a good sample is in quarantine")
+
+
+def an_early_end_is_read_again():
+    """A read of no bytes before the end of a file, in the daemon and its workers, of each kind of file."""
+    with small() as f:
+        _, _, clips = data_set(f, 2)
+        members = [m for k, name in enumerate(clips) for m in
+                   ((f"{k}{os.path.splitext(name)[1]}", picture(f, name)), (f"{k}.txt", f"clip {k}"))]
+        texts = in_data(f, "texts.jsonl")
+        with open(texts, "w") as x:
+            x.writelines(f'{{"text": "line {k}"}}\n' for k in range(400))
+        tar = options(data__format="webdataset", data__path=write_tar(in_data(f, "v.tar"), members))
+        words = options(data__format="text", data__path=texts)
+        for args, call, part in (((), "read", "questions.json"), ((), "pread", "tokenizer.json"),
+                                 (words, "pread", "texts.jsonl"), (tar, "pread", "v.tar")):
+            want = digest(f.config, "--steps", "4", *args)
+            for times in (1, 4):
+                forget_index(f)
+                with trouble(f, call, 0, part, times, verb="") as left:
+                    check(digest(f.config, "--steps", "4", *args) == want, f"{part}: other rows")
+                    check(left() <= 0, f"{part}: no {call} gave nothing")
 
 
 def what_stays_is_judged_and_looked_at_again():
@@ -87,5 +108,5 @@ def videos_in_tars():
 
 if sanitized():
     sys.exit(77)
-main(what_passes_changes_nothing, what_stays_is_judged_and_looked_at_again, a_start_without_memory_condemns_nothing,
+main(what_passes_changes_nothing, an_early_end_is_read_again, what_stays_is_judged_and_looked_at_again, a_start_without_memory_condemns_nothing,
      videos_in_tars)

@@ -165,16 +165,17 @@ def by_numpy(parts, tagged):
 
 def by_extension(path, parts, tagged):
     record(path, parts, tagged)
-    reader = row_readers.NativeReader(row_readers.Options(path, "train", 0, 1, None, True, 1, 1.0, 1.0, None, None), row_readers.Place())
+    reader = row_readers._reader.Reader()
+    reader.open_recording(path)
     try:
-        reader.open(row_readers.Place())
-        row = reader.next()
-    except (ValueError, client.Refused) as e:
-        check(isinstance(e, ValueError), f"{e!r}")
+        number, _, arrays, texts = reader.next()
+    except row_readers._reader.Failure as failure:
+        check(isinstance(row_readers.exception_of(*failure.args), ValueError), f"{failure!r}")
         return None
     finally:
         reader.close()
-    row.pop("decisions")
+    texts.pop("worker")
+    row = dict(row_readers.arrays_of(arrays), number=number, **texts)
     return {k: (str(v.dtype), v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for k, v in row.items()}
 
 

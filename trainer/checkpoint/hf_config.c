@@ -33,12 +33,11 @@ static status read_text(const char *folder, char **out)
     if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "%s", strerror(errno));
     char *text = malloc(CONFIG_MAX + 1);
-    size_t count = text ? fread(text, 1, CONFIG_MAX + 1, file) : 0;
-    bool bad = ferror(file);
+    const int64_t count = text ? file_read_all(fileno(file), text, CONFIG_MAX + 1, -1) : 0;
     fclose(file);
     if (!text)
         return FAIL(ST_NO_MEMORY, "no memory for config.json");
-    if (bad || count > CONFIG_MAX) {
+    if (count < 0 || count > CONFIG_MAX) {
         free(text);
         return FAIL_IN(ST_IO, path, "the file cannot be read, or it is larger than %d bytes",
                        CONFIG_MAX);

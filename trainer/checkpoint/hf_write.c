@@ -77,10 +77,10 @@ status hf_write_text(const char *folder, const char *name, const char *text, siz
 static status copy_bytes(output *writer, FILE *from, const char *path)
 {
     char chunk[1 << 16];
-    size_t count;
-    while ((count = fread(chunk, 1, sizeof chunk, from)) > 0)
-        TRY(output_put(writer, chunk, count));
-    return ferror(from) ? FAIL_IN(ST_IO, path, "%s", strerror(errno)) : ST_OK;
+    ssize_t count;
+    while ((count = file_read_at(fileno(from), chunk, sizeof chunk, -1)) > 0)
+        TRY(output_put(writer, chunk, (size_t)count));
+    return count < 0 ? FAIL_IN(ST_IO, path, "%s", strerror(errno)) : ST_OK;
 }
 
 status hf_copy_file(const char *from_folder, const char *folder, const char *name)

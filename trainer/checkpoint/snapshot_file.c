@@ -17,6 +17,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include "common/base/file.h"
 #include "trainer/device/host_memory.h"
 
 enum {
@@ -88,17 +89,10 @@ static hash128 record_hash(const record *of, const head *in)
 
 static status read_at(const snapshot_file *file, void *out, int64_t bytes, int64_t at)
 {
-    for (int64_t done = 0; done < bytes;) {
-        const ssize_t got =
-            pread(file->fd, (char *)out + done, (size_t)(bytes - done), (off_t)(at + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return FAIL_IN(ST_BAD_INPUT, file->path, "it cannot be read: %s",
-                           got < 0 ? strerror(errno) : "it ends too early");
-        done += got;
-    }
-    return ST_OK;
+    const int64_t got = file_read_all(file->fd, out, (size_t)bytes, at);
+    return got == bytes ? ST_OK
+                        : FAIL_IN(ST_BAD_INPUT, file->path, "it cannot be read: %s",
+                                  got < 0 ? strerror(errno) : "it ends too early");
 }
 
 static status write_at(const snapshot_file *file, const void *data, int64_t bytes, int64_t at)
