@@ -44,6 +44,7 @@ WORDS = {
     "image_id": "an integer",
 }
 MARK = "<image>"
+CHOICES_MOST = 10000  # characters of a list of choices written as text: Python's reader of literals may crash on long nested ones
 NUMBERED = r"<image ?(\d+)>"  # MMMU's marks, which name the picture
 
 
@@ -174,7 +175,7 @@ def answer_of(value, labels=None):
 def choices_of(row, columns):
     """The texts of the choices; none if the row has no choice. A list may be written as text, as JSON or as Python writes it."""
     value = [row[name] for name in columns] if len(columns) > 1 else row[columns[0]]
-    if isinstance(value, str) and value.strip():
+    if isinstance(value, str) and value.strip() and len(value) <= CHOICES_MOST:
         for read in json.loads, ast.literal_eval:
             try:
                 value = read(value)

@@ -92,8 +92,10 @@ class Vqav2(Maker):
     def lines(self, row):
         try:
             image_id, question_id = int(row["image_id"]), int(row["question_id"])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise Skipped("an id is no number") from None
+        if not (0 <= image_id < 2**63 and 0 <= question_id < 2**63):
+            raise Skipped("an id is negative, or has more than 63 bits")
         pictures = list(filter(None, self.pictures(row)))
         if not pictures:
             raise Skipped("no picture")

@@ -187,6 +187,32 @@ def what_fails_is_tried_again():
         check("pip install wandb" in said and "Traceback" not in said, said)
 
 
+def a_bad_line_is_skipped():
+    """It is named by its number, once, and what comes after it is handed on."""
+    bad = [b"{", b'{"loss": 1}', b'{"step": "9", "loss": 1}', b"[]", b"\xff\xfe", b"[" * 10**5, b'{"step": 1e400}', b'{"step": -1}', b'{"step": 9, "a\\u0000": 1}',
+           b'{"step": 9, "loss": 1' + b"0" * 400 + b"}", b""]
+    with Run() as run:
+        run.lines([1])
+        with open(run.file("vqav2/metrics.jsonl"), "ab") as f:
+            f.write(b"\n".join(bad) + b"\n")
+        run.lines([2, 3])
+        run.lines([4], end="")
+        with run.start() as p:
+            try:
+                wait_for(lambda: run.steps() == [1, 2, 3], "the lines after the bad ones")
+                run.lines([], end="")
+                with open(run.file("vqav2/metrics.jsonl"), "ab") as f:
+                    f.write(b"\n{\n")
+                run.lines([5])
+                wait_for(lambda: run.steps() == [1, 2, 3, 4, 5], "a line that was being written")
+            finally:
+                p.send_signal(signal.SIGTERM)
+            said = p.communicate(timeout=LIMIT_S)[0]
+        check(p.returncode == 0, said)
+        numbers = [int(line.split("metrics.jsonl:")[1].split(":")[0]) for line in said.splitlines() if "the line is skipped" in line]
+        check(numbers == [*range(2, 2 + len(bad)), 5 + len(bad)], said)
+
+
 def mlflow_is_told_too():
     with Run() as run:
         run.lines([1, 2])
@@ -202,4 +228,4 @@ def mlflow_is_told_too():
 
 
 main(a_run_under_way_is_followed, a_run_that_resumes_is_told_once, another_name_begins_another_run, what_fails_is_tried_again,
-     mlflow_is_told_too)
+     a_bad_line_is_skipped, mlflow_is_told_too)

@@ -57,6 +57,14 @@ def converted(*args, code=0, **env):
     return p.stdout if code == 0 else p.stderr
 
 
+def aside(out):
+    """The numbers of the rows that were set aside, each with a reason."""
+    with open(os.path.join(out, "set-aside.jsonl")) as x:
+        rows = [json.loads(line) for line in x]
+    check(all(0 < len(r["why"]) < 1000 and r["table"] for r in rows), rows)
+    return [r["row"] for r in rows]
+
+
 def vqa_rows(f):
     with open(f.file("data/v2_OpenEnded_mscoco_train2014_questions.json")) as x:
         questions = json.load(x)["questions"]
@@ -114,8 +122,8 @@ def the_same_rows_as_json_and_killed_anywhere():
         check("was begun with another split" in said, said)
         other = dict(rows[0], image={"bytes": rows[-1]["image"]["bytes"], "path": None})
         write_table(tables[0], columns, [*rows[:2], other])
-        said = converted("--split", "train", "--out", f.file("two"), tables[0], code=65)
-        check("belongs to two different pictures" in said, said)
+        said = converted("--split", "train", "--out", f.file("two"), tables[0])
+        check("1 rows set aside" in said and aside(f.file("two")) == [3], said)
 
 
 def pictures_of(f):
@@ -203,6 +211,44 @@ def every_form_of_table():
         check("PICTURE 1" in shown and "<image>What?" in shown, shown)
 
 
+def a_hostile_row_is_set_aside():
+    """Rows that once ended the conversion with a traceback, each between good ones; killed anywhere, none is listed twice."""
+    good = json.dumps([{"role": "user", "content": "<image>Q?"}, {"role": "assistant", "content": "A"}])
+    bad = ["5", "[" * 10**5, '[{"role": {"a": 1}, "content": "x"}]', good.replace("Q?", "\\ud800"), '[{"role": "user", "content": "Q?", "type": 3}, '
+           '{"role": "assistant", "content": [{"type": "text", "text": 5}]}]']
+    with tempfile.TemporaryDirectory() as folder:
+        def file(name):
+            return os.path.join(folder, name)
+        picture = {"bytes": b"\xff\xd8\xff", "path": "a.jpg"}
+        rows = [{"image": picture, "conversations": words} for k in bad for words in (good, k)]
+        rows += [{"image": {"bytes": None, "path": "a\0b"}, "conversations": good}, {"image": {"bytes": None, "path": "http://a"}, "conversations": good},
+                 {"image": picture, "conversations": good}]
+        wrong = [2, 4, 6, 8, 10, 11, 12]
+        columns = {"image": PICTURE, "conversations": "string"}
+        write_table(file("t.parquet"), columns, rows)
+        if pa is None:
+            with open(file("t.parquet")) as x:
+                table = json.load(x)
+            table["groups"][0][2] = {"!": "it is no text\x1b[2J"}
+            table["groups"].insert(1, "dddd")  # a group of four rows that cannot be read
+            with open(file("t.parquet"), "w") as x:
+                json.dump(table, x)
+            wrong = [2, 3, 4, 5, 6, 7, 8, *(n + 4 for n in wrong if n > 4)]
+            for _ in range(3):
+                converted("--out", file("out"), "--images", folder, file("t.parquet"), code=-signal.SIGKILL, TABLE_DOUBLE_KILL="2")
+        said = converted("--out", file("out"), "--images", folder, file("t.parquet"))
+        check(f"{len(wrong)} rows set aside" in said and file("out/set-aside.jsonl") in said, said)
+        check(aside(file("out")) == wrong, f"{aside(file('out'))}, wanted {wrong}")
+        with open(file("out/train-00000.jsonl")) as x:
+            n = sum(json.loads(line)["image"].endswith(".jpg") for line in x)
+        check(n == len(rows) + 4 * (pa is None) - len(wrong), f"{n} records")
+        write_table(file("none.parquet"), columns, [rows[1]])
+        said = converted("--out", file("none"), file("none.parquet"), code=65)
+        check("none.parquet, row 1: TypeError" in said and "no row made a record: 1 rows set aside" in said, said)
+        said = converted("--show", file("none.parquet"), code=65)
+        check("none.parquet, row 1: TypeError" in said, said)
+
+
 def what_cannot_be_used_is_refused():
     with tempfile.TemporaryDirectory() as folder:
         def refused(columns, row, *args, code=65):
@@ -238,4 +284,4 @@ def what_cannot_be_used_is_refused():
         check("there is no .parquet file in" in converted("--show", os.path.join(folder, "empty"), code=65), "an empty folder")
 
 
-main(the_same_rows_as_json_and_killed_anywhere, every_form_of_table, what_cannot_be_used_is_refused)
+main(the_same_rows_as_json_and_killed_anywhere, every_form_of_table, a_hostile_row_is_set_aside, what_cannot_be_used_is_refused)

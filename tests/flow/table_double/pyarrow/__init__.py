@@ -1,2 +1,2 @@
 """Stands in for pyarrow where it is missing: a "parquet file" is JSON, {"columns": {name: type}, "groups": [[row, ...], ...],
-"metadata": text}, in which bytes are {"$": HEX}. TABLE_DOUBLE_KILL=N kills the process when it reads the Nth row group."""
+"metadata": text}, in which bytes are {"$": HEX}. A group that is a text cannot be read, nor a row {"!": WORDS}. TABLE_DOUBLE_KILL=N kills the process when it reads the Nth row group."""

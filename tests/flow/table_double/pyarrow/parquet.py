@@ -32,15 +32,31 @@ class ParquetFile:
         if self.table.get("metadata"):
             self.schema_arrow.metadata = {b"huggingface": self.table["metadata"].encode()}
         self.num_row_groups = len(self.table["groups"])
+        self.metadata = self
+
+    def row_group(self, group):
+        """What the metadata say of a group."""
+        rows = Rows(self.table["groups"][group])
+        rows.num_rows = len(rows)
+        return rows
 
     def read_row_group(self, group, columns):
         global asked
         asked += 1
         if os.environ.get("TABLE_DOUBLE_KILL") == str(asked):
             os.kill(os.getpid(), signal.SIGKILL)
-        return Rows([{name: value_of(row.get(name)) for name in columns} for row in self.table["groups"][group]])
+        rows = self.table["groups"][group]
+        if isinstance(rows, str):
+            raise OSError(f"Unexpected end of stream in {rows}")
+        return Rows([row if "!" in row else {name: value_of(row.get(name)) for name in columns or row} for row in rows])
 
 
 class Rows(list):
     def to_pylist(self):
-        return self
+        for row in self:
+            if "!" in row:
+                raise ValueError(row["!"])
+        return list(self)
+
+    def slice(self, first, n):
+        return Rows(self[first:first + n])
