@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <microhttpd.h>
 
@@ -117,14 +118,27 @@ static enum MHD_Result answer_request(void *user, struct MHD_Connection *connect
     return good;
 }
 
-/* An IPv6 address that stands for all of this machine's takes IPv4 too, as people expect. */
-static unsigned family_flags(const struct sockaddr_storage *to)
+/* Binds here and not in libmicrohttpd, which may lose the reason for which an address is refused.
+ * An IPv6 address that stands for all of this machine's takes IPv4 too, as people expect.
+ * Returns the socket, or -1 with errno. */
+static int listen_at(const struct sockaddr_storage *to)
 {
-    if (to->ss_family != AF_INET6)
-        return 0;
-    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)to)->sin6_addr)
-               ? MHD_USE_DUAL_STACK
-               : MHD_USE_IPv6;
+    const bool six = to->ss_family == AF_INET6;
+    const socklen_t size = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    const int on = 1,
+              only_six =
+                  six && !IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)to)->sin6_addr);
+    const int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        (!six || setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_six, sizeof only_six) == 0) &&
+        bind(fd, (const struct sockaddr *)to, size) == 0 && listen(fd, SOMAXCONN) == 0)
+        return fd;
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
 }
 
 status http_open(const http_place *place, http_handler handle, void *user, http **out)
@@ -137,11 +151,13 @@ status http_open(const http_place *place, http_handler handle, void *user, http 
     *server = (http){.handle = handle, .user = user, .fd = -1};
     for (size_t i = 0; i < ACCEPTED; i++)
         server->visits[i].fd = -1;
-    const unsigned flags = MHD_USE_EPOLL | family_flags(&to);
-    server->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, answer_request, server, MHD_OPTION_SOCK_ADDR, &to,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)ACCEPTED, MHD_OPTION_NOTIFY_CONNECTION, came_or_went,
-        server, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+    const int fd = listen_at(&to); /* libmicrohttpd closes it */
+    if (fd >= 0)
+        server->daemon = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, answer_request, server,
+                                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                                          (unsigned)ACCEPTED, MHD_OPTION_NOTIFY_CONNECTION,
+                                          came_or_went, server, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                          (size_t)CONNECTION_BYTES, MHD_OPTION_END);
     const union MHD_DaemonInfo *info =
         server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (!info) {

@@ -32,7 +32,7 @@ def stem(soname):
 
 
 def binaries():
-    return [p for p in [BIN, os.path.join(os.path.dirname(BIN), "trainer"), *sorted(glob.glob(os.path.join(BUILD, "lib/*.so")))]
+    return [p for p in [BIN, os.path.join(os.path.dirname(BIN), "trainer"), *sorted(glob.glob(os.path.join(BUILD, "lib/tessera/*.so")))]
             if os.path.exists(p)]
 
 

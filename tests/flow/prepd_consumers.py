@@ -153,7 +153,7 @@ def resumed_in_a_later_epoch():
                 rows_of(f, cursor=without_begin(cursors[begins[2] + 3]))
                 raise AssertionError("a cursor without a beginning was taken")
             except RuntimeError as refused:
-                check("start the epochs again" in str(refused), f"the remedy: {refused}")
+                check("raise data.generation" in str(refused), f"the remedy: {refused}")
             ends = [k for k in range(begins[2], begins[3] + STEP) if cursors[k]["row"] % STEP == 0]
             pair = [r for rank in range(2) for r in rows_of(f, cursor=cursors[ends[0]], rank=rank, ranks=2)]
             check(sorted(r[:2] for r in pair) == [r[:2] for r in whole[ends[0] + 1:]], "two ranks get other rows")

@@ -193,8 +193,8 @@ def lies_told_by_one(f, want, lie, ship):
                   f"of {len(want)} changed, {len(rows)} came, {middle.lists} false lists", flush=True)
             check(middle.lists > 0, "the worker told nothing false")
             check(rows == want and status["train"]["quarantined_count"] == 0, f"{said}the stream changed\n{d.said()}")
-            check(d.said().count("worker dismissed") == 1, f"{said}{d.said()}")
             wait_for(lambda: made[0].poll() is not None, f"{said}the worker that lied is dismissed")
+            check(d.said().count("worker dismissed") == 1, f"{said}{d.said()}")
             check(all(p.poll() is None for p in made[1:]), f"{said}an honest worker left")
         finally:
             for p in made:

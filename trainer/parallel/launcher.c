@@ -24,36 +24,28 @@
 
 enum { RANKS_MAX = 1024 };
 
-/* Settings of mpirun, in this order:
- * - run as root, as in containers;
- * - allow more ranks than cores, do not bind them to cores, and yield while waiting: ranks that
- * spin on a shared core are a thousand times slower;
+/* Run as root, as in containers; allow more ranks than cores, and do not bind them to cores. */
+static const char *const mpirun_settings[] = {"--allow-run-as-root", "--oversubscribe", "--bind-to",
+                                              "none"};
+enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
+
+/* Set in the environment, because Open MPI 5 refuses some of these on its command line and ignores
+ * those of version 4 here. A value that the user has set stays:
+ * - yield while waiting: ranks that spin on a shared core are a thousand times slower;
  * - use shared memory and loopback only, since all ranks are here (loopback.c does the rest);
  * - give ranks 3 seconds to say what happened when one has died, before they are killed;
  * - believe a rank's exit code 0: a rank that waits two seconds for mpirun's answer to its goodbye
- * ends without it, and would be a failure with exit code 1;
- * - print nothing of its own. */
-static const char *const mpirun_settings[] = {"--allow-run-as-root",
-                                              "--oversubscribe",
-                                              "--bind-to",
-                                              "none",
-                                              "--mca",
-                                              "mpi_yield_when_idle",
-                                              "1",
-                                              "--mca",
-                                              "btl",
-                                              "self,vader",
-                                              "--mca",
-                                              "oob_tcp_if_include",
-                                              "lo",
-                                              "--mca",
-                                              "odls_base_sigkill_timeout",
-                                              "3",
-                                              "--mca",
-                                              "orte_allowed_exit_without_sync",
-                                              "1",
-                                              "--quiet"};
-enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
+ *   ends without it, and would be a failure with exit code 1;
+ * - print nothing of mpirun's own, in versions 4 and 5. */
+static const char *const mpirun_environment[][2] = {
+    {"OMPI_MCA_mpi_yield_when_idle", "1"},
+    {"OMPI_MCA_btl", "self,vader"},
+    {"OMPI_MCA_oob_tcp_if_include", "lo"},
+    {"OMPI_MCA_odls_base_sigkill_timeout", "3"},
+    {"OMPI_MCA_orte_allowed_exit_without_sync", "1"},
+    {"OMPI_MCA_orte_execute_quiet", "1"},
+    {"PRTE_MCA_prte_execute_quiet", "1"},
+};
 
 status launch_take(int *argc, char **argv, int *out)
 {
@@ -122,6 +114,9 @@ static status start_mpirun(char **command, const char *loopback, pid_t *out)
     }
     if (st == ST_OK)
         st = preload(loopback);
+    for (size_t i = 0; i < sizeof mpirun_environment / sizeof *mpirun_environment; i++)
+        if (st == ST_OK && setenv(mpirun_environment[i][0], mpirun_environment[i][1], 0) != 0)
+            st = FAIL(ST_NO_MEMORY, "no memory for mpirun's environment");
     if (st == ST_OK) {
         execvp(command[0], command);
         (void)FAIL(ST_UNAVAILABLE,
