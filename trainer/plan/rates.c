@@ -11,7 +11,6 @@
 #include "trainer/device/choices.h"
 
 static const double GIB = 1073741824.0;
-static const double H100_COPY = 3.0e12; /* bytes/s */
 
 /* The shipped rates, rounded. What one card does alone was measured by bench ops on one H200, at
  * the shapes of a step and for seconds on end, while the card held its power at its limit. What
@@ -115,10 +114,10 @@ rates rates_of(const gpu_card *card)
                  "none measured for the %s: those of the H200 in proportion to NVIDIA's datasheets",
                  card->name);
     } else if (strcmp(card->name, "H100") == 0) {
-        speeds.of[RATE_COPY] = H100_COPY;
-        speeds.from[RATE_COPY] = "one H100 of 80 GB: device copy, read and written both counted";
+        assume_rate(&speeds, RATE_COPY,
+                    speeds.of[RATE_COPY] * card->memory / gpu_card_named("h200")->memory);
         snprintf(speeds.source, sizeof speeds.source,
-                 "shipped for the H200, whose chip the H100 has; copy is the H100's own");
+                 "shipped for the H200, whose chip the H100 has; copies in proportion to memory");
     }
     return speeds;
 }
