@@ -62,9 +62,7 @@ int64_t file_read_all(int fd, void *out, size_t size, int64_t offset)
     size_t done = 0;
     while (done < size) {
         const ssize_t some = file_read_at(fd, (char *)out + done, size - done,
-                                          offset < 0   ? -1
-                                          : offset < 0 ? -1
-                                                       : offset + (int64_t)done);
+                                          offset < 0 ? -1 : offset + (int64_t)done);
         if (some < 0)
             return -1;
         if (some == 0)

@@ -5,7 +5,8 @@ import os
 
 from formats import in_data, llava, load, write_lines
 from prepd_flow import Daemon, Folder, check, main
-from resume_flow import STREAM, go, ledger, one_line_a_step, same
+from resume_flow import STREAM, command, go, ledger, one_line_a_step, same
+from train_flow import trainer
 
 
 CONVERSATIONS = {"data.format": "conversations", "training.epochs": 1, "eval.enable": "false", **STREAM}
@@ -31,7 +32,7 @@ def records_are_added():
         path = write_lines(in_data(f, "talk.jsonl"), talk[:24])
         with Daemon(f.config, *words(f, 0)):
             for name in "run", "stopped":
-                said = go_on(f, name, 0)
+                go_on(f, name, 0, checkpoint__keep_latest_k=0)
         ids, done = samples(f, "run", 1)
         check(sorted(ids) == list(range(24)), f"{ids}")
 
@@ -42,7 +43,7 @@ def records_are_added():
             said = go_on(f, "run", 0, code=78)
             check("files or options have changed" in said and "raise data.generation" in said and "load_step" not in said, said)
         with Daemon(f.config, *words(f, 1)) as daemon:
-            said = go_on(f, "run", 1)
+            said = go_on(f, "run", 1, checkpoint__keep_latest_k=0)
             check(f"data.generation was raised from 0 to 1: after step {done} the run reads" in said, said)
             check(f"going on from step {done}" in said and "set aside" not in said, said)
             ids, last = samples(f, "run", done + 1)
@@ -53,6 +54,11 @@ def records_are_added():
             check(f"step {last} of {last}" in said, said)
             said = go_on(f, "run", 0, code=78)
             check("data.generation is 0, but the run kept here has reached generation 1, and it may only grow" in said, said)
+            values = [word for word in command(f, "run", training__epochs=1)[2:]] + words(f, 1)
+            said = trainer("verify", *values, "--from", str(done - 1), "--shared", code=78)
+            check(f"data.generation was raised after step {done}" in said and f"--from {done}" in said, said)
+            said = trainer("verify", *values, "--from", str(done), "--shared")
+            check(f"{last - done} steps, {done + 1} to {last}, agree" in said, said)
             # Stopped in the middle of the new generation.
             go_on(f, "stopped", 1, training__steps=done + 2)
             said = go_on(f, "stopped", 1, training__steps=0)

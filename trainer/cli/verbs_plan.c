@@ -143,7 +143,10 @@ static status choose_device(const conf *options, const request *asked, const rat
     TRY(plan_device_here(options, ranks, out, why));
     *out_here = !why[0];
     if (speeds->memory > 0 && !plan_device_is_cpu(out)) {
-        *out = plan_device_sized(speeds->memory);
+        if (*out_here && out->memory < 1.2 * speeds->memory && speeds->memory < 1.2 * out->memory)
+            out->memory = out->usable = speeds->memory; /* measured here, or on such a card */
+        else
+            *out = plan_device_sized(speeds->memory);
         *out_here = false;
         snprintf(out->name, sizeof out->name, "GPU of %.100s", asked->measured);
         why[0] = 0;

@@ -60,6 +60,7 @@ static status find_start(const conf *options, int64_t from, resume_point *out, b
 typedef struct changes {
     char text[1024];
     size_t count;
+    int64_t earlier_steps; /* of the run: done with earlier generations of the data */
 } changes;
 
 static void add_change(void *user, const char *key, const char *was, const char *now)
@@ -91,8 +92,10 @@ static status find_changes(const conf *options, changes *out)
         TRY_OR(done, folder_step_path(path, folder, step[count - 1], NULL));
         TRY_OR(done, hf_path(training, path, FOLDER_TRAINING));
         found = progress_read(training, &state) == ST_OK;
-        if (found)
+        if (found) {
             config_changes(state.config, now, add_change, out);
+            out->earlier_steps = state.earlier_steps;
+        }
         progress_done(&state);
     }
 done:
@@ -133,6 +136,20 @@ static status replay(session *run, const ledger_entry *list, int64_t count, int6
     return ST_OK;
 }
 
+/* Refuses to replay steps of an earlier generation of the data with the rows of this one. */
+static status check_generation(const session *run, const resume_point *start, bool found,
+                               int64_t earlier_steps)
+{
+    const bool before = run->new_generation || (!found && run->conf->data_generation > 0);
+    if (!before || start->progress.step == earlier_steps)
+        return ST_OK;
+    return FAIL(ST_CONFIG,
+                "data.generation was raised after step %" PRId64
+                ", and the replay would begin after step %" PRId64 ": give --from %" PRId64
+                " or a later checkpoint, or the data and the generation of the steps before",
+                earlier_steps, start->progress.step, earlier_steps);
+}
+
 status verb_verify(int argc, char **argv)
 {
     conf options;
@@ -168,8 +185,9 @@ status verb_verify(int argc, char **argv)
                   options.job_dump_folder, last, start.progress.step);
         goto done;
     }
-    TRY_OR(done, session_resume(&options, NULL, found ? &start : NULL, &run));
     TRY_OR(done, find_changes(&options, &other));
+    TRY_OR(done, session_resume(&options, NULL, found ? &start : NULL, &run));
+    TRY_OR(done, check_generation(&run, &start, found, other.earlier_steps));
     st = replay(&run, list, count, start.progress.step, want.to, &other);
 done:
     session_close(&run);
