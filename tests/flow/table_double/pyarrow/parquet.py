@@ -45,18 +45,37 @@ class ParquetFile:
         asked += 1
         if os.environ.get("TABLE_DOUBLE_KILL") == str(asked):
             os.kill(os.getpid(), signal.SIGKILL)
+        where, _, number = os.environ.get("TABLE_DOUBLE_MEMORY", "").partition(" ")
+        short = where if number == str(asked) else ""
+        if short == "group":
+            raise MemoryError("malloc of size 64 failed")
         rows = self.table["groups"][group]
         if isinstance(rows, str):
             raise OSError(f"Unexpected end of stream in {rows}")
-        return Rows([row if "!" in row else {name: value_of(row.get(name)) for name in columns or row} for row in rows])
+        return Rows([row if "!" in row else {name: value_of(row.get(name)) for name in columns or row} for row in rows], short)
+
+
+class Heavy(dict):
+    def __getitem__(self, name):
+        raise MemoryError
 
 
 class Rows(list):
+    def __init__(self, rows, short=""):
+        super().__init__(rows)
+        self.short = short
+
     def to_pylist(self):
+        if self.short == "table" or self.short == "row" and len(self) == 1:
+            raise MemoryError("malloc of size 64 failed")
+        if self.short == "row":
+            raise ValueError("a row of it cannot be read")
+        if self.short == "value":
+            return [Heavy(row) for row in self]
         for row in self:
             if "!" in row:
                 raise ValueError(row["!"])
         return list(self)
 
     def slice(self, first, n):
-        return Rows(self[first:first + n])
+        return Rows(self[first:first + n], self.short)
