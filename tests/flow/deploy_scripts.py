@@ -119,6 +119,22 @@ unheard = 3
 """
 
 
+# Sections that say the same as [training], which comes last.
+TOML_LAST = """[validation]
+seq_len = 128
+local_batch_size = 1
+[lr_scheduler]
+total_steps = 9
+[dataloader]
+dataset = "vqav2"
+[training]
+local_batch_size = 4
+seq_len = 12288
+steps = 3000
+dataset = "c4"
+"""
+
+
 def torchtitans_toml_becomes_yaml():
     """The result is accepted by trainer plan; what could not be translated is named with its file and line. TOML itself is
     refused with the name of the script."""
@@ -139,6 +155,34 @@ def torchtitans_toml_becomes_yaml():
         place.run(sys.executable, "-B", script, place.file("none.toml"), code=66)
         check("not TOML" in place.run(sys.executable, "-B", script, place.write("bad.toml", "[a\n"), code=65), "bad TOML")
         check("--strict" in place.run(sys.executable, "-B", script, "--help"), "its help")
+
+        def translated(text):
+            p = subprocess.run([sys.executable, "-B", script, place.write("some.toml", text)], capture_output=True, text=True)
+            check(p.returncode == 0, p.stderr)
+            return p.stdout, [line.removeprefix(f"from-torchtitan: {place.file('some.toml')}:") for line in p.stderr.splitlines()]
+        printed, said = translated(TOML_LAST)
+        for line in ("local_batch_size: 4", "seq_len: 12288", "steps: 3000", "format: text", "global_batch_size: 32"):
+            check(f"  {line}\n" in printed, f"{line}: {printed}")
+        check(said == ["2: validation.seq_len: here training.seq_len: held-out rows are as long as the others",
+                       "3: validation.local_batch_size: here training.local_batch_size: held-out rows are in batches of the same size",
+                       "5: lr_scheduler.total_steps: training.steps is already 3000", "7: dataloader.dataset: data.format is already text"], said)
+        printed, said = translated("[validation]\nseq_len = 128\n[lr_scheduler]\ntotal_steps = 9\n")
+        check("  steps: 9\n" in printed and "seq_len" not in printed and len(said) == 1, printed)
+        printed, said = translated('[activation_checkpoint]\nper_op_sac_force_recompute_mm_shapes_by_fqns = ["moe.router.gate"]\n')
+        check("save" not in printed and said[0].endswith(": here activation_checkpoint.save"), said)  # a list of other words
+        for section, line, words in (("training", 'dataset = ["a"]', "it must be text"), ("training", "compile = 1", "it must be true or false"),
+                                     ("parallelism", 'tensor_parallel_degree = "2"', "it must be an integer"),
+                                     ("checkpoint", "interval = true", "it must be an integer"), ("optimizer", "lr = inf", "it must be a number"),
+                                     ("checkpoint", "folder = 2026-01-01", "it must be text"), ("model", "flavor = [1]", "it must be text"),
+                                     ("parallelism", "pipeline_parallel_split_points = 3", "it must be a list")):
+            file = place.write("kind.toml", f"[{section}]\n{line}\n")
+            said = place.run(sys.executable, "-B", script, file, code=65)
+            check(said.startswith(f"from-torchtitan: {file}:2: {section}.{line.split()[0]}: {words}, and is ") and said.count("\n") == 1, said)
+        check('it must be text, and is ["a"]' in place.run(sys.executable, "-B", script, place.write("kind.toml", 'training.dataset = ["a"]'), code=65),
+              "the value")
+        for out in place.file("none/run.yaml"), place.path, "/dev/full":
+            said = place.run(sys.executable, "-B", script, toml, "--out", out, code=73)
+            check(said.startswith(f"from-torchtitan: {out}: cannot be written: ") and said.count("\n") == 1, said)
         for program in (BIN, "serve"), (TRAINER, "train"):
             refused = place.run(*program, "-c", toml, code=64)
             check(f"{toml}: TOML is not read; deploy/from-torchtitan" in refused, refused)
