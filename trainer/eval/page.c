@@ -166,10 +166,10 @@ static const char style[] =
     "table{border-collapse:collapse}section table{width:100%;table-layout:fixed}"
     "th,td{text-align:left;padding:3px 10px 3px 6px;border-bottom:1px solid var(--line);"
     "vertical-align:top;overflow-wrap:break-word}"
-    "section th:nth-child(n+2){width:22%}section th:nth-child(n+4){width:4em}"
+    "section th:nth-child(n+2){width:18%}section th:nth-child(n+4){width:5em}"
     "th{font-weight:600;color:var(--faint)}.goes-on td:first-child{padding-left:1.6em}"
     ".right td:nth-child(n+3){color:var(--good)}.wrong td:nth-child(n+3){color:var(--bad)}"
-    "section td:nth-child(5){color:var(--faint)}"
+    "section table tr td:nth-child(5){color:var(--faint)}"
     ".note{color:var(--faint);max-width:62em}"
     "@media(max-width:600px){.pictures{flex-basis:100%}th,td{padding:3px 4px;font-size:14px}}";
 
