@@ -113,7 +113,7 @@ static void on_deadly_signal(int number)
 }
 
 /* Lets a signal that would end the process erase the bar first. Signals that the program handles,
- * or is told to ignore, stay as they are. */
+ * or is set to ignore, stay as they are. */
 static void leave_no_bar(void)
 {
     static const int deadly[] = {SIGINT, SIGTERM};

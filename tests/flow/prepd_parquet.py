@@ -261,7 +261,7 @@ def memory_that_runs_out_is_no_bad_row():
         write_table(table, {"question": "string", "answer": "string"}, [{"question": f"Q{k}", "answer": "A"} for k in range(12)])
         for where in "group", "table", "row", "value":
             said = converted("--out", out, "--no-pictures", table, code=71, TABLE_DOUBLE_MEMORY=f"{where} 2")
-            check(f"{table}, row group 2: there is not enough memory" in said and "goes on from here" in said, said)
+            check(f"{table}, row group 2: there is not enough memory" in said and "resumes from here" in said, said)
             said = converted("--out", out, "--no-pictures", table)
             check("table 1 of 1, row group 2" in said and "12 records" in said and "set aside" not in said, said)
             with open(os.path.join(out, "train-00000.jsonl")) as x:

@@ -6,6 +6,10 @@ of everything that may be odd, and a dense layer among the MoE layers. `tied` an
 each expert, and `raw` the same without renormalised top-k weights.
 """
 
+import json
+import os
+
+import transformers
 from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
@@ -211,3 +215,17 @@ def cases_of(flavour):
         cases += [("image", [ONE_IMAGE], 0), ("images", [IMAGES], 0), ("video", [VIDEO], 0)]
         cases += [("packed", [ONE_IMAGE, [14]], 0), ("aux", [ONE_IMAGE], coef)]
     return cases
+
+
+def keep_version(path, make):
+    """Replaces this version of transformers' part of a JSON file, {version: results}, by what make() finds."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    kept = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            kept = json.load(f)
+    kept[transformers.__version__] = make()
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(dict(sorted(kept.items())), f, indent=1)
+        f.write("\n")

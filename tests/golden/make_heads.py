@@ -85,18 +85,5 @@ def table(model_type, name):
     return out
 
 
-def main():
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    kept = {}
-    if os.path.exists(PATH):
-        with open(PATH, encoding="utf-8") as f:
-            kept = json.load(f)
-    kept[transformers.__version__] = {kind: table(kind, name) for kind, name in FOLDERS.items()}
-    with open(PATH, "w", encoding="utf-8") as f:
-        json.dump(dict(sorted(kept.items())), f, indent=1)
-        f.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    flavours.keep_version(PATH, lambda: {kind: table(kind, name) for kind, name in FOLDERS.items()})

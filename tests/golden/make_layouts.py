@@ -13,14 +13,12 @@ other     some have other values, random ones (the reference opens the folder, a
 error     the folder is not opened
 """
 
-import json
 import os
 import shutil
 import sys
 import tempfile
 
 import torch
-import transformers
 
 import flavours
 
@@ -51,18 +49,5 @@ def table(model_type, name):
     return {name: outcome(model_class, folder, in_layout(stored, word), want) for name, word in LAYOUTS.items()}
 
 
-def main():
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    kept = {}
-    if os.path.exists(PATH):
-        with open(PATH, encoding="utf-8") as f:
-            kept = json.load(f)
-    kept[transformers.__version__] = {kind: table(kind, name) for kind, name in FOLDERS.items()}
-    with open(PATH, "w", encoding="utf-8") as f:
-        json.dump(dict(sorted(kept.items())), f, indent=1)
-        f.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    flavours.keep_version(PATH, lambda: {kind: table(kind, name) for kind, name in FOLDERS.items()})

@@ -40,7 +40,7 @@ static double distance(const gpu_card *card, double bytes)
     return fabs(bytes * 1e-9 / card->gb - 1.0);
 }
 
-/* Whether the name stands in the text as words of its own: "L4" is not in "L40S". */
+/* Whether the text has the name as whole words: "L4" is not in "L40S". */
 static bool names(const char *text, const char *name)
 {
     const size_t length = strlen(name);

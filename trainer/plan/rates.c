@@ -106,6 +106,7 @@ static void assume_rates(rates *inout, const gpu_card *card)
 
 rates rates_of(const gpu_card *card)
 {
+    const double memory = card->memory / gpu_card_named("h200")->memory;
     rates speeds = rates_h200();
     speeds.sm = card->sm;
     if (!card->measured) {
@@ -113,11 +114,11 @@ rates rates_of(const gpu_card *card)
         snprintf(speeds.source, sizeof speeds.source,
                  "none measured for the %s: those of the H200 in proportion to NVIDIA's datasheets",
                  card->name);
-    } else if (strcmp(card->name, "H100") == 0) {
-        assume_rate(&speeds, RATE_COPY,
-                    speeds.of[RATE_COPY] * card->memory / gpu_card_named("h200")->memory);
+    } else if (memory != 1.0) {
+        assume_rate(&speeds, RATE_COPY, speeds.of[RATE_COPY] * memory);
         snprintf(speeds.source, sizeof speeds.source,
-                 "shipped for the H200, whose chip the H100 has; copies in proportion to memory");
+                 "shipped for the H200, whose chip the %s has; copies in proportion to memory",
+                 card->name);
     }
     return speeds;
 }

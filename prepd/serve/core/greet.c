@@ -120,7 +120,7 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
     if (generation != consumer->src->options.data_generation)
         return FAIL_IN(ST_CONFIG, name,
                        "the cursor belongs to data.generation %" PRId64 ", but this daemon serves "
-                       "generation %" PRId64 ": begin a raised generation without a cursor",
+                       "generation %" PRId64 ": start another generation without a cursor",
                        generation, consumer->src->options.data_generation);
     TRY(json_want_text(cursor, "index", name, &theirs));
     TRY(json_want_int(cursor, "row", name, &row));

@@ -74,10 +74,10 @@ WARN_UNUSED status credit_take(const json_value *said, const char *name, int64_t
 /* Sends CREDIT of 0 bytes. False if the consumer has gone, which without BYE shows only here. */
 bool consumer_is_there(const outside *world, const wire_peer *consumer);
 /* Call it now and then. A consumer that has heard nothing since *inout_said_ns for 15 s, well under
- * any consumer's time limit, is told that the daemon is there. True for one that cannot be reached
- * since *inout_away_ns (0: it can) and has not sent BYE for a second after that: what it sent
- * before it left is read after that shows. The caller sets *inout_away_ns when sending fails, and
- * sends nothing while it is set. */
+ * any consumer's time limit, gets a sign that the daemon is there. True for one that cannot be
+ * reached since *inout_away_ns (0: it can) and has not sent BYE for a second after that: what it
+ * sent before it left is read after that shows. The caller sets *inout_away_ns when sending fails,
+ * and sends nothing while it is set. */
 bool consumer_is_lost(const outside *world, const wire_peer *consumer, int64_t now_ns,
                       int64_t *inout_said_ns, int64_t *inout_away_ns);
 

@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 8 hf_trainer.py SOURCE MODEL OUT --steps 100
 
 SOURCE: an endpoint of prepd serve. MODEL: its folder; without weights in it the model begins at random. A step is the daemon's
-training.global_batch_size rows, over all ranks. Run again, it goes on from the last checkpoint in OUT, and takes no step if that
+training.global_batch_size rows, over all ranks. Run again, it resumes from the last checkpoint in OUT, and takes no step if that
 has all of them."""
 import argparse
 import hashlib
