@@ -127,6 +127,9 @@ static status begin_generation(training *run)
 {
     run->now.rows = 0;
     run->now.earlier_steps = run->now.step;
+    if (run->session.schedule.steps > 0)
+        log_info("the run has %" PRId64 " steps in all, %" PRId64 " of them done",
+                 run->session.schedule.steps, run->now.step);
     decisions_done(&run->known);
     TRY(progress_set_text(&run->now.cursor, ""));
     return progress_set_text(&run->now.quarantine, "");
