@@ -200,79 +200,75 @@ static status normalise_words(letters *text)
     return ST_OK;
 }
 
-/* The form in which an answer is compared; the caller frees its characters. */
-static status compared_form(span answer, bool normalise, letters *out)
+status vqa_compared_form(span answer, bool normalise, char **out, size_t *out_size)
 {
-    TRY(letters_of(answer, out));
-    if (!normalise)
-        return ST_OK;
-    strip_punctuation(out);
-    return normalise_words(out);
-}
-
-static bool same_letters(const letters *first, const letters *second)
-{
-    return first->count == second->count &&
-           memcmp(first->code, second->code, first->count * sizeof *first->code) == 0;
-}
-
-/* Whether an answer and another are the same in the form in which they are compared. */
-static status is_same(const letters *mine, span other, bool normalise, bool *out)
-{
-    letters theirs = {0};
-    status st = compared_form(other, normalise, &theirs);
-    *out = st == ST_OK && same_letters(mine, &theirs);
-    free(theirs.code);
+    letters text = {0};
+    char *bytes = NULL;
+    size_t size = 0;
+    status st;
+    TRY(letters_of(answer, &text));
+    if (normalise) {
+        strip_punctuation(&text);
+        TRY_OR(done, normalise_words(&text));
+    }
+    bytes = malloc(4 * text.count + 1);
+    if (!bytes) {
+        st = FAIL(ST_NO_MEMORY, "no memory for an answer of %zu characters", text.count);
+        goto done;
+    }
+    for (size_t i = 0; i < text.count; i++)
+        size += utf8_put(text.code[i], (uint8_t *)bytes + size);
+    bytes[size] = 0;
+    *out = bytes;
+    *out_size = size;
+    st = ST_OK;
+done:
+    free(text.code);
     return st;
+}
+
+/* Whether an answer in the form in which it is compared, and another in any form, are the same. */
+static status is_same(span mine, span other, bool normalise, bool *out)
+{
+    char *theirs;
+    size_t size;
+    TRY(vqa_compared_form(other, normalise, &theirs, &size));
+    *out = mine.size == size && memcmp(mine.data, theirs, size) == 0;
+    free(theirs);
+    return ST_OK;
 }
 
 /* Whether all annotators gave one answer. */
 static status all_agree(const span *references, size_t count, bool *out)
 {
-    letters first = {0};
-    status st = letters_of(references[0], &first);
+    char *first;
+    size_t size;
+    status st = ST_OK;
+    TRY(vqa_compared_form(references[0], false, &first, &size));
     *out = true;
     for (size_t i = 1; i < count && st == ST_OK && *out; i++)
-        st = is_same(&first, references[i], false, out);
-    free(first.code);
+        st = is_same(span_of(first, size), references[i], false, out);
+    free(first);
     return st;
-}
-
-status vqa_normalise(span answer, char **out, size_t *out_size)
-{
-    letters text = {0};
-    char *bytes = NULL;
-    size_t size = 0;
-    status st = compared_form(answer, true, &text);
-    if (st == ST_OK && !(bytes = malloc(4 * text.count + 1)))
-        st = FAIL(ST_NO_MEMORY, "no memory for an answer of %zu characters", text.count);
-    for (size_t i = 0; i < text.count && st == ST_OK; i++)
-        size += utf8_put(text.code[i], (uint8_t *)bytes + size);
-    free(text.code);
-    if (st != ST_OK)
-        return st;
-    bytes[size] = 0;
-    *out = bytes;
-    *out_size = size;
-    return ST_OK;
 }
 
 status vqa_accuracy(span answer, const span *references, size_t count, double *out)
 {
-    letters mine = {0};
+    char *mine;
     bool agree = true;
-    size_t same = 0;
+    size_t same = 0, size;
     *out = 0;
     if (count == 0)
         return ST_OK;
     TRY(all_agree(references, count, &agree));
-    status st = compared_form(answer, !agree, &mine);
+    TRY(vqa_compared_form(answer, !agree, &mine, &size));
+    status st = ST_OK;
     for (size_t i = 0; i < count && st == ST_OK; i++) {
-        bool equal;
-        st = is_same(&mine, references[i], !agree, &equal);
+        bool equal = false;
+        st = is_same(span_of(mine, size), references[i], !agree, &equal);
         same += equal;
     }
-    free(mine.code);
+    free(mine);
     /* Leaving out an annotator who agrees leaves same - 1 of them, any other leaves same. */
     double without = same > 3 ? 1.0 : same ? (double)(same - 1) / 3.0 : 0.0;
     double with = same >= 3 ? 1.0 : (double)same / 3.0;

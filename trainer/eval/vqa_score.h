@@ -12,13 +12,15 @@
 #ifndef TESSERA_TRAINER_EVAL_VQA_SCORE_H
 #define TESSERA_TRAINER_EVAL_VQA_SCORE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/span.h"
 #include "common/base/status.h"
 
-/* *out = the normalised answer, ended by a NUL, which the caller frees. */
-WARN_UNUSED status vqa_normalise(span answer, char **out, size_t *out_size);
+/* *out = the answer in the form in which it is compared, normalised or with its ends trimmed, ended
+ * by a NUL. The caller frees it. */
+WARN_UNUSED status vqa_compared_form(span answer, bool normalise, char **out, size_t *out_size);
 
 /* *out = the accuracy of an answer, 0 to 1. references [count]: the annotators' answers, as they
  * wrote them. With count = 0 it is 0. */
