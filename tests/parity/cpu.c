@@ -21,11 +21,8 @@ static void open_cpu(int variant, int run, device **out, const ops_table **out_o
     *out_ops = variant == 0 ? (*out)->ops : &ops_cpu;
 }
 
-#ifndef PARITY_SMALL
-#define PARITY_SMALL false
-#endif
 const parity_target parity_here = {.variants = count_cpu_variants,
                                    .runs = 2,
                                    .other = "3 threads than with 1",
                                    .open = open_cpu,
-                                   .small = PARITY_SMALL};
+                                   .small = true};

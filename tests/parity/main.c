@@ -3,6 +3,8 @@
  *
  *   test_parity                all cases
  *   test_parity --op OP        the cases of one op
+ *   test_parity --real         the cases of a real model's sizes alone, which the CPU's list leaves
+ * out
  *   .. --portable              on a GPU: with our portable kernels in place of cuDNN's and Hopper's
  *   test_parity --bench [OP]   nanoseconds per call of the "real" cases */
 #include <stdio.h>
@@ -116,6 +118,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--bench") == 0)
         return bench(argc > 2 ? argv[2] : NULL);
     const char *only = argc > 2 && strcmp(argv[1], "--op") == 0 ? argv[2] : NULL;
+    bool real = argc > 1 && strcmp(argv[1], "--real") == 0;
     parity_portable = argc > 1 && strcmp(argv[argc - 1], "--portable") == 0;
     if (parity_here.present && !parity_here.present()) {
         printf("skipped: %s\n", status_text());
@@ -127,7 +130,8 @@ int main(int argc, char **argv)
     tests[count++] = (struct CMUnitTest){.name = "coverage", .test_func = test_coverage};
     for (int family = 0; family < N_FAMILIES; family++)
         for (const parity_case *one = families[family]; one->op; one++) {
-            bool left_out = parity_here.small && strncmp(one->name, "real", 4) == 0;
+            bool is_real = strncmp(one->name, "real", 4) == 0;
+            bool left_out = real ? !is_real : parity_here.small && is_real;
             if (!is_here(one->op) || left_out || (only && strcmp(only, one->op) != 0))
                 continue;
             if (count == CASES_MAX - 1) {

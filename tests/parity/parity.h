@@ -68,7 +68,7 @@ typedef struct parity_target {
     /* Opens the device. run is -1 for --bench. *out_ops is the table to use. */
     void (*open)(int variant, int run, device **out, const ops_table **out_ops);
     int bad_index;                 /* PARITY_REFUSES .. */
-    bool small;                    /* skip the cases named "real ..", which are sized for timing */
+    bool small;                    /* leave the cases named "real .." to --real and --bench */
     bool (*lacks)(const char *op); /* whether the target lacks this op; NULL: it has all */
     /* Returns false to skip all cases, with the reason in status_text. NULL: the target is always
      * there. */
