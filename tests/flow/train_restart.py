@@ -246,6 +246,9 @@ def adapters_go_on_over_their_own_base():
 
 def no_room_in_memory():
     """The run is told that only the disk is left, and is the same."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        print("skipped: no file system can be mounted here")
+        return
     with Folder(images=16, **STREAM) as f:
         rows = dict(rows_of(f), training__steps=2)
         os.makedirs(f.file("memory"))
