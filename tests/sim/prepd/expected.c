@@ -1,11 +1,9 @@
-/* expected.c: the index as it must be, and the rows as prepd/plan places them. */
+/* expected.c: the index as it must be, and the rows as the slow plan places them. */
 #include "tests/sim/prepd/expected.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/sample/clip.h"
-#include "proto/assign.h"
 #include "tests/sim/prepd/row_content.h"
 
 static void check_status(status st)
@@ -45,17 +43,62 @@ data_index *reference_index(const sim_data *data)
     return index;
 }
 
-status reference_init(reference *out, const sim_data *data, const conf *options, plan_kind kind)
+static slow_sample facts_of(const sim_data *data, int64_t number)
 {
-    *out = (reference){.data = data, .options = options, .index = reference_index(data)};
-    arena_init(&out->memory, 0);
-    const status st = plan_new(options, &data->base, out->index, kind, &out->plan);
-    if (st != ST_OK) {
-        reference_done(out);
-        return st;
+    const sim_sample *own = &data->sample[number];
+    const sample_place place = sim_data_place(data, number);
+    return (slow_sample){.refused = own->record.cause != NULL,
+                         .plain = own->plain,
+                         .text_tokens = own->record.text_tokens,
+                         .targets = own->record.targets,
+                         .shows = own->shows,
+                         .n_shown = own->n_shown,
+                         .back = own->begins.before,
+                         .agrees = own->begins.agrees,
+                         .head = own->begins.head,
+                         .first_label = own->begins.first_label,
+                         .source = place.source,
+                         .piece = place.piece};
+}
+
+slow_data reference_facts(const sim_data *data)
+{
+    slow_picture *pictures = must_have(calloc((size_t)data->n_pictures + 1, sizeof *pictures));
+    slow_sample *samples = must_have(calloc((size_t)data->n_samples + 1, sizeof *samples));
+    double *weights = must_have(calloc(MOST_SOURCES, sizeof *weights));
+    for (int64_t i = 0; i < data->n_pictures; i++) {
+        const index_image record = sim_data_picture_record(data, i);
+        pictures[i] = (slow_picture){record.cause != NULL, record.height, record.width,
+                                     record.frames, record.fps};
     }
-    out->n_rows = plan_rows(out->plan, NULL);
-    return ST_OK;
+    for (int64_t i = 0; i < data->n_samples; i++)
+        samples[i] = facts_of(data, i);
+    for (int i = 0; data->n_sources > 1 && i < data->n_sources; i++)
+        weights[i] = data->part[i].weight;
+    return (slow_data){pictures, samples, data->n_samples, weights, data->n_sources};
+}
+
+void reference_facts_done(slow_data *facts)
+{
+    free((void *)facts->pictures);
+    free((void *)facts->samples);
+    free((void *)facts->weights);
+    *facts = (slow_data){0};
+}
+
+bool reference_init(reference *out, const sim_data *data, const conf *options, slow_kind kind)
+{
+    *out = (reference){.data = data,
+                       .options = options,
+                       .index = reference_index(data),
+                       .facts = reference_facts(data)};
+    out->plan = slow_plan_new(&out->facts, options, kind);
+    if (!out->plan) {
+        reference_done(out);
+        return false;
+    }
+    out->n_rows = slow_plan_rows(out->plan);
+    return true;
 }
 
 void reference_done(reference *of)
@@ -65,39 +108,40 @@ void reference_done(reference *of)
     for (int i = 0; i < KEPT_STEPS; i++)
         free(of->steps[i].rank_of);
     free(of->row);
-    plan_free(&of->plan);
+    slow_plan_free(&of->plan);
+    reference_facts_done(&of->facts);
     index_free(&of->index);
-    arena_done(&of->memory);
     *of = (reference){0};
 }
 
 /* Adds the frames of a clip that rows take: in the file's list, and in the document's. */
-static uint64_t hash_frames(reference *of, const sim_picture *clip, uint64_t hash)
+static uint64_t hash_frames(const reference *of, int32_t picture, uint64_t hash)
 {
-    int64_t *index, count;
-    check_status(
-        clip_choose(clip->frames, clip->fps, &clip_published, &of->memory, &index, &count));
+    const slow_picture *clip = &of->facts.pictures[picture];
+    int64_t *frame = must_have(calloc((size_t)clip->frames, sizeof *frame));
+    const int64_t count = slow_frames(clip, of->options, frame);
     for (int64_t i = 0; i < count; i++)
-        hash = content_add_frame(content_add_frame(hash, index[i]), index[i]);
+        hash = content_add_frame(content_add_frame(hash, frame[i]), frame[i]);
+    free(frame);
     return content_add(hash, (uint64_t)clip->fps);
 }
 
-static uint64_t hash_pictures(reference *of, const planned_doc *doc)
+static uint64_t hash_pictures(const reference *of, const slow_doc *doc)
 {
     uint64_t hash = 0;
-    for (int32_t i = 0; i < doc->n_images; i++) {
-        const sim_picture *own = &of->data->picture[doc->images[i]];
+    for (int32_t i = 0; i < doc->n_shown; i++) {
+        const sim_picture *own = &of->data->picture[doc->shows[i]];
         const bool clip = own->frames > 0;
         hash = content_add_picture(hash, own->name, strlen(own->name), own->bytes,
                                    clip ? -1 : own->height, clip ? -1 : own->width,
                                    doc->grids[i].rows, doc->grids[i].columns);
         if (clip)
-            hash = hash_frames(of, own, hash);
+            hash = hash_frames(of, doc->shows[i], hash);
     }
     return hash;
 }
 
-static void keep_doc(reference *of, const planned_doc *doc, reference_doc *out)
+static void keep_doc(const reference *of, const slow_doc *doc, reference_doc *out)
 {
     const doc_content content = {.sample = doc->sample,
                                  .part = doc->part,
@@ -106,24 +150,19 @@ static void keep_doc(reference *of, const planned_doc *doc, reference_doc *out)
                                  .whole = doc->whole,
                                  .prefix = doc->prefix,
                                  .before = doc->before,
-                                 .n_pictures = doc->n_images,
+                                 .n_pictures = doc->n_shown,
                                  .shared = doc->shared,
                                  .turns = sim_data_turns_hash(of->data, doc->sample),
                                  .pictures = hash_pictures(of, doc)};
-    *out = (reference_doc){doc->sample, doc->prefix, content_hash(&content)};
+    *out = (reference_doc){doc->sample, (int32_t)doc->prefix, content_hash(&content)};
 }
 
-static void keep_row(reference *of, const planned_row *placed, reference_row *out)
+static void keep_row(const reference *of, const slow_row *placed, reference_row *out)
 {
-    row_measure measure = {.tokens = placed->tokens, .patches = placed->patches};
-    *out = (reference_row){.known = true, .n_docs = placed->n_docs};
+    *out = (reference_row){.known = true, .n_docs = placed->n_docs, .cost = placed->cost};
     out->docs = must_have(calloc((size_t)placed->n_docs + 1, sizeof *out->docs));
-    for (int64_t i = 0; i < placed->n_docs; i++) {
-        const planned_doc *doc = &placed->docs[i];
-        keep_doc(of, doc, &out->docs[i]);
-        measure.squares += (int64_t)doc->tokens * (doc->tokens + 2 * (int64_t)doc->before);
-    }
-    out->cost = assign_cost(&measure);
+    for (int64_t i = 0; i < placed->n_docs; i++)
+        keep_doc(of, &placed->docs[i], &out->docs[i]);
 }
 
 /* Makes room for row `number`. Rows of a stream that ends have their room from the first call on.
@@ -140,15 +179,12 @@ static void make_room(reference *of, uint64_t number)
 
 const reference_row *reference_find_row(reference *of, uint64_t number)
 {
-    planned_row placed;
     if (number >= of->n_rows)
         return NULL;
     make_room(of, number);
     if (of->row[number].known)
         return &of->row[number];
-    arena_reset(&of->memory);
-    check_status(plan_row(of->plan, NULL, number, &of->memory, &placed));
-    keep_row(of, &placed, &of->row[number]);
+    keep_row(of, slow_plan_row(of->plan, number), &of->row[number]);
     return &of->row[number];
 }
 
@@ -170,7 +206,7 @@ static const int *assign_step(reference *of, int ranks, uint64_t step)
             break;
         cost[count] = row->cost;
     }
-    check_status(assign_rows(cost, count, ranks, rank_of));
+    slow_assign(cost, count, ranks, rank_of);
     for (int64_t i = count; i < batch; i++)
         rank_of[i] = NOBODY;
     free(cost);

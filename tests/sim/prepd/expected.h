@@ -1,10 +1,9 @@
-/* expected.h: what every row of a stream must be, computed from the plan alone (prepd/plan): given
- * the index, the options and the seed, nothing of what serves it. Rows are computed once and kept.
- */
+/* expected.h: what every row of a stream must be, computed from the data set and the options by a
+ * plan of its own (tests/sim/plan), which shares no code with that of the daemon. */
 #ifndef TESSERA_TESTS_SIM_PREPD_EXPECTED_H
 #define TESSERA_TESTS_SIM_PREPD_EXPECTED_H
 
-#include "prepd/plan/plan.h"
+#include "tests/sim/plan/slow_plan.h"
 #include "tests/sim/prepd/sim_data.h"
 
 typedef struct reference_doc {
@@ -17,7 +16,7 @@ typedef struct reference_row {
     bool known;
     int64_t n_docs;
     reference_doc *docs; /* [n_docs] owned */
-    int64_t cost;        /* assign_cost */
+    int64_t cost;        /* predicted */
 } reference_row;
 
 enum { KEPT_STEPS = 32 };
@@ -26,8 +25,8 @@ typedef struct reference {
     const sim_data *data; /* borrowed */
     const conf *options;  /* borrowed */
     data_index *index;    /* sealed */
-    plan *plan;
-    arena memory;
+    slow_data facts;      /* the data as the plan is given them */
+    slow_plan *plan;
     reference_row *row;        /* [capacity] */
     uint64_t n_rows, capacity; /* n_rows is UINT64_MAX for a stream without end */
     struct {
@@ -41,9 +40,13 @@ typedef struct reference {
 /* Makes the sealed index that an honest build of it gives, with the weights of a mixture. */
 data_index *reference_index(const sim_data *data);
 
-/* Prepares a stream. Fails as plan_new does. Ends the process if there is no memory. */
-WARN_UNUSED status reference_init(reference *out, const sim_data *data, const conf *options,
-                                  plan_kind kind);
+/* What the index of an honest build says of the data. It borrows the samples' pictures. */
+slow_data reference_facts(const sim_data *data);
+void reference_facts_done(slow_data *facts);
+
+/* Prepares a stream. False if a source has no sample that can be used. Ends the process if there is
+ * no memory. */
+bool reference_init(reference *out, const sim_data *data, const conf *options, slow_kind kind);
 void reference_done(reference *of);
 
 /* Row `number`; NULL past the end of the stream. It stays where it is until reference_done, except

@@ -52,9 +52,8 @@ static reference *rows_of(simulation *sim, const char *stream)
 {
     const int which = strcmp(stream, "eval") == 0 ? 1 : strcmp(stream, "sample") == 0 ? 2 : 0;
     if (!sim->expected_made[which] &&
-        reference_init(&sim->expected[which], &sim->data[which == 1],
-                       &sim->data_options[which == 1],
-                       which == 2 ? PLAN_SAMPLES : PLAN_PACKED) != ST_OK)
+        !reference_init(&sim->expected[which], &sim->data[which == 1],
+                        &sim->data_options[which == 1], which == 2 ? SLOW_SAMPLES : SLOW_PACKED))
         return NULL;
     sim->expected_made[which] = true;
     return &sim->expected[which];
