@@ -59,9 +59,12 @@ typedef enum wire_role {
     WIRE_WORK = 2,    /* to make rows (JOIN) */
     WIRE_CONTROL = 4, /* to change what the daemon does (scale, drain) */
     WIRE_STATUS = 8,  /* to see what it does; who has control has this too */
+    WIRE_TRUSTED = 16 /* to make rows that are taken as right, and by which those of others are
+                         judged; who has it has work too */
 } wire_role;
-enum { WIRE_GIVEN = WIRE_ROWS | WIRE_WORK | WIRE_CONTROL }; /* those that a line can give */
-#define WIRE_ROLE_NAMES "rows, work, control"
+/* Those that a line can give. */
+enum { WIRE_GIVEN = WIRE_ROWS | WIRE_WORK | WIRE_CONTROL | WIRE_TRUSTED };
+#define WIRE_ROLE_NAMES "rows, work, control, trusted"
 
 /* The role of WIRE_GIVEN with this name; 0 if there is none. */
 unsigned wire_role_of(const char *word, size_t size);
@@ -69,7 +72,7 @@ unsigned wire_role_of(const char *word, size_t size);
  * came from. */
 WARN_UNUSED status wire_roles_read(const char *text, const char *what, unsigned *out);
 /* Prints the names of these roles, separated by commas. */
-enum { WIRE_ROLES_TEXT = 24 };
+enum { WIRE_ROLES_TEXT = 32 };
 void wire_roles_print(unsigned roles, char out[WIRE_ROLES_TEXT]);
 /* ST_CONFIG if the peer, called `name`, does not have the role. The note says what gives it: for a
  * key, the line to add. */
@@ -83,15 +86,15 @@ WARN_UNUSED status wire_may(const wire_peer *peer, wire_role role, const char *n
 WARN_UNUSED status wire_serve_keys(wire *context, const char *folder);
 WARN_UNUSED status wire_use_keys(wire *context, const char *folder);
 /* Reads the daemon's list of allowed keys again. Connections that are open stay open. If the list
- * cannot be read, the old one stays in force. */
+ * cannot be read, or other users may write to it, the old one stays in force. */
 WARN_UNUSED status wire_reload_keys(wire *context);
 /* How many keys were refused since the last call; out describes the last of them. */
 enum { WIRE_REFUSED_TEXT = 512 };
 int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT]);
 /* keygen. client NULL makes the daemon's folder, with keys for a first client in it, which has all
- * roles. Otherwise makes FOLDER/CLIENT for another machine or user and adds its public key, with
- * these roles, to FOLDER/allowed. Existing keys are never overwritten (ST_CANT_CREATE). After a
- * failure, such as a full disk, it can be called again. */
+ * roles but trusted. Otherwise makes FOLDER/CLIENT for another machine or user and adds its public
+ * key, with these roles, to FOLDER/allowed. Existing keys are never overwritten (ST_CANT_CREATE).
+ * After a failure, such as a full disk, it can be called again. */
 WARN_UNUSED status wire_keys_make(const char *folder, const char *client, unsigned roles);
 
 /* --- sockets --- */

@@ -116,6 +116,33 @@ status allowed_take_line(allowed_list *list, span line, const char *path, int64_
     return add_key(list, &read);
 }
 
+/* Refuses what another user could change, or a file that another user could put there. */
+static status check_writers(const char *path, const struct stat *info)
+{
+    const bool sticky = S_ISDIR(info->st_mode) && (info->st_mode & S_ISVTX);
+    if (info->st_uid != 0 && info->st_uid != geteuid())
+        return FAIL_IN(ST_CONFIG, path,
+                       "belongs to user %u, who could let anyone in: run chown %u on it",
+                       (unsigned)info->st_uid, (unsigned)geteuid());
+    if ((info->st_mode & (S_IWGRP | S_IWOTH)) && !sticky)
+        return FAIL_IN(ST_CONFIG, path,
+                       "other users may write to it (mode %03o) and let anyone in: run chmod go-w "
+                       "on it",
+                       (unsigned)(info->st_mode & 0777));
+    return ST_OK;
+}
+
+static status check_list(const char *folder, const char *path, FILE *file)
+{
+    struct stat info;
+    if (stat(folder, &info) != 0)
+        return FAIL_IN(ST_NO_INPUT, folder, "cannot be read: %s", strerror(errno));
+    TRY(check_writers(folder, &info));
+    if (fstat(fileno(file), &info) != 0)
+        return FAIL_IN(ST_NO_INPUT, path, "cannot be read: %s", strerror(errno));
+    return check_writers(path, &info);
+}
+
 status allowed_read(const char *folder, const char *remedy, allowed_list *out)
 {
     char path[PATH_MAX + 32], *line = NULL;
@@ -127,6 +154,7 @@ status allowed_read(const char *folder, const char *remedy, allowed_list *out)
     FILE *file = fopen(path, "re");
     if (!file)
         return FAIL_IN(ST_NO_INPUT, path, "cannot be read: %s; %s", strerror(errno), remedy);
+    st = check_list(folder, path, file);
     for (int64_t number = 1; st == ST_OK && (size = getline(&line, &room, file)) >= 0; number++)
         st = allowed_take_line(&list, span_of(line, (size_t)size), path, number);
     if (st == ST_OK && !feof(file))

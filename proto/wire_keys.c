@@ -259,6 +259,8 @@ void wire_keys_describe(const wire_keys *keys, const char *key, wire_peer *inout
     inout_peer->roles = known ? known->roles : 0;
     if (inout_peer->roles & WIRE_CONTROL)
         inout_peer->roles |= WIRE_STATUS;
+    if (inout_peer->roles & WIRE_TRUSTED)
+        inout_peer->roles |= WIRE_WORK;
 }
 
 int64_t wire_keys_refused(wire_keys *keys, char out[WIRE_REFUSED_TEXT])
@@ -377,7 +379,9 @@ static status make_daemon(const char *folder)
     status st = write_public(folder, daemon);
     if (st == ST_OK)
         st = make_pair(folder, "client.key", own);
-    if (st == ST_OK && (st = allowed_append(folder, own, "client", WIRE_GIVEN)) != ST_OK)
+    if (st == ST_OK)
+        st = allowed_append(folder, own, "client", WIRE_GIVEN & ~(unsigned)WIRE_TRUSTED);
+    if (st != ST_OK)
         remove_file(folder, "client.key");
     if (st != ST_OK)
         remove_file(folder, "daemon.key");

@@ -7,7 +7,8 @@
 static const struct {
     wire_role role;
     const char *name;
-} given[] = {{WIRE_ROWS, "rows"}, {WIRE_WORK, "work"}, {WIRE_CONTROL, "control"}};
+} given[] = {
+    {WIRE_ROWS, "rows"}, {WIRE_WORK, "work"}, {WIRE_CONTROL, "control"}, {WIRE_TRUSTED, "trusted"}};
 
 unsigned wire_role_of(const char *word, size_t size)
 {

@@ -158,8 +158,9 @@ static const verb verbs[] = {
              "                  copied there, and adds their public key to DIR/allowed (on\n"
              "                  SIGHUP a running daemon reads that file again)\n"
              "  --roles ROLES   what that client may do, separated by commas: rows (receive\n"
-             "                  rows; the default), work (make them), control (status, scale\n"
-             "                  and drain)"},
+             "                  rows; the default), work (make them), trusted (make them and\n"
+             "                  judge those of others, as this machine's own workers do),\n"
+             "                  control (status, scale, drain and admit)"},
     {.name = "status",
      .run = verb_status,
      .summary = "shows the state of a running daemon",
@@ -188,6 +189,16 @@ static const verb verbs[] = {
              "stop. Workers on other machines and their supervisors leave with it. (After\n"
              "SIGTERM, for a restart, they wait for the next daemon.) Returns at once: the\n"
              "daemon has stopped when status no longer answers." WHICH_DAEMON,
+     .options = true,
+     .most_used = asking},
+    {.name = "admit",
+     .run = verb_admit,
+     .summary = "lets a key work again that a running daemon has excluded",
+     .usage = "NAME " DAEMON,
+     .help = "Lets a key work again that a running daemon has excluded or watches, because\n"
+             "its machine made rows that differ from the daemon's own or broke the protocol.\n"
+             "  NAME                 the key's name, or without keys the address, as status\n"
+             "                       shows it" WHICH_DAEMON,
      .options = true,
      .most_used = asking},
 };

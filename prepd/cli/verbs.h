@@ -23,6 +23,7 @@ WARN_UNUSED status verb_keygen(int argc, char **argv);      /* verbs_control.c *
 WARN_UNUSED status verb_status(int argc, char **argv);      /* verbs_control.c */
 WARN_UNUSED status verb_scale(int argc, char **argv);
 WARN_UNUSED status verb_drain(int argc, char **argv);
+WARN_UNUSED status verb_admit(int argc, char **argv);
 
 /* Sends one command (serve/operator_commands.c) to the daemon at an endpoint on this machine and
  * parses its answer, which the caller frees. */

@@ -1,5 +1,5 @@
-/* verbs_control.c: `prepd status`, `scale` and `drain`, which send a command to a running daemon
- * and print its answer, and `prepd keygen`. */
+/* verbs_control.c: `prepd status`, `scale`, `drain` and `admit`, which send a command to a running
+ * daemon and print its answer, and `prepd keygen`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,7 +272,7 @@ status verb_keygen(int argc, char **argv)
     if (words && !name)
         return FAIL(ST_USAGE,
                     "--roles belongs to --client NAME: the keys that keygen makes without "
-                    "it are the daemon's own, which have all roles");
+                    "it are the daemon's own, which have all roles but trusted");
     if (words)
         TRY(wire_roles_read(words, "--roles", &roles));
     TRY(wire_keys_make(out, name, roles));
@@ -339,4 +339,47 @@ status verb_drain(int argc, char **argv)
     free(text);
     json_free(&value);
     return ST_OK;
+}
+
+/* The command as JSON, on the heap. */
+static status admit_command(const char *name, char **out)
+{
+    json_writer writer;
+    size_t size;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "command", "admit");
+    json_put_key_cstr(&writer, "name", name);
+    json_end_object(&writer);
+    const status st = json_writer_take(&writer, out, &size);
+    json_writer_done(&writer);
+    return st;
+}
+
+status verb_admit(int argc, char **argv)
+{
+    char *text = NULL, *command = NULL;
+    json_value *value = NULL;
+    daemon_address daemon = {0};
+    status st;
+    TRY_OR(done, find_daemon(&argc, argv, &daemon));
+    if (argc < 2 || !argv[1][0]) {
+        st = FAIL(ST_USAGE, "admit needs the name of a key, or an address, as prepd status shows "
+                            "it: prepd admit NAME -c FILE");
+        goto done;
+    }
+    const char *name = argv[1];
+    argv[1] = argv[0];
+    TRY_OR(done, verb_all_taken(argc - 1, argv + 1));
+    TRY_OR(done, admit_command(name, &command));
+    TRY_OR(done, send_command(&daemon, command, &text, &value));
+    const char *was = json_text(json_find(value, "was"), "");
+    printf("admitted: %s (was %s)\n", escape_text(name).text,
+           escape_text(*was ? was : "neither excluded nor watched").text);
+done:
+    address_done(&daemon);
+    free(command);
+    free(text);
+    json_free(&value);
+    return st;
 }

@@ -213,7 +213,7 @@ def help_of_every_verb():
         with open("/dev/full", "w") as full:
             for words in (["--help"], [verbs[0], "--help"], ["--version"]):
                 check("write failed" in said(program, *words, code=74, stdout=full), "no word of a full disk")
-    for verb in ("status", "scale", "drain"):
+    for verb in ("status", "scale", "drain", "admit"):
         usage = run(verb, "--help")
         check(all(word in usage for word in ("-c FILE  ", "--connect ENDPOINT  ", "--keys DIR  ", "code 69")), usage)
         options = [line.split()[0] for line in usage.splitlines() if line.startswith("  --") and "." in line.split()[0]]

@@ -226,6 +226,46 @@ def a_key_has_its_roles_alone():
             check(ask.control("boss", "drain") is True and d.p.wait(60) == 0, "drained")
 
 
+def a_list_that_others_may_write_is_refused():
+    """At the start by name, with the command that mends it; at a reload the old list stays in force."""
+    with Folder(images=48) as f:
+        keys, end = f.file("keys"), f"tcp://127.0.0.1:{free_ports()}"
+        run("keygen", "--out", keys)
+        words = ("serve", "-c", f.config, "--prepd.endpoint", end, "--prepd.keys", keys)
+        for path, mode, was in ((keys + "/allowed", 0o660, 0o600), (keys, 0o777, 0o700)):
+            os.chmod(path, mode)
+            code, said = command(*words)
+            check(code == 78 and f"{path}: other users may write to it" in said and "run chmod go-w" in said, f"{code}: {said}")
+            os.chmod(path, was)
+        with Daemon(f.config, *words[3:]) as d:
+            wait_for(lambda: command("status", "--connect", end, "--keys", keys)[0] == 0, "the daemon answers")
+            os.chmod(keys + "/allowed", 0o666)
+            with open(keys + "/allowed", "w") as x:
+                x.write("# no one\n")
+            d.p.send_signal(signal.SIGHUP)
+            wait_for(lambda: "keys not reloaded" in d.said(), "the reload")
+            check("other users may write to it" in d.said(), d.said())
+            check(command("status", "--connect", end, "--keys", keys)[0] == 0, "the old list is no longer in force")
+
+
+def a_trusted_key_may_work():
+    """And admit, as any command but status, belongs to keys with control."""
+    with Folder(images=48) as f:
+        keys = f.file("keys")
+        run("keygen", "--out", keys)
+        check(run("keygen", "--out", keys, "--client", "head", "--roles", "trusted").endswith("roles: trusted\n"), "what head may do")
+        run("keygen", "--out", keys, "--client", "maker", "--roles", "work")
+        ask = Asking(f, keys, free_ports())
+        with Daemon(f.config, "--prepd.endpoint", ask.end, "--prepd.keys", keys) as d:
+            wait_for(lambda: command("status", "--connect", ask.end, "--keys", keys)[0] == 0, "the daemon answers")
+            check(ask.work("head") is True, "a trusted key does not work")
+            check(ask.rows("head").endswith(" head rows,work,trusted"), ask.rows("head"))
+            check(ask.control("maker", "admit", "maker").endswith(" maker work,control"), "it admitted itself")
+            code, said = command("admit", "--connect", ask.end)
+            check(code == 64 and "admit needs the name of a key" in said, f"{code}: {said}")
+            check(d.p.poll() is None, d.said())
+
+
 def a_recording_is_for_keys_with_rows():
     """A key with another role gets none until the line that it is shown is there and the list was read again."""
     with Folder(images=48) as f:
@@ -251,7 +291,7 @@ def on_loopback_without_keys_no_one_commands():
         end = f"tcp://127.0.0.1:{free_ports()}"
         with Daemon(f.config, "--prepd.endpoint", end) as d:
             wait_for(lambda: command("status", "--connect", end)[0] == 0, "the daemon answers")
-            for words in (("scale", "0"), ("drain",)):
+            for words in (("scale", "0"), ("drain",), ("admit", "node2")):
                 code, said = command(*words, "--connect", end)
                 check(code == 78 and "only status is answered" in said and "keygen --out FOLDER" in said, f"{code}: {said}")
             check(json.loads(run("status", "--connect", end, "--json"))["workers_target"] == 2 and d.p.poll() is None, d.said())
@@ -259,4 +299,5 @@ def on_loopback_without_keys_no_one_commands():
 
 main(beyond_loopback_needs_keys, keys_of_the_wrong_side_are_told, keygen_overwrites_nothing_and_hides_secrets,
      known_keys_are_served_and_others_refused, allowed_keys_are_read_again, a_key_has_its_roles_alone,
-     a_recording_is_for_keys_with_rows, on_loopback_without_keys_no_one_commands)
+     a_list_that_others_may_write_is_refused, a_trusted_key_may_work, a_recording_is_for_keys_with_rows,
+     on_loopback_without_keys_no_one_commands)

@@ -47,7 +47,9 @@ static void test_allowed_take_line__says_roles(void **state)
         {KEY " node2 # the machine in the cellar\n", WIRE_ROWS},
         {KEY " node2 work\n", WIRE_WORK},
         {KEY "\tnode2\twork,control\r\n", WIRE_WORK | WIRE_CONTROL},
-        {KEY " node2 rows, work ,control", WIRE_GIVEN},
+        {KEY " node2 rows, work ,control", WIRE_ROWS | WIRE_WORK | WIRE_CONTROL},
+        {KEY " node2 trusted\n", WIRE_TRUSTED},
+        {KEY " node2 rows,work,control,trusted", WIRE_GIVEN},
         {"# " KEY " node2 work", 0},
         {"  \n", 0},
         {"", 0},
@@ -97,7 +99,7 @@ static void test_wire_roles__by_name(void **state)
     wire_roles_print(roles, text);
     assert_string_equal(text, "rows,control");
     wire_roles_print(WIRE_GIVEN | WIRE_STATUS, text);
-    assert_string_equal(text, "rows,work,control");
+    assert_string_equal(text, "rows,work,control,trusted");
 }
 
 /* A daemon's socket and a client's, whose messages are received with the client's roles. */
@@ -192,6 +194,18 @@ static void test_wire_may__by_key(void **state)
     assert_ok(wire_may(&peer, WIRE_WORK, "peer 7"));
     assert_fails(ST_CONFIG, wire_may(&peer, WIRE_CONTROL, "peer 7"), "node2 rows,work,control");
 
+    /* Who judges rows may make them. */
+    char trusted[sizeof line + 32];
+    snprintf(trusted, sizeof trusted, "%s node2 trusted\n", peer.key);
+    assert_int_equal(unlink(refused), 0);
+    append_allowed(keys, trusted);
+    assert_ok(wire_reload_keys(ends.net));
+    peer = say(&ends, endpoint);
+    assert_int_equal(peer.roles, WIRE_TRUSTED | WIRE_WORK);
+    assert_ok(wire_may(&peer, WIRE_TRUSTED, "peer 7"));
+    assert_ok(wire_may(&peer, WIRE_WORK, "peer 7"));
+    assert_fails(ST_CONFIG, wire_may(&peer, WIRE_ROWS, "peer 7"), "the role rows.");
+
     assert_int_equal(unlink(refused), 0);
     append_allowed(keys, "# no one\n");
     assert_ok(wire_reload_keys(ends.net));
@@ -199,6 +213,48 @@ static void test_wire_may__by_key(void **state)
     assert_int_equal(peer.roles, 0); /* it is removed, and may begin nothing new */
     assert_fails(ST_CONFIG, wire_may(&peer, WIRE_ROWS, "peer 7"), " NAME rows");
     close_pair(&ends);
+    harness_remove(&folder);
+}
+
+static void may_read(const char *keys, const char *says)
+{
+    allowed_list list = {0};
+    const status st = allowed_read(keys, "", &list);
+    if (says)
+        assert_fails(ST_CONFIG, st, says);
+    else
+        assert_ok(st);
+    allowed_done(&list);
+}
+
+/* A list that another user could change is refused: by its mode, its owner, or its folder. */
+static void test_allowed_read__refuses_a_list_that_others_may_write(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), keys[300], file[320];
+    snprintf(keys, sizeof keys, "%s/k", folder);
+    snprintf(file, sizeof file, "%s/allowed", keys);
+    assert_ok(wire_keys_make(keys, NULL, 0));
+    may_read(keys, NULL);
+    assert_int_equal(chmod(file, 0620), 0);
+    may_read(keys, "k/allowed: other users may write to it (mode 620)");
+    assert_non_null(strstr(status_text(), "run chmod go-w"));
+    assert_int_equal(chmod(file, 0644), 0);
+    may_read(keys, NULL);
+    assert_int_equal(chmod(keys, 0702), 0);
+    may_read(keys, "k: other users may write to it (mode 702)");
+    assert_int_equal(chmod(keys, 01777), 0); /* only the owner may replace the file there */
+    may_read(keys, NULL);
+    assert_int_equal(chmod(keys, 0755), 0);
+    may_read(keys, NULL);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(file, NOBODY, NOBODY), 0);
+        may_read(keys, "k/allowed: belongs to user 65534");
+        assert_non_null(strstr(status_text(), "run chown 0"));
+        assert_int_equal(chown(file, 0, 0), 0);
+        assert_int_equal(chown(keys, NOBODY, NOBODY), 0);
+        may_read(keys, "k: belongs to user 65534");
+    }
     harness_remove(&folder);
 }
 
@@ -310,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_wire_roles__by_name),
         cmocka_unit_test(test_wire_bind_private__is_for_its_owner),
         cmocka_unit_test(test_wire_may__by_key),
+        cmocka_unit_test(test_allowed_read__refuses_a_list_that_others_may_write),
         cmocka_unit_test(test_wire_may__over_loopback_without_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
