@@ -12,54 +12,130 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* The ends of a child's pipes; -1: it has none. */
+typedef struct child_pipes {
+    int in, out;
+} child_pipes;
+
+/* Gives the child the descriptors that it is to have. */
+static bool arrange(const proc_child *child, const child_pipes *pipes)
+{
+    int in = pipes->in;
+    if (in < 0) {
+        close(STDIN_FILENO); /* so that the next open gets this descriptor, the lowest free one */
+        in = open("/dev/null", O_RDONLY);
+    }
+    bool done = in == STDIN_FILENO || dup2(in, STDIN_FILENO) == STDIN_FILENO;
+    if (pipes->out >= 0)
+        done &= dup2(pipes->out, STDOUT_FILENO) == STDOUT_FILENO;
+    for (int i = 0; i < child->n_kept; i++)
+        done &= fcntl(child->kept[i], F_SETFD, 0) == 0;
+    return done;
+}
+
 /* Runs in the child between fork and exec. Another thread may have held any lock at the fork, so
  * only functions that are safe in a signal handler may be called. */
-static _Noreturn void become(char *const argv[], int out_fd)
+static _Noreturn void become(const proc_child *child, const child_pipes *pipes)
 {
     static const char words[] = "cannot be started\n";
     const struct sigaction normal = {.sa_handler = SIG_DFL};
+    const char *path = child->argv[0];
     sigset_t none;
     for (int sig = 1; sig < NSIG; sig++)
         sigaction(sig, &normal, NULL); /* fails for SIGKILL, SIGSTOP and libc's own; that is fine */
     /* The child must not inherit the signals that proc_signal_fd blocks. */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    close(STDIN_FILENO); /* so that the next open gets this descriptor, the lowest free one */
-    if (open("/dev/null", O_RDONLY) == STDIN_FILENO &&
-        (out_fd < 0 || dup2(out_fd, STDOUT_FILENO) == STDOUT_FILENO))
-        execv(argv[0], argv);
-    (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
+    if (arrange(child, pipes)) {
+        if (child->program > 0)
+            fexecve(child->program, child->argv, environ);
+        else
+            execv(path, child->argv);
+    }
+    (void)!write(STDERR_FILENO, path, strlen(path));
     (void)!write(STDERR_FILENO, ": ", 2);
     (void)!write(STDERR_FILENO, words, sizeof words - 1);
     _exit(status_exit_code(ST_OS));
 }
 
+int proc_fd_above(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return above;
+}
+
+/* A pipe whose ends are above the standard descriptors, which arrange() fills. */
+static status open_pipe(const char *program, int ends[2])
+{
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return FAIL(ST_OS, "no pipe for %s: %s", program, strerror(errno));
+    for (int i = 0; i < 2; i++)
+        ends[i] = proc_fd_above(ends[i]);
+    if (ends[0] >= 0 && ends[1] >= 0)
+        return ST_OK;
+    const status st = FAIL(ST_OS, "no pipe for %s: %s", program, strerror(errno));
+    close(ends[0]);
+    close(ends[1]);
+    return st;
+}
+
+/* A pipe that holds the input already, and whose other end is closed. */
+static status open_input(const proc_child *child, int *out)
+{
+    int ends[2];
+    const size_t size = strlen(child->input);
+    TRY(open_pipe(child->argv[0], ends));
+    const bool written = write(ends[1], child->input, size) == (ssize_t)size;
+    close(ends[1]);
+    if (!written) {
+        close(ends[0]);
+        return FAIL(ST_OS, "cannot write the input of %s: %s", child->argv[0], strerror(errno));
+    }
+    *out = ends[0];
+    return ST_OK;
+}
+
 /* posix_spawn is not used because it waits until the child has executed the program, which is for
  * ever if someone stops the child (SIGSTOP) before that. */
-static status spawn(char *const argv[], int out_fd, pid_t *out)
+static status spawn(const proc_child *child, int out_fd, pid_t *out)
 {
-    if (access(argv[0], X_OK) != 0)
-        return FAIL(ST_OS, "cannot start %s: %s", argv[0], strerror(errno));
+    const char *path = child->argv[0];
+    child_pipes pipes = {-1, out_fd};
+    if (child->program <= 0 && access(path, X_OK) != 0)
+        return FAIL(ST_OS, "cannot start %s: %s", path, strerror(errno));
+    if (child->input)
+        TRY(open_input(child, &pipes.in));
     const pid_t pid = fork();
-    if (pid < 0)
-        return FAIL(ST_OS, "cannot start %s: %s", argv[0], strerror(errno));
     if (pid == 0)
-        become(argv, out_fd);
+        become(child, &pipes);
+    const int error = errno;
+    if (pipes.in >= 0)
+        close(pipes.in);
+    if (pid < 0)
+        return FAIL(ST_OS, "cannot start %s: %s", path, strerror(error));
     *out = pid;
     return ST_OK;
 }
 
 status proc_spawn(char *const argv[], pid_t *out)
 {
-    return spawn(argv, -1, out);
+    const proc_child child = {.argv = argv};
+    return spawn(&child, -1, out);
 }
 
-status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd)
+status proc_spawn_child(const proc_child *child, pid_t *out)
+{
+    return spawn(child, -1, out);
+}
+
+status proc_spawn_reading(const proc_child *child, pid_t *out, int *out_fd)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return FAIL(ST_OS, "no pipe for %s: %s", argv[0], strerror(errno));
-    status st = spawn(argv, ends[1], out);
+    TRY(open_pipe(child->argv[0], ends));
+    status st = spawn(child, ends[1], out);
     close(ends[1]);
     if (st == ST_OK && fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0)
         st = FAIL(ST_OS, "fcntl: %s", strerror(errno));
@@ -140,6 +216,15 @@ status proc_self_path(char *out, size_t size)
     if ((size_t)length >= size)
         return FAIL_IN(ST_OS, "/proc/self/exe", "the path is longer than %zu bytes", size);
     out[length] = 0;
+    return ST_OK;
+}
+
+status proc_self_open(int *out_fd)
+{
+    const int fd = proc_fd_above(open("/proc/self/exe", O_PATH | O_CLOEXEC));
+    if (fd < 0)
+        return FAIL_IN(ST_OS, "/proc/self/exe", "cannot be opened: %s", strerror(errno));
+    *out_fd = fd;
     return ST_OK;
 }
 

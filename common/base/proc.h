@@ -14,9 +14,22 @@
  * with ST_OS's exit code. A child that is to die when its parent dies must ask for that itself
  * (proc_follow_parent). ST_OS if argv[0] cannot be executed or no process can be made. */
 WARN_UNUSED status proc_spawn(char *const argv[], pid_t *out);
+/* What a child starts with beside its words. All zeros is what proc_spawn gives. */
+typedef struct proc_child {
+    char *const *argv; /* ended by NULL */
+    int program;       /* a descriptor of the program, whatever lies at argv[0] by now; 0: none */
+    const char *input; /* what it can read from its stdin, at most PIPE_BUF bytes; NULL: nothing */
+    const int *kept;   /* [n_kept] descriptors that it inherits, under the same numbers */
+    int n_kept;
+} proc_child;
+WARN_UNUSED status proc_spawn_child(const proc_child *child, pid_t *out);
 /* The same; what the child writes to its stdout can be read from *out_fd, which does not block and
  * which the caller closes. */
-WARN_UNUSED status proc_spawn_reading(char *const argv[], pid_t *out, int *out_fd);
+WARN_UNUSED status proc_spawn_reading(const proc_child *child, pid_t *out, int *out_fd);
+/* Moves a descriptor to a number above those of stdin, stdout and stderr, which this process may
+ * have been started without. It is closed in programs that are started. The old one is closed. -1,
+ * with errno, if there is no such number, or if fd is negative. */
+int proc_fd_above(int fd);
 /* Called by a child right after its start: asks the kernel to send it this signal when the parent
  * ends. A stopped child acts on SIGTERM only once it is continued, on SIGKILL at once. ST_STOPPED
  * if the parent has ended already. */
@@ -45,6 +58,8 @@ typedef enum proc_end {
 proc_end proc_end_of(int wstatus, char *what, size_t size);
 /* Writes the path of the running program. */
 WARN_UNUSED status proc_self_path(char *out, size_t size);
+/* Gives a descriptor of the running program, for proc_child. */
+WARN_UNUSED status proc_self_open(int *out_fd);
 /* Blocks SIGTERM, SIGINT, SIGHUP and SIGCHLD in this process, and gives a descriptor from which
  * they can be read instead (signalfd). Call before any thread starts, since threads inherit the
  * mask. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "common/model_folder/model_files.h"
 #include "common/base/proc.h"
@@ -63,6 +64,7 @@ static status print_fingerprints(const char *self, const char *model, const char
 static status tell_daemon(pid_t parent, const char *self, const char *model, const char *only)
 {
     TRY(proc_follow_parent(parent, SIGKILL));
+    prctl(PR_SET_NAME, "prepd"); /* a program that runs from a descriptor is named by its number */
     status st = sandbox_shed_privileges();
     if (st == ST_OK)
         st = print_fingerprints(self, model, only);

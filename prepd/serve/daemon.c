@@ -104,6 +104,7 @@ static status start(shell *around)
 {
     raise_descriptors();
     TRY(proc_self_path(around->self, sizeof(around->self)));
+    TRY(own_files_open(&around->files));
     TRY(proc_signal_fd(&around->signal_fd));
     /* An address that cannot be used is told before data is read for minutes. */
     TRY(doors_may_open(around));
@@ -190,6 +191,7 @@ static void stop(shell *around)
     http_close(&around->metrics);
     doors_close(around);
     dispatch_free(&around->core);
+    own_files_close(&around->files);
     if (around->signal_fd >= 0)
         close(around->signal_fd);
 }

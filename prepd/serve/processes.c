@@ -14,8 +14,19 @@
 
 enum { PID_TEXT = 16 };
 
-status start_worker(shell *around, pid_t *out_pid)
+/* A child that runs the daemon's own program and has its modules. */
+static proc_child child_of(const shell *around, char *const *argv, const char *input)
 {
+    return (proc_child){.argv = argv,
+                        .program = around->files.program,
+                        .input = input,
+                        .kept = around->files.module,
+                        .n_kept = around->files.n_modules};
+}
+
+status start_worker(shell *around, char out_ticket[TICKET_TEXT], pid_t *out_pid)
+{
+    char ticket[TICKET_TEXT], input[TICKET_TEXT + 1];
     const char *keys = wire_is_ipc(around->local_endpoint) ? "" : around->options->prepd_keys;
     char parent[PID_TEXT];
     snprintf(parent, sizeof(parent), "%d", (int)getpid());
@@ -28,7 +39,15 @@ status start_worker(shell *around, pid_t *out_pid)
                     keys[0] ? (char[]){"--keys"} : NULL,
                     (char *)(uintptr_t)keys,
                     NULL};
-    return proc_spawn(argv, out_pid);
+    TRY(ticket_draw(ticket));
+    snprintf(input, sizeof input, "%s\n", ticket);
+    const proc_child child = child_of(around, argv, input);
+    const status st = proc_spawn_child(&child, out_pid);
+    if (st == ST_OK)
+        memcpy(out_ticket, ticket, sizeof ticket);
+    explicit_bzero(ticket, sizeof ticket);
+    explicit_bzero(input, sizeof input);
+    return st;
 }
 
 status start_fingerprinting(shell *around, const char *only, pid_t *out_pid)
@@ -48,7 +67,8 @@ status start_fingerprinting(shell *around, const char *only, pid_t *out_pid)
                     (char *)(uintptr_t)folder,
                     NULL};
     pipe->text_bytes = 0;
-    TRY(proc_spawn_reading(argv, &pipe->pid, &pipe->fd));
+    const proc_child child = child_of(around, argv, NULL);
+    TRY(proc_spawn_reading(&child, &pipe->pid, &pipe->fd));
     *out_pid = pipe->pid;
     return ST_OK;
 }

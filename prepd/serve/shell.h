@@ -19,6 +19,13 @@ typedef struct fingerprint_pipe {
     size_t text_bytes;
 } fingerprint_pipe;
 
+/* What children are started from, whatever is on disk by now (own_files.c). */
+typedef struct own_files {
+    int program;   /* a descriptor of this program; 0: not opened yet */
+    int module[2]; /* [n_modules] descriptors of the image and the video module */
+    int n_modules;
+} own_files;
+
 typedef struct shell {
     dispatch *core;
     conf *options;     /* the caller's; the core reads them as well */
@@ -31,7 +38,8 @@ typedef struct shell {
     wire_socket *socket[N_DOORS];
     char *endpoint[N_DOORS]; /* that of consumers is the options' own; the others are on the heap */
     char *local_endpoint;    /* heap; where local workers find that of workers */
-    char self[STATUS_PATH_MAX];
+    char self[STATUS_PATH_MAX]; /* what children are called (argv[0]) */
+    own_files files;
     char host[64];
     int signal_fd;
     http *metrics; /* NULL if metrics.listen is empty */
@@ -53,12 +61,18 @@ void doors_tell(shell *shell); /* logs which peers ZeroMQ's side refused */
 void doors_close(shell *shell);
 
 /* processes.c */
-WARN_UNUSED status start_worker(shell *shell, pid_t *out_pid);
+WARN_UNUSED status start_worker(shell *shell, char out_ticket[TICKET_TEXT], pid_t *out_pid);
 WARN_UNUSED status start_fingerprinting(shell *shell, const char *only, pid_t *out_pid);
 void end_process(shell *shell, pid_t pid, bool at_once);
 void processes_reap(shell *shell);          /* tells the core which children have ended */
 void fingerprint_pipe_read(shell *shell);   /* reads what fingerprinting writes, for the core */
 void fingerprint_pipe_forget(shell *shell); /* the daemon ends */
+
+/* own_files.c */
+/* Opens what children are started from. Call before any thread starts: it sets environment
+ * variables. */
+WARN_UNUSED status own_files_open(own_files *files);
+void own_files_close(own_files *files);
 
 /* source.c */
 WARN_UNUSED status source_want(shell *shell, source *section);

@@ -30,9 +30,9 @@ static void peer_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT
     wire_peer_host(peer, out);
 }
 
-static status call_start_worker(void *user, pid_t *out_pid)
+static status call_start_worker(void *user, char out_ticket[TICKET_TEXT], pid_t *out_pid)
 {
-    return start_worker((shell *)user, out_pid);
+    return start_worker((shell *)user, out_ticket, out_pid);
 }
 
 static status call_start_prints(void *user, const char *only, pid_t *out_pid)

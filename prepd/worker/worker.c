@@ -10,12 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
+#include "prepd/agreed/ticket.h"
 #include "prepd/worker/supervisor.h"
 #include "prepd/worker/last_words.h"
 #include "prepd/worker/sandbox.h"
@@ -37,7 +39,8 @@ typedef struct worker {
     hash128 fingerprint;
     wire *net;
     wire_socket *socket;
-    char *terms; /* as received; other terms come from another daemon: start again */
+    char ticket[TICKET_TEXT]; /* of a child of the dispatcher; "" for a supervised one */
+    char *terms;              /* as received; other terms come from another daemon: start again */
     workshop shop;
     bool ready;
     uint64_t lease;
@@ -83,6 +86,8 @@ static status send_join(worker *self)
     fingerprints_put(&prints, &out);
     json_put_key_cstr(&out, "host", host);
     json_put_key_int(&out, "pid", getpid());
+    if (self->ticket[0])
+        json_put_key_cstr(&out, "ticket", self->ticket);
     if (self->options->supervisor) {
         json_put_key_cstr(&out, "supervisor", self->options->supervisor);
         json_put_key_bool(&out, "ship", !self->options->data_root);
@@ -310,6 +315,9 @@ static status start_worker(worker *self)
 {
     TRY(proc_follow_parent(self->options->parent, SIGKILL)); /* works on a stopped process too */
     TRY(sandbox_shed_privileges());
+    if (!self->options->supervisor)
+        TRY(ticket_take(self->ticket));
+    prctl(PR_SET_NAME, "prepd"); /* a program that runs from a descriptor is named by its number */
     setsid(); /* leaves the terminal; fails only if the process leads a group already */
     const struct rlimit no_core = {0, 0}; /* crashes must not fill the disk with core files */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)

@@ -194,7 +194,8 @@ typedef struct supervisor_seat {
 
 /* A local worker process (local.c). */
 typedef struct local_child {
-    pid_t pid; /* 0: a free place */
+    pid_t pid;                /* 0: a free place */
+    char ticket[TICKET_TEXT]; /* that it was given */
     int64_t started_ns;
     bool joined;
     bool begun;   /* as in worker_seat */

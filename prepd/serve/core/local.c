@@ -40,9 +40,9 @@ static int wanted(const dispatch *state)
 
 static status start_one(dispatch *state, local_child *child)
 {
-    pid_t pid;
-    TRY(state->outside.start_worker(state->outside.shell, &pid));
-    *child = (local_child){.pid = pid, .started_ns = state->now_ns};
+    local_child started = {.started_ns = state->now_ns};
+    TRY(state->outside.start_worker(state->outside.shell, started.ticket, &started.pid));
+    *child = started;
     return ST_OK;
 }
 

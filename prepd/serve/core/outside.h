@@ -13,6 +13,7 @@
 
 #include "common/json/json.h"
 #include "common/program/log.h"
+#include "prepd/agreed/ticket.h"
 #include "prepd/dataset/dataset.h"
 #include "proto/wire.h"
 
@@ -39,8 +40,8 @@ typedef struct outside {
     /* The address of a peer's connection; "" if there is none. */
     void (*peer_host)(void *shell, const wire_peer *peer, char out[WIRE_HOST_TEXT]);
 
-    /* Starts a local worker. */
-    status (*start_worker)(void *shell, pid_t *out_pid);
+    /* Starts a local worker, and gives it the ticket that it says when it joins. */
+    status (*start_worker)(void *shell, char out_ticket[TICKET_TEXT], pid_t *out_pid);
     /* Starts the process that makes the fingerprints named in `only`, a list with commas. */
     status (*start_fingerprinting)(void *shell, const char *only, pid_t *out_pid);
     /* Ends a process that was started, by SIGKILL (at_once) or SIGTERM. */

@@ -1,4 +1,5 @@
 /* daemon_processes.c: the processes that the core of a simulated daemon starts and ends. */
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/sim/prepd/daemon_world.h"
@@ -24,13 +25,14 @@ static worker_bent bent_of_local(const sim_daemon *daemon)
     return of[daemon->sim->rules.hopeless];
 }
 
-status daemon_start_worker(void *user, pid_t *out_pid)
+status daemon_start_worker(void *user, char out_ticket[TICKET_TEXT], pid_t *out_pid)
 {
     sim_daemon *daemon = user;
     if (has_no_process(daemon))
         return FAIL(ST_OS, "no process is left");
     const int number = worker_start(daemon->sim, daemon->number, -1, 0, bent_of_local(daemon));
     *out_pid = daemon->sim->worker[number]->pid;
+    snprintf(out_ticket, TICKET_TEXT, "%032x", (unsigned)*out_pid);
     return ST_OK;
 }
 

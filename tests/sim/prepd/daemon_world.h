@@ -23,7 +23,7 @@ status daemon_ship_file(void *user, const source *section, int64_t image, const 
                         const int64_t *index, int64_t count, wire_msg *parts, json_writer *out);
 
 /* --- daemon_processes.c: the same --- */
-status daemon_start_worker(void *user, pid_t *out_pid);
+status daemon_start_worker(void *user, char out_ticket[TICKET_TEXT], pid_t *out_pid);
 status daemon_start_prints(void *user, const char *only, pid_t *out_pid);
 void daemon_end_process(void *user, pid_t pid, bool at_once);
 

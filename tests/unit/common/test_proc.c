@@ -4,13 +4,16 @@
 #include "tests/harness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +52,75 @@ static void test_spawn__stdin_is_empty_and_no_signal_is_blocked(void **state)
     assert_int_equal(poll(&wait, 1, 5000), 1);
     assert_int_equal(read(fd, &info, sizeof info), sizeof info);
     assert_int_equal(info.ssi_signo, SIGINT);
+    close(fd);
+}
+
+static int spawn_child(const char *script, proc_child child)
+{
+    char *argv[] = {(char *)"/bin/sh", (char *)"-c", (char *)script, NULL};
+    pid_t pid;
+    child.argv = argv;
+    assert_ok(proc_spawn_child(&child, &pid));
+    return exit_of(pid);
+}
+
+static void test_spawn__input_is_all_that_stdin_holds(void **state)
+{
+    (void)state;
+    static const char script[] = "read a && read b; [ \"$a$b\" = onetwo ] && ! read c && exit 7";
+    const int kept = dup(STDIN_FILENO), lowest = dup(STDIN_FILENO);
+    assert_int_equal(spawn_child(script, (proc_child){.input = "one\ntwo"}), 7);
+    close(STDIN_FILENO); /* so that the pipe could get this number */
+    assert_int_equal(spawn_child(script, (proc_child){.input = "one\ntwo"}), 7);
+    if (kept >= 0)
+        dup2(kept, STDIN_FILENO);
+    close(kept);
+    const int again = dup(STDIN_FILENO); /* no descriptor is left open */
+    assert_int_equal(again, kept);
+    close(again);
+    close(lowest);
+}
+
+/* The program and what it keeps are descriptors, whatever is at their paths. */
+static void test_spawn__from_descriptors(void **state)
+{
+    (void)state;
+    char *folder = harness_temp(), path[300], script[200], copy[700];
+    int kept[1], closed;
+    pid_t pid;
+    snprintf(path, sizeof path, "%s/sh", folder);
+    snprintf(copy, sizeof copy, "cp /bin/sh %s", path);
+    assert_int_equal(spawn_shell(copy), 0);
+    const int program = proc_fd_above(open(path, O_PATH | O_CLOEXEC));
+    assert_true(program > STDERR_FILENO);
+    assert_int_equal(unlink(path), 0);
+    kept[0] = memfd_create("kept", MFD_CLOEXEC);
+    closed = memfd_create("closed", MFD_CLOEXEC);
+    assert_true(kept[0] > STDERR_FILENO && closed > STDERR_FILENO);
+    assert_int_equal(write(kept[0], "word\n", 5), 5);
+    snprintf(script, sizeof script,
+             "read a < /proc/self/fd/%d; [ $a = word ] && ! [ -e /proc/self/fd/%d ] && exit 7",
+             kept[0], closed);
+    char *argv[] = {path, (char *)"-c", script, NULL};
+    const proc_child child = {.argv = argv, .program = program, .kept = kept, .n_kept = 1};
+    assert_ok(proc_spawn_child(&child, &pid));
+    assert_int_equal(exit_of(pid), 7);
+    assert_fails(ST_OS, proc_spawn(argv, &pid), path);
+    close(program);
+    close(kept[0]);
+    close(closed);
+    harness_remove(&folder);
+}
+
+static void test_self__opened_again(void **state)
+{
+    (void)state;
+    int fd;
+    struct stat own, opened;
+    assert_ok(proc_self_open(&fd));
+    assert_int_equal(fstat(fd, &opened), 0);
+    assert_int_equal(stat("/proc/self/exe", &own), 0);
+    assert_true(own.st_ino == opened.st_ino && own.st_dev == opened.st_dev);
     close(fd);
 }
 
@@ -137,6 +209,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spawn__stdin_is_empty_and_no_signal_is_blocked),
+        cmocka_unit_test(test_spawn__input_is_all_that_stdin_holds),
+        cmocka_unit_test(test_spawn__from_descriptors),
+        cmocka_unit_test(test_self__opened_again),
         cmocka_unit_test(test_spawn__child_has_stdin_even_if_we_have_none),
         cmocka_unit_test(test_spawn__names_a_program_that_cannot_start),
         cmocka_unit_test(test_spawn__does_not_wait_for_a_child_stopped_before_exec),

@@ -19,16 +19,16 @@ static void no_host(void *shell, const wire_peer *peer, char out[WIRE_HOST_TEXT]
     out[0] = 0;
 }
 
-static status start_none(void *shell, pid_t *out_pid)
+static status start_none(void *shell, char out_ticket[TICKET_TEXT], pid_t *out_pid)
 {
-    (void)shell, (void)out_pid;
+    (void)shell, (void)out_ticket, (void)out_pid;
     return FAIL(ST_OS, "no process can be started here");
 }
 
 static status no_fingerprinting(void *shell, const char *only, pid_t *out_pid)
 {
     (void)only;
-    return start_none(shell, out_pid);
+    return start_none(shell, NULL, out_pid);
 }
 
 static void end_none(void *shell, pid_t pid, bool at_once)
