@@ -171,6 +171,9 @@ WARN_UNUSED status wire_msg_set(wire_msg *message, size_t index, const void *dat
 WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);
 /* Appends references to the bytes of all parts of `from`, without copying them. */
 WARN_UNUSED status wire_msg_share(wire_msg *to, const wire_msg *from);
+/* The same for n_parts parts from part `first` on, which `from` has. */
+WARN_UNUSED status wire_msg_share_some(wire_msg *to, const wire_msg *from, size_t first,
+                                       size_t n_parts);
 
 /* --- sending and receiving --- */
 

@@ -125,8 +125,16 @@ status wire_msg_move(wire_msg *to, wire_msg *from)
 
 status wire_msg_share(wire_msg *to, const wire_msg *from)
 {
-    TRY(grow_parts(to, from->n_parts));
-    for (size_t i = 0; i < from->n_parts; i++) {
+    return wire_msg_share_some(to, from, 0, from->n_parts);
+}
+
+status wire_msg_share_some(wire_msg *to, const wire_msg *from, size_t first, size_t n_parts)
+{
+    if (first > from->n_parts || n_parts > from->n_parts - first)
+        return FAIL(ST_INTERNAL, "there are no parts %zu to %zu in a message of %zu parts", first,
+                    first + n_parts, from->n_parts);
+    TRY(grow_parts(to, n_parts));
+    for (size_t i = first; i < first + n_parts; i++) {
         zmq_msg_t *part = &to->parts[to->n_parts];
         zmq_msg_init(part);
         if (zmq_msg_copy(part, &from->parts[i]) != 0)

@@ -236,6 +236,7 @@ static status finish_row(row_work *work, document *docs, int64_t n_docs, wire_ms
     } else {
         TRY(codec_encode(shop->packer, &packed, (uint64_t)number, work->filter, work->codec, out));
     }
+    shop->made = packed;
     workshop_stage_end(shop, STAGE_PACK, &since);
     return ST_OK;
 }

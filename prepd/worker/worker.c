@@ -18,6 +18,7 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/agreed/ticket.h"
+#include "prepd/worker/row_compare.h"
 #include "prepd/worker/supervisor.h"
 #include "prepd/worker/last_words.h"
 #include "prepd/worker/sandbox.h"
@@ -154,10 +155,39 @@ static void put_damaged(const workshop *shop, json_writer *out)
     json_end_array(out);
 }
 
-/* Reports where the lease's time went and which pictures were damaged. This goes before the answer,
- * and messages of a worker keep their order, so a consumer that has a row finds it in the status.
- */
-static status tell_stages(worker *self)
+/* Whether each of the rows that a lease brings is the one that was made here. */
+typedef struct verdicts {
+    bool same[MOST_COMPARED];
+    int count;
+} verdicts;
+
+/* Compares what was made with the rows that came with the lease. A report goes before each, so that
+ * a row which kills its decoder is blamed for that, and no sample. */
+static status compare_rows(worker *self, const json_value *lease, const wire_msg *made,
+                           verdicts *out)
+{
+    workshop *shop = &self->shop;
+    compared_rows rows;
+    TRY(row_compare_read(lease, shop->parts, &rows));
+    int64_t since = clock_ns();
+    for (int i = 0; i < rows.count; i++) {
+        char json[32];
+        time_limit_start();
+        const int length = snprintf(json, sizeof json, "{\"comparing\":%d}", i);
+        TRY(wire_send_json(self->socket, NULL, KIND_ON, self->lease, json, (size_t)length));
+        workshop_begin_image(shop);
+        TRY(row_compare(shop->packer, &shop->made, made, shop->parts, &rows, i, &shop->sample,
+                        &out->same[i]));
+        workshop_stage_end(shop, STAGE_PACK, &since);
+    }
+    out->count = rows.count;
+    return ST_OK;
+}
+
+/* Reports where the lease's time went, which pictures were damaged, and which rows of others are
+ * the same. This goes before the answer, and messages of a worker keep their order, so a consumer
+ * that has a row finds it in the status. */
+static status tell_stages(worker *self, const verdicts *found)
 {
     const workshop *shop = &self->shop;
     json_writer out;
@@ -174,6 +204,12 @@ static status tell_stages(worker *self)
     json_end_array(&out);
     if (shop->n_damaged > 0)
         put_damaged(shop, &out);
+    if (found->count > 0) {
+        json_begin_key_array(&out, "same");
+        for (int i = 0; i < found->count; i++)
+            json_put_bool(&out, found->same[i]);
+        json_end_array(&out);
+    }
     json_end_object(&out);
     const status st = send_json(self, KIND_ON, self->lease, &out);
     json_writer_done(&out);
@@ -185,6 +221,7 @@ static status do_lease(worker *self, const json_value *value, uint64_t number)
     const char *kind;
     char *json = NULL;
     wire_msg *message = NULL;
+    verdicts found = {.count = 0};
     status st = ST_OK;
     if (!self->ready)
         return FAIL(ST_PROTOCOL, "a lease came before the terms");
@@ -200,8 +237,10 @@ static status do_lease(worker *self, const json_value *value, uint64_t number)
     }
     TRY(wire_msg_new(&message));
     st = make_row(&self->shop, value, tell_on, self, message, &json);
+    if (st == ST_OK && !json)
+        st = compare_rows(self, value, message, &found);
     if (st == ST_OK)
-        st = tell_stages(self);
+        st = tell_stages(self, &found);
     if (st == ST_OK && json)
         st = wire_send_json(self->socket, NULL, KIND_FAILED, number, json, strlen(json));
     else if (st == ST_OK)

@@ -65,8 +65,10 @@ typedef struct workshop {
     damaged_image *damaged; /* [n_damaged] in the lease in work, in the arena row */
     int64_t n_damaged;
     wire_msg *items_made; /* the row's image parts, if pixels are sent as they are */
-    arena row;            /* memory of a lease: texts, patches, the row */
-    arena sample;         /* memory of one image: its file and pixels */
+    row made;  /* the row that the lease in work became; its arrays are in the arena row, its pixels
+                * there or in its message */
+    arena row; /* memory of a lease: texts, patches, the row */
+    arena sample; /* memory of one image: its file and pixels */
 } workshop;
 
 /* Sets up from TERMS: options, tokenizer (which must be the daemon's), codec, video module, and the
