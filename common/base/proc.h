@@ -42,8 +42,9 @@ WARN_UNUSED status proc_fork(pid_t *out);
 /* Exit codes that our children use besides those of sysexits.h. */
 enum {
     PROC_EXIT_BUSY = 99, /* a library called exit() in the middle of the work: counts as a crash */
-    PROC_EXIT_AGAIN = 100,  /* the child asks to be started again */
-    PROC_EXIT_OUTSIDE = 128 /* plus the number of a crash signal that another process sent it */
+    PROC_EXIT_AGAIN = 100,   /* the child asks to be started again */
+    PROC_EXIT_DIFFERS = 101, /* a supervised worker was refused with ST_MISMATCH */
+    PROC_EXIT_OUTSIDE = 128  /* plus the number of a crash signal that another process sent it */
 };
 /* How a child ended, which decides who is blamed for it. */
 typedef enum proc_end {

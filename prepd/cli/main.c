@@ -55,8 +55,9 @@ static const verb verbs[] = {
              "  --keys DIR           folder of client.key and daemon.pub (prepd keygen), for\n"
              "                       an endpoint beyond loopback\n"
              "  --workers N          number of worker processes; default 1\n"
-             "On SIGTERM they finish what they are making and leave. If the daemon is away\n"
-             "they wait a minute for it.",
+             "On SIGTERM they finish what they are making and leave. If the daemon goes away,\n"
+             "or sends them away for a while, they wait; for one that was never there, a\n"
+             "minute.",
      .hidden = "--parent --supervisor --keeper --heard"},
     {.name = "check",
      .run = verb_check,

@@ -98,7 +98,13 @@ static status keep_workers(const worker_options *asked, int64_t count)
 static status run_worker(const worker_options *options)
 {
     int code = 0;
-    TRY(worker_run(options, &code));
+    const status st = worker_run(options, &code);
+    if (st == ST_MISMATCH && options->supervisor) { /* the only end that is one for good */
+        log_status();
+        code = PROC_EXIT_DIFFERS;
+    } else {
+        TRY(st);
+    }
     if (code)
         exit(code);
     return ST_OK;

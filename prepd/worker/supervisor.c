@@ -21,6 +21,8 @@ enum {
     QUICK_MS = 1000,   /* a worker that lives this short may be unable to start */
     QUICK_DEATHS = 16, /* after this many in a row, pause before starting the next */
     PAUSE_MS = 1000,
+    FIRST_WAIT_S = 10, /* before a worker is started that the dispatcher sent away; then doubling */
+    MOST_WAIT_S = 600,
     LEAVE_LIMIT_MS = 10000, /* time to finish a row after SIGTERM */
     SAY_MS = 1000,          /* between two messages to the dispatcher */
     WHAT_BYTES = 80,
@@ -33,6 +35,7 @@ typedef struct kept {
     pid_t pid; /* 0: to be started at start_ns, unless it has left */
     int64_t started_ns, start_ns;
     int quick_deaths; /* in a row */
+    int64_t wait_s;   /* how long it was waited for last */
     bool left;
     char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" about the process that died; "" for none */
 } kept;
@@ -91,8 +94,8 @@ static bool any_alive(const supervisor *crew)
     return false;
 }
 
-/* Starts the workers that are missing. If the system has no process for one more, those that run go
- * on and it is tried again later. */
+/* Starts the workers that are missing. If the system has no process for one more, it is tried again
+ * later, unless none could ever be started. */
 static status start_missing(supervisor *crew)
 {
     for (int i = 0; i < crew->n_workers && !crew->stopping; i++) {
@@ -102,7 +105,7 @@ static status start_missing(supervisor *crew)
         const status st = start_one(crew, held);
         if (st == ST_OK)
             continue;
-        if (!any_alive(crew))
+        if (held->started_ns == 0 && !any_alive(crew))
             return st;
         log_warn("worker not started: %s", status_text());
         held->start_ns = clock_ns() + PAUSE_MS * MS;
@@ -113,6 +116,8 @@ static status start_missing(supervisor *crew)
 /* The exit code that a worker chose, as a status. The worker has logged the reason. */
 static status left_because(int code)
 {
+    if (code == PROC_EXIT_DIFFERS)
+        return FAIL(ST_MISMATCH, "a worker was refused (its message is above)");
     for (int i = ST_OK + 1; i < ST_COUNT; i++)
         if (status_exit_code((status)i) == code)
             return FAIL((status)i, "a worker left with exit code %d (its message is above)", code);
@@ -125,6 +130,28 @@ static bool may_pass(int code)
 {
     return code == status_exit_code(ST_NO_MEMORY) || code == status_exit_code(ST_IO) ||
            code == status_exit_code(ST_INTERNAL);
+}
+
+/* True for ends after which a worker is started again, but not at once: what it did was no
+ * protocol to the dispatcher, or the dispatcher has been away or silent for a minute. One that was
+ * never there is not waited for, since the address may be wrong. */
+static bool comes_back(const supervisor *crew, int code)
+{
+    return code == status_exit_code(ST_PROTOCOL) ||
+           (crew->heard &&
+            (code == status_exit_code(ST_UNAVAILABLE) || code == status_exit_code(ST_TIMEOUT)));
+}
+
+/* Puts off the start of a worker, longer each time unless the last one lived for long. */
+static void put_off(kept *held, int64_t lived_ns, int pid, const char *what)
+{
+    const bool again = held->wait_s > 0 && lived_ns < MOST_WAIT_S * 1000 * MS;
+    held->wait_s = again ? 2 * held->wait_s : FIRST_WAIT_S;
+    if (held->wait_s > MOST_WAIT_S)
+        held->wait_s = MOST_WAIT_S;
+    held->start_ns += held->wait_s * 1000 * MS;
+    log_warn("worker left and is started again later pid=%d cause=\"%s\" seconds=%lld", pid, what,
+             (long long)held->wait_s);
 }
 
 static void record_end(supervisor *crew, kept *held, int wstatus)
@@ -152,7 +179,11 @@ static void record_end(supervisor *crew, kept *held, int wstatus)
         return;
     }
     held->quick_deaths = quick ? held->quick_deaths + 1 : 0;
-    if (end == PROC_END_LEFT && !may_pass(code)) {
+    if (comes_back(crew, code)) {
+        put_off(held, now - held->started_ns, pid, what);
+        return;
+    }
+    if (code == PROC_EXIT_DIFFERS || (end == PROC_END_LEFT && !may_pass(code))) {
         crew->stopping = held->left = true;
         crew->outcome = left_because(code);
         return;

@@ -18,8 +18,11 @@
 
 /* Keeps n_workers workers running for the dispatcher at this endpoint. keys may be NULL. Each is
  * started as args [n_args] (argv[0] a path, then "worker" and its options), which are borrowed.
- * Returns when all have left in good order, when one was refused (its status), or after a signal or
- * the dispatcher's BYE, which let them finish what they have in work. */
+ * Returns when all have left in good order; when one was refused because it makes other rows
+ * (ST_MISMATCH), or for what an operator must mend, such as a key without the role or a poor copy
+ * of the data (its status); or after a signal or the dispatcher's BYE, which let them finish what
+ * they have in work. A worker that broke the protocol, and a dispatcher that went away, are waited
+ * for: 10 s, doubling to 10 minutes. */
 WARN_UNUSED status supervisor_run(char *const *args, int n_args, int n_workers,
                                   const char *endpoint, const char *keys);
 

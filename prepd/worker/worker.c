@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/visible.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/agreed/ticket.h"
@@ -31,6 +32,7 @@ enum {
     GIVE_UP_MS = 60000,   /* leave when the dispatcher has been silent for this long */
     RECONNECT_MS = 500,
     MOST_DAMAGED = 1024, /* damaged pictures of a row that are reported */
+    MOST_WAIT_S = 7200,  /* that a dispatcher can ask for */
 };
 static const int64_t TELL_EVERY_NS = 50000000; /* between two ONs of an index lease */
 
@@ -51,6 +53,7 @@ typedef struct worker {
     int64_t heard_ns;  /* when the dispatcher last sent something */
     bool heard;        /* a dispatcher is, or was, at the endpoint */
     bool leave, again; /* leave; and ask to be started again */
+    int64_t wait_ns;   /* but only after this time */
 } worker;
 
 /* Set by SIGTERM; the lease in work is finished first. */
@@ -265,6 +268,30 @@ static status recycle(worker *self)
     return wire_send_json(self->socket, NULL, KIND_BYE, 0, "{}", 2);
 }
 
+/* BYE: the worker leaves, for good or to be started again, perhaps only after a while. */
+static void take_leave(worker *self, const json_value *value)
+{
+    const int64_t wait_s = json_int(json_find(value, "wait_s"), 0);
+    self->leave = true;
+    self->again = json_bool(json_find(value, "again"), false);
+    if (!self->again || wait_s <= 0)
+        return;
+    self->wait_ns = (wait_s < MOST_WAIT_S ? wait_s : MOST_WAIT_S) * 1000000000;
+    log_warn("the daemon gives this worker no work for now: it comes back by itself seconds=%lld "
+             "why=\"%s\"",
+             (long long)(self->wait_ns / 1000000000),
+             escape_text(json_text(json_find(value, "why"), "no reason given")).text);
+}
+
+/* Waits as long as the dispatcher asked for, without a connection. SIGTERM ends it. */
+static void wait_to_come_back(worker *self)
+{
+    const int64_t until_ns = clock_ns() + self->wait_ns;
+    while (!asked_to_go && clock_ns() < until_ns)
+        usleep(POLL_MS * 1000);
+    self->again &= !asked_to_go;
+}
+
 static status handle_frame(worker *self, const wire_msg *message)
 {
     frame head;
@@ -283,8 +310,7 @@ static status handle_frame(worker *self, const wire_msg *message)
         if (st == ST_OK)
             st = recycle(self);
     } else if (head.kind == KIND_BYE) {
-        self->leave = true;
-        self->again = json_bool(json_find(value, "again"), false);
+        take_leave(self, value);
     } else if (head.kind == KIND_ERROR) {
         st = wire_error(value, "dispatcher");
     } else {
@@ -403,6 +429,8 @@ status worker_run(const worker_options *options, int *out_code)
     workshop_done(&self.shop);
     free(self.terms);
     wire_free(&self.net);
+    if (st == ST_OK && self.wait_ns > 0)
+        wait_to_come_back(&self);
     if (st == ST_OK)
         *out_code = self.again ? PROC_EXIT_AGAIN : 0;
     return st;

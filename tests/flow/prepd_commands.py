@@ -43,7 +43,7 @@ def a_command_beside_the_daemon():
             run("sample", "-c", f.config, "--index", "0", "--out", f.file("sample.safetensors"))
             run("record", "-c", f.config, "--steps", "1", "--out", f.file("rows"))
             end = "ipc://" + f.file("d.sock")
-            wrong = said(BIN, "worker", "--connect", end, "--data-root", f.file("data"), code=76)
+            wrong = said(BIN, "worker", "--connect", end, "--data-root", f.file("data"), code=78)
             check("workers connect to the same with .workers appended" in wrong, wrong)
             try:
                 next(client.connect(end + ".workers"))

@@ -271,9 +271,6 @@ def workers_as_units_with_keys():
               f"{restarts} restarts before, {m.show('prepd-worker@1', 'NRestarts')} after: {m.said()}")
         m.do("sed", "-i", "s/--workers 2/--workers 0/", "/etc/tessera/worker.env")
         not_again(m, "prepd-worker@1", 64)
-        m.do("sh", "-c", "d=/etc/systemd/system/prepd-worker@.service.d; printf '[Service]\nExecStart=\n"
-             "ExecStart=/bin/sh -c \"exit 76\"\n' > $d/other-version.conf; systemctl daemon-reload")
-        not_again(m, "prepd-worker@1", 76)
 
 
 if SANITIZED:

@@ -159,7 +159,8 @@ status hello_options_agree(const char *stream_json, const json_value *said, cons
 
 status hello_is_other(const char *name, frame_kind kind)
 {
-    return FAIL_IN(ST_PROTOCOL, name, "a consumer does not send %s%s", frame_kind_name(kind),
+    return FAIL_IN(kind == KIND_JOIN ? ST_CONFIG : ST_PROTOCOL, name,
+                   "a consumer does not send %s%s", frame_kind_name(kind),
                    kind == KIND_JOIN
                        ? ". This is the endpoint of trainers; workers connect to the same with "
                          ".workers appended (with tcp, to the next port)"
