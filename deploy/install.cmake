@@ -45,6 +45,7 @@ endif()
 file(GLOB pages CONFIGURE_DEPENDS *.md)
 foreach(folder common configs deploy prepd proto tests/bench/results ${trainer_pages})
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${folder}/*.md ${folder}/*.png ${folder}/*.svg)
+    list(FILTER found EXCLUDE REGEX "/worker/examples/") # parts of a program
     list(APPEND pages ${found})
 endforeach()
 set(page_stamp ${CMAKE_BINARY_DIR}/pages.stamp)

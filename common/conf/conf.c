@@ -327,6 +327,11 @@ void conf_done(conf *options)
     memset(options, 0, sizeof *options);
 }
 
+bool conf_has(const char *key)
+{
+    return conf_row_find(key) != NULL;
+}
+
 status conf_set(conf *options, const char *key, const char *value)
 {
     char here[PATH_MAX];

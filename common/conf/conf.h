@@ -134,6 +134,9 @@ WARN_UNUSED status conf_check_all(const conf *options, mistakes *wrong);
  * ST_USAGE if there is no such option or the text is not one of its values. */
 WARN_UNUSED status conf_set(conf *options, const char *key, const char *value);
 
+/* Whether there is an option of this key, or was one that old files may still name. */
+bool conf_has(const char *key);
+
 /* Makes a copy that owns its texts. The caller ends it with conf_done, also after a failure. */
 WARN_UNUSED status conf_copy(const conf *from, conf *to);
 

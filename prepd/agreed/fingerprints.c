@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-const char *const print_names[N_PRINTS] = {"images", "videos", "tokens"};
+const char *const print_names[N_PRINTS] = {"images", "videos",  "tokens",   "jpeg",
+                                           "png",    "webp",    "resizing", "frames",
+                                           "texts",  "packing", "clips"};
 
 void fingerprints_set(fingerprints *prints, print_kind kind, hash128 value)
 {

@@ -14,21 +14,16 @@
 #include "prepd/agreed/fingerprints.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/worker/image_load.h"
+#include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
 
-static status of_images(const char *self, hash128 *out)
-{
+/* What the fingerprints are made with; each is loaded when it is first needed. */
+typedef struct print_maker {
+    const char *self, *model;
     const image_api *images;
-    TRY(image_load(self, &images));
-    return images->fingerprint(out);
-}
-
-static status of_videos(hash128 *out)
-{
     const video_api *videos;
-    TRY(video_load(&videos));
-    return videos->fingerprint(out);
-}
+    fingerprints made;
+} print_maker;
 
 static status of_tokens(const char *model, hash128 *out)
 {
@@ -41,20 +36,34 @@ static status of_tokens(const char *model, hash128 *out)
     return st;
 }
 
+static status make_print(print_maker *maker, print_kind kind)
+{
+    hash128 print;
+    if (kind != PRINT_TOKENS && !maker->images)
+        TRY(image_load(maker->self, &maker->images));
+    if ((kind == PRINT_VIDEOS || kind == PRINT_CLIPS) && !maker->videos)
+        TRY(video_load(&maker->videos));
+    if (kind == PRINT_CLIPS)
+        return row_prints_make_clips(maker->images, maker->videos, &maker->made);
+    if (kind >= N_STREAM_PRINTS)
+        return maker->made.of[kind][0] ? ST_OK : row_prints_make(maker->images, &maker->made);
+    TRY(kind == PRINT_IMAGES   ? maker->images->fingerprint(&print)
+        : kind == PRINT_VIDEOS ? maker->videos->fingerprint(&print)
+                               : of_tokens(maker->model, &print));
+    fingerprints_set(&maker->made, kind, print);
+    return ST_OK;
+}
+
 /* Prints each line as soon as its hash is known, so that a daemon that needs one need not wait for
  * all. only: names of the fingerprints wanted; NULL for all. */
 static status print_fingerprints(const char *self, const char *model, const char *only)
 {
+    print_maker maker = {.self = self, .model = model};
     for (int k = 0; k < N_PRINTS; k++) {
-        char text[HASH_TEXT];
-        hash128 print;
         if ((only && !strstr(only, print_names[k])) || (k == PRINT_TOKENS && !model))
             continue;
-        TRY(k == PRINT_IMAGES   ? of_images(self, &print)
-            : k == PRINT_VIDEOS ? of_videos(&print)
-                                : of_tokens(model, &print));
-        hash_print(print, text);
-        printf("%s %s\n", print_names[k], text);
+        TRY(make_print(&maker, (print_kind)k));
+        printf("%s %s\n", print_names[k], maker.made.of[k]);
         fflush(stdout);
     }
     return ST_OK;

@@ -10,6 +10,43 @@
 #include "common/http/exposition.h"
 #include "prepd/serve/shell.h"
 
+/* Whether two workers are counted in one sample of prepd_worker_builds. */
+static bool is_alike(const worker_seat *one, const worker_seat *other)
+{
+    return strcmp(one->build, other->build) == 0 && strcmp(one->host, other->host) == 0 &&
+           strcmp(one->peer.key_name, other->peer.key_name) == 0;
+}
+
+/* The first of the workers that are alike stands for them. Machines beyond MOST_ORIGINS are counted
+ * together, so that a crowd cannot fill the memory of whoever keeps the figures. */
+static void put_builds(FILE *out, const dispatch *state)
+{
+    enum { MOST_ORIGINS = 256 };
+    int told = 0, others = 0;
+    exposition_family(out, "prepd_worker_builds", "gauge",
+                      "worker processes by build id, host and name of their key");
+    for (const worker_seat *worker = state->seats; worker; worker = worker->next) {
+        const worker_seat *same = state->seats;
+        int count = 0;
+        while (!is_alike(same, worker))
+            same = same->next;
+        if (same != worker)
+            continue;
+        for (; same; same = same->next)
+            count += is_alike(same, worker);
+        if (told++ >= MOST_ORIGINS) {
+            others += count;
+            continue;
+        }
+        const exposition_label labels[] = {
+            {"build", worker->build}, {"host", worker->host}, {"key", worker->peer.key_name}};
+        exposition_sample(out, "prepd_worker_builds", labels, 3, count);
+    }
+    const exposition_label labels[] = {{"build", ""}, {"host", "others"}, {"key", ""}};
+    if (others)
+        exposition_sample(out, "prepd_worker_builds", labels, 3, others);
+}
+
 static void put_work(FILE *out, const dispatch *state, int64_t now)
 {
     int busy = 0, joined = 0;
@@ -23,6 +60,7 @@ static void put_work(FILE *out, const dispatch *state, int64_t now)
     exposition_family(out, "prepd_workers", "gauge", "worker processes by state");
     exposition_labelled(out, "prepd_workers", "state", "busy", busy);
     exposition_labelled(out, "prepd_workers", "state", "idle", joined - busy);
+    put_builds(out, state);
     exposition_one(out, "prepd_workers_wanted", "gauge", "local workers asked for",
                    state->local.target);
     exposition_one(out, "prepd_worker_restarts_total", "counter", "local workers replaced",
@@ -159,8 +197,9 @@ static void put_all(FILE *out, const dispatch *state)
 {
     const serve_counts *counts = &state->counts;
     const int64_t now = clock_ns();
-    exposition_family(out, "prepd_build_info", "gauge", "1, with the version");
-    exposition_labelled(out, "prepd_build_info", "version", TESSERA_VERSION, 1);
+    const exposition_label build[] = {{"version", TESSERA_VERSION}, {"build", state->place.build}};
+    exposition_family(out, "prepd_build_info", "gauge", "1, with the version and the build id");
+    exposition_sample(out, "prepd_build_info", build, 2, 1);
     exposition_one(out, "prepd_uptime_seconds", "gauge", "since the daemon began",
                    (double)(now - state->started_ns) / 1e9);
     exposition_one(out, "prepd_rows_total", "counter", "rows sent", (double)counts->rows);
@@ -176,9 +215,13 @@ static void put_all(FILE *out, const dispatch *state)
     exposition_one(out, "prepd_quarantined_total", "counter",
                    "samples put in quarantine by this run", (double)counts->quarantined);
     exposition_one(out, "prepd_refused_messages_total", "counter",
-                   "messages that broke the protocol", (double)state->peer_limits.refused);
+                   "messages that broke the protocol",
+                   (double)(state->peer_limits.refused - state->peer_limits.refused_builds));
     exposition_one(out, "prepd_refused_keys_total", "counter", "connections with an unknown key",
                    (double)state->peer_limits.refused_keys);
+    exposition_one(out, "prepd_refused_builds_total", "counter",
+                   "workers refused because their build, libraries or tokenizer make other rows",
+                   (double)state->peer_limits.refused_builds);
     put_work(out, state, now);
     put_streams(out, state);
     put_sections(out, state);

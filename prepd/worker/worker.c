@@ -22,6 +22,7 @@
 #include "prepd/worker/row_compare.h"
 #include "prepd/worker/supervisor.h"
 #include "prepd/worker/last_words.h"
+#include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
 #include "prepd/worker/time_limit.h"
 #include "proto/frame.h"
@@ -87,6 +88,7 @@ static status send_join(worker *self)
     json_begin_object(&out);
     json_put_key_cstr(&out, "version", TESSERA_VERSION);
     json_put_key_cstr(&out, "build", prepd_build);
+    json_put_key_int(&out, "form", LEASE_FORM);
     fingerprints_put(&prints, &out);
     json_put_key_cstr(&out, "host", host);
     json_put_key_int(&out, "pid", getpid());
@@ -127,6 +129,16 @@ static status tell_record(void *user, int64_t item)
     return tell_on(user, item);
 }
 
+/* Makes the fingerprints of rows. A child of the dispatcher is of its build and need not. */
+static status make_row_prints(worker *self)
+{
+    workshop *shop = &self->shop;
+    if (!self->options->supervisor)
+        return ST_OK;
+    TRY(row_prints_make(self->images, &shop->prints));
+    return shop->videos ? row_prints_make_clips(self->images, shop->videos, &shop->prints) : ST_OK;
+}
+
 static status take_terms(worker *self, const json_value *value, span text)
 {
     if (self->terms) {
@@ -135,7 +147,8 @@ static status take_terms(worker *self, const json_value *value, span text)
         return ST_OK;
     }
     TRY(workshop_init(&self->shop, self->options, self->images, value));
-    TRY(send_join(self)); /* again, now with the fingerprints of tokenizer and video decoder */
+    TRY(make_row_prints(self));
+    TRY(send_join(self)); /* again, now with the other fingerprints */
     TRY(time_limit_install(self->shop.train.prepd_sample_timeout));
     TRY(image_cache_open(&self->shop.train, self->fingerprint, &self->shop.cache));
     TRY(sandbox_enter());

@@ -49,7 +49,8 @@ typedef struct workshop {
     const worker_options *options;
     const image_api *images;
     const video_api *videos; /* NULL if the data has no videos */
-    fingerprints prints;     /* of the tokenizer, and of the video decoder if it is loaded */
+    fingerprints prints;     /* of the tokenizer, of the video decoder if it is loaded, and of rows
+                              * if a supervisor started this worker */
     conf train, eval;
     bool have_conf;
     tokenizer *tokens;

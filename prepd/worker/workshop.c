@@ -11,15 +11,40 @@
 #include "common/model_folder/model_files.h"
 #include "prepd/worker/worker.h"
 
+/* Copies the lines "key: value" whose option exists here. A daemon of another build may have more
+ * options. Workers read none of those, since otherwise its lease form would be another. */
+static size_t keep_known(const char *yaml, size_t size, char *to)
+{
+    char key[128];
+    size_t kept = 0;
+    for (size_t at = 0, length; at < size; at += length) {
+        const char *line = yaml + at, *end = memchr(line, '\n', size - at),
+                   *colon = memchr(line, ':', size - at);
+        length = end ? (size_t)(end - line) + 1 : size - at;
+        if (!colon || colon >= line + length || (size_t)(colon - line) >= sizeof key)
+            continue;
+        memcpy(key, line, (size_t)(colon - line));
+        key[colon - line] = 0;
+        if (!conf_has(key))
+            continue;
+        memcpy(to + kept, line, length);
+        kept += length;
+    }
+    return kept;
+}
+
 /* Reads the options of TERMS. They are YAML and go through the same parser as a file, in memory. */
 static status read_options(workshop *shop, const char *yaml, size_t size)
 {
     char path[64];
     status st = ST_OK;
+    char *known;
+    TRY(arena_alloc(&shop->row, size, (void **)&known));
+    const size_t known_bytes = keep_known(yaml, size, known);
     int fd = memfd_create("terms", MFD_CLOEXEC);
     if (fd < 0)
         return FAIL(ST_OS, "cannot make a file in memory for the terms");
-    if (write(fd, yaml, size) != (ssize_t)size) {
+    if (write(fd, known, known_bytes) != (ssize_t)known_bytes) {
         close(fd);
         return FAIL(ST_OS, "cannot write the terms to memory");
     }

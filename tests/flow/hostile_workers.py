@@ -15,10 +15,12 @@ TIMEOUT_S = 3  # prepd.sample_timeout
 
 
 def one_of_another_build(t, join):
-    """Its code may make other rows of the same files, so it is refused and both builds are named."""
+    """It is refused if it has another lease form, and both builds are named, or if it makes other rows."""
     context = zmq.Context()
-    for change in ({"build": "0" * 32}, {"build": None}, {"version": "0.0.9"},
-                   *({"fingerprints": {**join["fingerprints"], kind: "0" * 32}} for kind in ("images", "tokens"))):
+    form = join["form"]
+    for change in ({"build": "0" * 32, "form": form + 1}, {"build": None, "form": None}, {"version": "0.0.9", "form": form - 1},
+                   *({"build": "0" * 32, "fingerprints": {**join["fingerprints"], kind: "0" * 32}} for kind in
+                     ("images", "tokens", "webp", "packing"))):
         s = dealer(context, f"tcp://127.0.0.1:{t.port + 1}")
         s.send_multipart(message({**join, **change}, JOIN))
         text = told(s)
@@ -26,7 +28,7 @@ def one_of_another_build(t, join):
             kind = next(k for k, v in change["fingerprints"].items() if v == "0" * 32)
             check(f"fingerprint of {kind} {'0' * 32} there, {join['fingerprints'][kind]} here" in text, text)
         else:
-            check(f"build {join['build']}: install the same" in text and
+            check(f"build {join['build']}, lease form {form}: install the same" in text and
                   (change.get("build") or change.get("version") or "build unknown") in text, text)
         s.close()
     context.destroy(0)

@@ -70,7 +70,7 @@ def the_build_s_name_is_of_its_sources():
         os.remove(out)
         return text.split('"')[-2]
     told = dict(line.split() for line in run("fingerprint").splitlines())
-    check(sorted(told) == ["build", "images", "videos"] and all(len(v) == 32 for v in told.values()), f"{told}")
+    check(sorted(told) == sorted("build images videos jpeg png webp resizing frames texts packing clips".split()) and all(len(v) == 32 for v in told.values()), f"{told}")
     check(told["build"] == name_of(source, names), f"{told}, not of these sources")
     with tempfile.TemporaryDirectory() as folder:
         listed, seen = os.path.join(folder, "list"), set()

@@ -230,11 +230,11 @@ def wait_for(what, message, limit_s=LIMIT_S, every_s=0.02):
 class Daemon:
     """prepd serve, until stop() or the end of the block."""
 
-    def __init__(self, config, *args, inside=None, by=()):
+    def __init__(self, config, *args, inside=None, by=(), program=BIN):
         """inside: a network namespace. by: a command that replaces itself by the daemon, as ip netns exec does."""
         self.log = tempfile.TemporaryFile("w+")
         where = ["ip", "netns", "exec", inside] if inside else by
-        self.p = subprocess.Popen([*where, BIN, "serve", "-c", config, *args], stderr=self.log)
+        self.p = subprocess.Popen([*where, program, "serve", "-c", config, *args], stderr=self.log)
 
     def said(self):
         # Not read(), which would move the offset at which the daemon writes.

@@ -62,8 +62,8 @@ class Site:
         p = subprocess.run([BIN, "status", "--connect", self.endpoint, "--keys", self.keys], capture_output=True)
         return p.returncode == 0
 
-    def worker(self, *args, root=None, **environment):
-        p = subprocess.Popen([BIN, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.keys,
+    def worker(self, *args, root=None, program=BIN, **environment):
+        p = subprocess.Popen([program, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.keys,
                               "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
                              env={**os.environ, "ASAN_OPTIONS": OWN_SEGV, **environment})
         self.workers.append(p)
@@ -347,7 +347,7 @@ def another_decoder_is_refused():
             cursor = json.loads(first[3]["cursor"])
             check(cursor["fingerprints"] == {k: ours[k] for k in ("images", "tokens")}, f"{cursor}")
             told = json.loads(run("status", "--connect", end, "--json"))
-            check(told["build"] == ours["build"] and told["fingerprints"] == cursor["fingerprints"], f"{told}")
+            check(told["build"] == ours["build"] and told["fingerprints"].items() >= cursor["fingerprints"].items(), f"{told}")
         run("record", "-c", f.config, "--prepd.workers", "1", "--steps", "1", "--out", f.file("r"))
         with open(f.file("r"), "rb") as x:
             welcome = x.read(1 << 16)
@@ -370,17 +370,12 @@ def another_decoder_is_refused():
             again.kill()
             again.wait()
         check("69" not in unit_stays_down(), "the unit of a worker that was refused is not started again")
-        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1", "--prepd.mixed_resume",
-                                              "true", "--prepd.mixed_workers", "true") as d:
+        with machine_of(**OTHER_JPEG), Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", "1", "--prepd.mixed_resume", "true") as d:
             up(d, 0)
             rows = client.connect(end, timeout=60.0, cursor=cursor)
             check(next(rows)["pixels"].tobytes() == row["pixels"].tobytes(), "the rows differ")
             rows.close()
             check("its stream continues with different rows" in d.said(), d.said())
-            other = subprocess.Popen(words, stderr=subprocess.DEVNULL, env={k: v for k, v in os.environ.items() if k not in OTHER_JPEG})
-            wait_for(lambda: "worker accepted although it differs" in d.said(), "it is accepted with a warning")
-            other.kill()
-            other.wait()
 
 
 def unit_stays_down():

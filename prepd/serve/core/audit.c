@@ -14,12 +14,6 @@
 
 enum { LISTED = 20, LIST_TEXT = 32 * LISTED };
 
-/* Whether rows may differ, and nobody is to blame. That may change while rows are compared. */
-static bool may_differ(const dispatch *state)
-{
-    return state->options->prepd_mixed_workers;
-}
-
 /* Whether the secret draws this row. */
 static bool is_drawn(const dispatch *state, const consumer_seat *consumer, uint64_t row)
 {
@@ -28,8 +22,6 @@ static bool is_drawn(const dispatch *state, const consumer_seat *consumer, uint6
     const hash128 hash = hash_bytes(key, sizeof(key));
     uint64_t drawn;
     memcpy(&drawn, hash.bytes, sizeof(drawn));
-    if (may_differ(state))
-        return false;
     return (double)drawn * 0x1p-64 < state->options->prepd_audit;
 }
 
@@ -181,11 +173,6 @@ static status audit_row(dispatch *state, lease *leased, const worker_seat *worke
 {
     const row_audit self = {.count = 1, .by = {worker->number}};
     *out = NULL;
-    if (leased->audit && may_differ(state)) {
-        state->counts.unaudited++;
-        *out = made;
-        return ST_OK;
-    }
     if (leased->audit && settle(state, leased, worker, made, out))
         return ST_OK;
     if (!leased->audit) {
@@ -235,8 +222,7 @@ status audit_made(dispatch *state, lease *leased, const worker_seat *worker, wir
 /* Whether nobody is there who could make the row again, or it would show nothing. */
 static bool is_stuck(const dispatch *state, const lease *leased)
 {
-    return leased->audit &&
-           (state->draining || may_differ(state) || !other_worker(state, leased->audit, false));
+    return leased->audit && (state->draining || !other_worker(state, leased->audit, false));
 }
 
 /* Sends a row as the first worker has made it. Takes its lease, which is in the book. */
@@ -260,7 +246,7 @@ void audits_go_on(dispatch *state)
         next = leased->next;
         if (!is_stuck(state, leased))
             continue;
-        if (leased->audit->count == 1 || may_differ(state)) {
+        if (leased->audit->count == 1) {
             give_up(state, leased);
             return; /* the consumer may have gone, and its leases with it */
         }

@@ -161,6 +161,8 @@ typedef struct worker_seat {
     char from[WIRE_HOST_TEXT]; /* the address of its connection; "" over ipc */
     bool local;                /* a child of this process */
     fingerprints fingerprints; /* as it said */
+    char build[HASH_TEXT];     /* likewise, cut to the length of a build id */
+    bool other_build;          /* it is not the daemon's */
     bool has_terms;            /* it was sent TERMS and may load what they name */
     bool proved;               /* all its fingerprints are this daemon's: it may have work */
     bool fresh;                /* it has done nothing yet */
@@ -519,11 +521,16 @@ void fingerprinting_tick(
     dispatch *dispatch); /* kills one that hangs, and starts it again where needed */
 
 /* fingerprint_check.c */
+/* Whether the fingerprint is made with the video decoder, so only if the data may hold videos. */
+bool print_needs_videos(print_kind kind);
 /* Whether this fingerprint is needed and not known yet. */
 bool prints_are_wanted(const dispatch *dispatch, print_kind kind);
-/* Whether all fingerprints that the opened sections need are known. */
+/* Whether all fingerprints that streams of the opened sections carry are known. */
 bool fingerprints_are_known(const dispatch *dispatch);
 void fingerprints_of_source(const dispatch *dispatch, source *source);
+/* The first fingerprint in which the worker differs from this daemon, or that its build lacks;
+ * N_PRINTS if there is none. A worker says all of them together with that of its tokenizer. */
+print_kind fingerprints_of_worker(const dispatch *dispatch, const worker_seat *worker);
 /* The refusal of a worker whose fingerprint of `kind` differs: MISMATCH. */
 WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
                                               print_kind kind, int64_t pid, const char *host,

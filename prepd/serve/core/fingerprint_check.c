@@ -1,19 +1,38 @@
 /* fingerprint_check.c: finds workers and cursors whose fingerprints differ from this daemon's,
  * which would make other rows (prepd/agreed/fingerprints.h). The daemon's own come from
  * fingerprinting.c. */
+#include <string.h>
+
 #include "prepd/serve/core/dispatch_state.h"
+
+bool print_needs_videos(print_kind kind)
+{
+    return kind == PRINT_VIDEOS || kind == PRINT_CLIPS;
+}
 
 bool prints_are_wanted(const dispatch *state, print_kind kind)
 {
-    return !state->fingerprints.of[kind][0] && (kind != PRINT_VIDEOS || state->videos);
+    return !state->fingerprints.of[kind][0] && (state->videos || !print_needs_videos(kind));
 }
 
 bool fingerprints_are_known(const dispatch *state)
 {
-    for (int k = 0; k < N_PRINTS; k++)
+    for (int k = 0; k < N_STREAM_PRINTS; k++)
         if (prints_are_wanted(state, (print_kind)k))
             return false;
     return true;
+}
+
+print_kind fingerprints_of_worker(const dispatch *state, const worker_seat *worker)
+{
+    const fingerprints *theirs = &worker->fingerprints, *ours = &state->fingerprints;
+    print_kind other = fingerprints_other(theirs, ours);
+    if (other < N_PRINTS || !worker->other_build || !theirs->of[PRINT_TOKENS][0])
+        return other;
+    for (int k = N_STREAM_PRINTS; k < N_PRINTS; k++)
+        if (!theirs->of[k][0] && ours->of[k][0] && !print_needs_videos((print_kind)k))
+            return (print_kind)k;
+    return N_PRINTS;
 }
 
 static const struct {
@@ -22,6 +41,14 @@ static const struct {
     [PRINT_IMAGES] = {"decodes pictures", "libvips and libjpeg"},
     [PRINT_VIDEOS] = {"decodes videos", "FFmpeg"},
     [PRINT_TOKENS] = {"cuts texts into tokens", "prepd and utf8proc"},
+    [PRINT_JPEG] = {"makes rows of JPEG files", "prepd, libvips and libjpeg"},
+    [PRINT_PNG] = {"makes rows of PNG files", "prepd, libvips and libpng"},
+    [PRINT_WEBP] = {"makes rows of WebP files", "prepd, libvips and libwebp"},
+    [PRINT_RESIZING] = {"resizes pictures", "prepd and libvips"},
+    [PRINT_FRAMES] = {"makes rows of folders of frames", "prepd, libvips and libjpeg"},
+    [PRINT_TEXTS] = {"makes rows of texts", "prepd and utf8proc"},
+    [PRINT_PACKING] = {"packs rows", "prepd"},
+    [PRINT_CLIPS] = {"makes rows of video files", "prepd and FFmpeg"},
 };
 
 status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
@@ -29,10 +56,10 @@ status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints
 {
     return FAIL_IN(ST_MISMATCH, name,
                    "this worker (pid %lld on %s) %s differently from the daemon: fingerprint of %s "
-                   "%s there, %s here; install the same %s on both machines, or set "
-                   "prepd.mixed_workers to allow it",
-                   (long long)pid, host, differs[kind].does, print_names[kind], theirs->of[kind],
-                   ours->of[kind], differs[kind].remedy);
+                   "%s there, %s here; install the same %s on both machines",
+                   (long long)pid, host, differs[kind].does, print_names[kind],
+                   theirs->of[kind][0] ? theirs->of[kind] : "none", ours->of[kind],
+                   differs[kind].remedy);
 }
 
 status fingerprints_check_cursor(const dispatch *state, const source *section,
@@ -63,7 +90,8 @@ void fingerprints_of_source(const dispatch *state, source *section)
 {
     const bool videos =
         section->data->adapter->videos && section->data->adapter->videos(section->data);
-    section->fingerprints = state->fingerprints;
-    if (!videos)
-        section->fingerprints.of[PRINT_VIDEOS][0] = 0;
+    section->fingerprints = (fingerprints){0};
+    for (int k = 0; k < N_STREAM_PRINTS; k++)
+        if (videos || k != PRINT_VIDEOS)
+            memcpy(section->fingerprints.of[k], state->fingerprints.of[k], HASH_TEXT);
 }

@@ -3,8 +3,9 @@
  *
  * The process is started together with the daemon. Meanwhile the data set is read and workers load
  * the same libraries, so nothing waits longer for it. A worker that joins earlier is kept, without
- * TERMS or work, until it can be compared. The fingerprint of the video decoder is made only once
- * the data may hold videos. */
+ * TERMS or work, until it can be compared. Fingerprints of the video decoder are made only once the
+ * data may hold videos. They are made at the start, even if no worker needs those of rows, because
+ * later another build may be on the disk. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,14 +20,16 @@ static const int64_t PAUSE_NS = 1000000000; /* before the next try if none could
 status fingerprinting_start(dispatch *state)
 {
     print_maker *maker = &state->maker;
-    char only[64] = "";
-    if (maker->pid || fingerprints_are_known(state))
+    char only[128] = "";
+    if (maker->pid)
         return ST_OK;
     for (int k = 0; k < N_PRINTS; k++) {
         maker->asked[k] = prints_are_wanted(state, (print_kind)k);
         if (maker->asked[k])
             snprintf(only + strlen(only), sizeof only - strlen(only), "%s,", print_names[k]);
     }
+    if (!only[0])
+        return ST_OK;
     maker->started_ns = state->now_ns;
     return state->outside.start_fingerprinting(state->outside.shell, only, &maker->pid);
 }

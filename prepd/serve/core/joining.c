@@ -1,8 +1,8 @@
 /* joining.c: JOIN: which worker may work here.
  *
- * A worker says its version, build and fingerprints. Those of another build or with other
- * fingerprints are refused, unless prepd.mixed_workers allows them. A worker gets TERMS once the
- * fingerprint of its pictures agrees, and work once all fingerprints do. */
+ * A worker says its version, build, lease form and fingerprints. One of another form or with other
+ * fingerprints is refused; one of another build must have those of rows as well. A worker gets
+ * TERMS once the fingerprint of its pictures agrees, and work once all fingerprints do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +49,8 @@ static status refuse_other(dispatch *state, worker_seat *worker, status st)
 
 static bool has_said_all(const dispatch *state, const worker_seat *worker)
 {
-    for (int k = 0; k < N_PRINTS; k++)
-        if ((k != PRINT_VIDEOS || state->videos) &&
+    for (int k = 0; k < (worker->other_build ? N_PRINTS : N_STREAM_PRINTS); k++)
+        if ((state->videos || !print_needs_videos((print_kind)k)) &&
             (!worker->fingerprints.of[k][0] || !state->fingerprints.of[k][0]))
             return false;
     return true;
@@ -60,8 +60,8 @@ status seat_prove(dispatch *state, worker_seat *worker, const char *name)
 {
     if (worker->late)
         return ST_OK;
-    const print_kind other = fingerprints_other(&worker->fingerprints, &state->fingerprints);
-    if (other < N_PRINTS && !state->options->prepd_mixed_workers)
+    const print_kind other = fingerprints_of_worker(state, worker);
+    if (other < N_PRINTS)
         return refuse_other(state, worker,
                             fingerprints_refuse_worker(&worker->fingerprints, &state->fingerprints,
                                                        other, worker->pid, worker->host, name));
@@ -75,15 +75,7 @@ status seat_prove(dispatch *state, worker_seat *worker, const char *name)
             return refuse_other(state, worker, st);
         worker->has_terms = true;
     }
-    const bool was = worker->proved;
-    worker->proved =
-        worker->has_terms && (has_said_all(state, worker) || state->options->prepd_mixed_workers);
-    if (worker->proved && !was && other < N_PRINTS)
-        outside_warn(&state->outside,
-                     "worker accepted although it differs (prepd.mixed_workers) pid=%d host=\"%s\" "
-                     "fingerprint=%s theirs=%s ours=%s",
-                     (int)worker->pid, worker->host, print_names[other],
-                     worker->fingerprints.of[other], state->fingerprints.of[other]);
+    worker->proved = worker->has_terms && has_said_all(state, worker);
     return ST_OK;
 }
 
@@ -102,9 +94,9 @@ static status join_again(dispatch *state, worker_seat *worker, const char *name,
 typedef struct joiner {
     const char *host, *supervisor;
     const char *version, *build;
-    int64_t pid;
+    int64_t pid, form;
     fingerprints fingerprints;
-    bool local, ship;
+    bool local, ship, other_build;
 } joiner;
 
 static status read_joiner(const dispatch *state, const char *name, const json_value *said,
@@ -115,6 +107,9 @@ static status read_joiner(const dispatch *state, const char *name, const json_va
     TRY(json_want_int(said, "pid", name, &out->pid));
     TRY(fingerprints_read(said, name, &out->fingerprints));
     out->build = json_text(json_find(said, "build"), "unknown");
+    out->form = json_int(json_find(said, "form"), 0);
+    out->other_build =
+        strcmp(out->build, state->place.build) != 0 || strcmp(out->version, TESSERA_VERSION) != 0;
     out->local =
         strcmp(out->host, state->place.host) == 0 && local_is_child(state, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(said, "ship"), false);
@@ -123,26 +118,19 @@ static status read_joiner(const dispatch *state, const char *name, const json_va
     return ST_OK;
 }
 
-/* Compares the build id, a hash of the sources that make rows. A version alone is not enough, since
- * it names many builds. */
+/* Workers of another build may work here if they understand the same leases; whether they make the
+ * same rows of them, the fingerprints show. */
 static status check_build(const dispatch *state, const char *name, const joiner *waiting)
 {
-    if (strcmp(waiting->build, state->place.build) == 0 &&
-        strcmp(waiting->version, TESSERA_VERSION) == 0)
+    if (!waiting->other_build || waiting->form == LEASE_FORM)
         return ST_OK;
-    if (state->options->prepd_mixed_workers) {
-        outside_warn(
-            &state->outside,
-            "worker of version %s, build %s accepted (prepd.mixed_workers) pid=%lld host=\"%s\"",
-            waiting->version, waiting->build, (long long)waiting->pid, waiting->host);
-        return ST_OK;
-    }
-    return FAIL_IN(ST_MISMATCH, name,
-                   "this worker (pid %lld on %s) has version %s, build %s, and this daemon has "
-                   "version %s, build %s: install the same on both machines, or set "
-                   "prepd.mixed_workers to allow it",
-                   (long long)waiting->pid, waiting->host, waiting->version, waiting->build,
-                   TESSERA_VERSION, state->place.build);
+    return FAIL_IN(
+        ST_MISMATCH, name,
+        "this worker (pid %lld on %s) has version %s, build %s, lease form %lld, and this "
+        "daemon has version %s, build %s, lease form %d: install the same on both "
+        "machines",
+        (long long)waiting->pid, waiting->host, waiting->version, waiting->build,
+        (long long)waiting->form, TESSERA_VERSION, state->place.build, LEASE_FORM);
 }
 
 static status may_join(const dispatch *state, const char *name, const joiner *waiting)
@@ -175,6 +163,8 @@ static worker_seat *seat_new(const dispatch *state, const wire_peer *from, const
     worker->local = waiting->local;
     worker->ship = waiting->ship;
     worker->fingerprints = waiting->fingerprints;
+    worker->other_build = waiting->other_build;
+    snprintf(worker->build, sizeof(worker->build), "%s", waiting->build);
     worker->fresh = true;
     worker->joined_ns = worker->heard_ns = worker->since_ns = worker->told_ns = state->now_ns;
     snprintf(worker->supervisor, sizeof(worker->supervisor), "%s", waiting->supervisor);

@@ -24,6 +24,8 @@ static void put_workers(const dispatch *state, int64_t now, json_writer *writer)
         json_begin_object(writer);
         json_put_key_int(writer, "pid", seat->pid);
         json_put_key_cstr(writer, "host", seat->host);
+        json_put_key_cstr(writer, "build", seat->build);
+        json_put_key_cstr(writer, "key", seat->peer.key_name);
         json_put_key_bool(writer, "local", seat->local);
         json_put_key_bool(writer, "busy", seat->work != NULL);
         json_put_key_real(writer, "seconds", (double)(now - seat->since_ns) / 1e9);

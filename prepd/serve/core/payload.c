@@ -32,8 +32,9 @@
  *   turn    {"role":R,"trained":bool,"parts":["text" or number of an image of the sample...],
  *            "weights":[one per part...]}, without "weights" if all are 1
  *
- * When you add a member, read it in prepd/worker/lease_read.c as well. The forms have no version,
- * since a daemon and its workers must be of the same build (joining.c). */
+ * When you add a member, read it in prepd/worker/lease_read.c as well, and raise LEASE_FORM
+ * (prepd/agreed/fingerprints.h): a worker of another build may work here if its lease form is the
+ * daemon's (joining.c). */
 #include <stdlib.h>
 #include <string.h>
 

@@ -39,6 +39,7 @@ void peer_limits_refuse(peer_limits *limits, const outside *world, door at, cons
                         const char *what, status st)
 {
     limits->refused++;
+    limits->refused_builds += st == ST_MISMATCH;
     peer_limits_offence(limits, world);
     if (limits->told++ < REFUSALS_TOLD)
         outside_warn(world, "%s refused: %s", what, status_text());

@@ -18,10 +18,12 @@ typedef struct offender {
 /* All zeros is the state at the start. */
 typedef struct peer_limits {
     offender offenders[MAX_OFFENDERS];
-    unsigned next_offender;         /* the place that the next one takes */
-    const wire_peer *reading;       /* the peer whose message is being handled; NULL outside */
-    int64_t told;                   /* refusals since peer_limits_tell, logged or not */
-    uint64_t refused, refused_keys; /* messages and peers; connections by key; since the start */
+    unsigned next_offender;   /* the place that the next one takes */
+    const wire_peer *reading; /* the peer whose message is being handled; NULL outside */
+    int64_t told;             /* refusals since peer_limits_tell, logged or not */
+    /* Since the start: messages and peers, among them workers that make other rows; and
+     * connections by key. */
+    uint64_t refused, refused_builds, refused_keys;
 } peer_limits;
 
 /* Whether a connection's messages were refused so often that further ones are dropped unread. */

@@ -153,8 +153,8 @@ static finding find_out(const dispatch *state, const lease *leased)
 {
     const failure *told = leased->failures;
     const int failed = count_failed(told), fine = told->n_votes - failed;
-    if (failed > 1 || state->options->prepd_mixed_workers)
-        return FOUND_BAD; /* where decoders may differ, the first that cannot decode it decides */
+    if (failed > 1)
+        return FOUND_BAD;
     if (is_blank(leased, told->item))
         return FOUND_BLANK;
     if (fine > 1)
@@ -169,7 +169,7 @@ void failures_settle(dispatch *state, lease *leased)
         const failure *told = leased->failures;
         if (found == FOUND_BAD)
             seats_condemn(state, leased, told->item, told->cause);
-        if (!state->options->prepd_mixed_workers && (count_failed(told) > 1 || found == FOUND_FINE))
+        if (count_failed(told) > 1 || found == FOUND_FINE)
             dismiss_voters(state, told, found == FOUND_FINE);
         lease_drop_failure(leased);
     }

@@ -1,8 +1,10 @@
 /* hub.c: measures what the dispatcher costs. Simulated workers answer every lease at once with the
  * same bytes, and consumers do not unpack rows, so the time that is left is the dispatcher's.
  *
- *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES [KEYS]
+ *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES JOIN
+ * [KEYS]
  *
+ * JOIN is what a worker of the daemon's build sends, as JSON.
  * The daemon is a real one without workers of its own, and its index is there already. A row has a
  * block of BLOCK bytes and then IMAGES parts of IMAGE_BYTES. At the end it prints one line of
  * JSON. */
@@ -17,11 +19,9 @@
 #include "tests/bench/prepd/turns.h"
 
 enum { APART = 16, APART_US = 20000, BLOCK = 20000, MAX_PEERS = 1024, MAX_IO = 32, SETTLE_S = 2 };
-static const char JOIN[] = "{\"version\":\"" TESSERA_VERSION "\",\"build\":\"simulated\","
-                           "\"host\":\"simulated\",\"pid\":1}";
 
 static atomic_bool finish;
-static const char *endpoint, *keys;
+static const char *endpoint, *join, *keys;
 
 typedef struct consumer {
     pthread_t thread;
@@ -112,7 +112,7 @@ static void *work(void *user)
         if (crew->count <= APART)
             usleep(APART_US);
         must(wire_connect(net, leases, &item[i].socket));
-        must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, JOIN, strlen(JOIN)));
+        must(wire_send_json(item[i].socket, NULL, KIND_JOIN, 0, join, strlen(join)));
     }
     while (!finish) {
         must(wire_poll(item, (size_t)crew->count, 100));
@@ -209,11 +209,12 @@ int main(int argc, char **argv)
 {
     static consumer consumers[MAX_PEERS];
     static int64_t rows[MAX_PEERS];
-    if (argc != 9 && argc != 10)
+    if (argc != 10 && argc != 11)
         must(FAIL(ST_USAGE, "bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES "
-                            "SECONDS AHEAD_BYTES [KEYS]"));
+                            "SECONDS AHEAD_BYTES JOIN [KEYS]"));
     endpoint = argv[1];
-    keys = argv[9]; /* NULL without keys */
+    join = argv[9];
+    keys = argv[10]; /* NULL without keys */
     workers crew = {
         .count = atoi(argv[3]), .images = (uint32_t)atoi(argv[5]), .image_bytes = atoll(argv[6])};
     const int workers_ = atoi(argv[4]);

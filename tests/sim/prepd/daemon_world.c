@@ -11,7 +11,15 @@
 const char sim_build[] = "b0000000000000000000000000000000";
 const char *const sim_prints[N_PRINTS] = {[PRINT_IMAGES] = "11111111111111111111111111111111",
                                           [PRINT_VIDEOS] = "33333333333333333333333333333333",
-                                          [PRINT_TOKENS] = "22222222222222222222222222222222"};
+                                          [PRINT_TOKENS] = "22222222222222222222222222222222",
+                                          [PRINT_JPEG] = "44444444444444444444444444444444",
+                                          [PRINT_PNG] = "55555555555555555555555555555555",
+                                          [PRINT_WEBP] = "66666666666666666666666666666666",
+                                          [PRINT_RESIZING] = "77777777777777777777777777777777",
+                                          [PRINT_FRAMES] = "88888888888888888888888888888888",
+                                          [PRINT_TEXTS] = "99999999999999999999999999999999",
+                                          [PRINT_PACKING] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+                                          [PRINT_CLIPS] = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"};
 
 int daemon_which(const sim_daemon *daemon, const source *section)
 {

@@ -16,18 +16,18 @@ static const int64_t ASK_AGAIN_NS = 10000000000, RETRY_NS = 500000000;
 static void put_prints(const sim_worker *worker, char *out, size_t size)
 {
     const bool loaded = worker->state != WORKER_STARTING && worker->bent != BENT_MUTE,
-               can[N_PRINTS] = {[PRINT_IMAGES] = true,
-                                [PRINT_VIDEOS] = loaded && worker->videos,
-                                [PRINT_TOKENS] = loaded},
-               differs[N_PRINTS] = {[PRINT_IMAGES] = worker->bent == BENT_OTHER_DECODER,
-                                    [PRINT_VIDEOS] = worker->bent == BENT_OTHER_DECODER,
-                                    [PRINT_TOKENS] = worker->bent == BENT_OTHER_TOKENIZER};
+               can[N_STREAM_PRINTS] = {[PRINT_IMAGES] = true,
+                                       [PRINT_VIDEOS] = loaded && worker->videos,
+                                       [PRINT_TOKENS] = loaded},
+               differs[N_STREAM_PRINTS] = {[PRINT_IMAGES] = worker->bent == BENT_OTHER_DECODER,
+                                           [PRINT_VIDEOS] = worker->bent == BENT_OTHER_DECODER,
+                                           [PRINT_TOKENS] = worker->bent == BENT_OTHER_TOKENIZER};
     size_t length = 0;
-    for (int k = 0; k < N_PRINTS; k++)
+    for (int k = 0; k < N_STREAM_PRINTS; k++)
         if (can[k])
-            length +=
-                (size_t)snprintf(out + length, size - length, "%s\"%s\":\"%s\"", length ? "," : "",
-                                 print_names[k], sim_prints[differs[k] ? (k + 1) % N_PRINTS : k]);
+            length += (size_t)snprintf(out + length, size - length, "%s\"%s\":\"%s\"",
+                                       length ? "," : "", print_names[k],
+                                       sim_prints[differs[k] ? (k + 1) % N_STREAM_PRINTS : k]);
 }
 
 void worker_send_join(simulation *sim, sim_worker *worker)

@@ -689,70 +689,6 @@ static void test_audit__a_drain_leaves_what_nobody_can_decide(void **state)
     tear_down(&all);
 }
 
-/* Workers may differ from now on: rows that wait to be compared are sent, and nobody is dismissed
- * for one that differs, be it in work or made already. */
-static void test_audit__none_goes_on_where_workers_may_differ(void **state)
-{
-    (void)state;
-    for (int made = 1; made <= 3; made++) {
-        scene all;
-        set_up(&all, 3);
-        make(&all, 1, GOOD);
-        if (made > 1)
-            give(&all, 3);
-        if (made > 2) {
-            make(&all, 3, FLIPPED);
-            assert_int_equal(all.sent, 0);
-        }
-        all.options.prepd_mixed_workers = true;
-        if (made == 2)
-            make(&all, 3, FLIPPED);
-        else
-            audits_go_on(&all.state);
-        assert_int_equal(all.sent, made == 2 ? FLIPPED : GOOD);
-        assert_int_equal(all.state.counts.unaudited, 1);
-        assert_int_equal(all.state.counts.deviants, 0);
-        assert_int_equal(all.state.n_seats, 3);
-        assert_null(all.state.book.lost);
-        tear_down(&all);
-    }
-}
-
-/* The same for what workers say of a sample: the one that cannot decode it decides. */
-static void test_audit__no_word_is_false_where_workers_may_differ(void **state)
-{
-    (void)state;
-    for (int denials = 0; denials <= 2; denials++) {
-        scene all;
-        set_up(&all, 3);
-        assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
-        lease_book_return(&all.state.book, all.work);
-        failures_settle(&all.state, all.work);
-        for (int k = 0; k < denials; k++)
-            failure_denied(all.work, seat_of_number(&all.state, (uint64_t)k + 2));
-        all.options.prepd_mixed_workers = true;
-        failures_go_on(&all.state);
-        assert_null(all.work->failures);
-        assert_non_null(quarantine_find(&all.state.train.bad, 7));
-        assert_int_equal(all.state.counts.deviants, 0);
-        assert_int_equal(all.state.n_seats, 3);
-        quarantine_done(&all.state.train.bad);
-        tear_down(&all);
-    }
-}
-
-static void test_audit__none_is_drawn_where_workers_may_differ(void **state)
-{
-    (void)state;
-    scene all;
-    set_up(&all, 3);
-    all.options.prepd_mixed_workers = true;
-    make(&all, 1, GOOD);
-    assert_int_equal(all.sent, GOOD);
-    assert_int_equal(all.state.counts.unaudited, 0);
-    tear_down(&all);
-}
-
 /* However many small rows are under way, who made each is known. */
 static void test_sent_rows__all_under_way_are_known(void **state)
 {
@@ -801,9 +737,6 @@ int main(void)
         cmocka_unit_test(test_audit__the_only_local_worker_is_believed),
         cmocka_unit_test(test_audit__who_replaces_the_only_one_is_waited_for),
         cmocka_unit_test(test_audit__a_drain_sends_what_was_made),
-        cmocka_unit_test(test_audit__none_is_drawn_where_workers_may_differ),
-        cmocka_unit_test(test_audit__none_goes_on_where_workers_may_differ),
-        cmocka_unit_test(test_audit__no_word_is_false_where_workers_may_differ),
         cmocka_unit_test(test_audit__a_drain_waits_for_a_sample_that_is_not_decided),
         cmocka_unit_test(test_audit__a_drain_leaves_what_nobody_can_decide),
         cmocka_unit_test(test_sent_rows__all_under_way_are_known),

@@ -29,6 +29,7 @@ static int setup_metrics(void **state)
     setup->options.prepd_sample_timeout = 5; /* the watchdog waits 4 x 5 + 30 s */
     setup->state.options = &setup->options;
     setup->around.core = &setup->state;
+    setup->state.place.build = "b";
     setup->state.seats = &setup->seat;
     setup->state.train.ready = true;
     setup->seat.work = &setup->work;
@@ -76,6 +77,51 @@ static void test_unhealthy__not_without_work(void **state)
     assert_non_null(metrics_unhealthy(&setup->state, 1000 * SECOND));
     setup->state.seats = NULL;
     assert_null(metrics_unhealthy(&setup->state, 1000 * SECOND));
+}
+
+/* The value of a line of /metrics that begins with these words; -1 if there is none. */
+static double value_of(const char *body, const char *begins)
+{
+    const char *at = strstr(body, begins);
+    return at ? strtod(at + strlen(begins), NULL) : -1;
+}
+
+/* Workers that are alike are counted together, and machines beyond the first 256 in one sample. */
+static void test_metrics__show_builds_hosts_and_keys(void **state)
+{
+    enum { MACHINES = 300, SHOWN = 256 };
+    fixture *setup = *state;
+    worker_seat *crowd = calloc(2 * MACHINES, sizeof *crowd);
+    char *body = NULL;
+    size_t size;
+    const char *type;
+    int samples = 0;
+    assert_non_null(crowd);
+    for (int i = 0; i < 2 * MACHINES; i++) {
+        snprintf(crowd[i].build, sizeof crowd[i].build, "b1");
+        snprintf(crowd[i].host, sizeof crowd[i].host, "h%d", i % MACHINES);
+        snprintf(crowd[i].peer.key_name, sizeof crowd[i].peer.key_name, "k");
+        crowd[i].next = i + 1 < 2 * MACHINES ? &crowd[i + 1] : NULL;
+    }
+    snprintf(crowd[MACHINES].build, sizeof crowd[0].build, "b2"); /* the second of h0 */
+    setup->state.seats = crowd;
+    FILE *out = open_memstream(&body, &size);
+    assert_non_null(out);
+    assert_int_equal(metrics_answer(&setup->state, "/metrics", out, &type), 200);
+    fclose(out);
+    assert_true(value_of(body, "prepd_worker_builds{build=\"b1\",host=\"h0\",key=\"k\"}") == 1);
+    assert_true(value_of(body, "prepd_worker_builds{build=\"b1\",host=\"h1\",key=\"k\"}") == 2);
+    /* 44 machines with two workers, and the second of h0, which came after all of them. */
+    assert_true(value_of(body, "prepd_worker_builds{build=\"\",host=\"others\",key=\"\"}") ==
+                2 * (MACHINES - SHOWN) + 1);
+    for (const char *at = body; (at = strstr(at, "\nprepd_worker_builds{")); at++)
+        samples++;
+    assert_int_equal(samples, SHOWN + 1);
+    assert_true(value_of(body, "prepd_build_info{version=\"" TESSERA_VERSION "\",build=\"b\"}") ==
+                1);
+    setup->state.seats = NULL;
+    free(body);
+    free(crowd);
 }
 
 static void test_healthz__is_503_with_the_reason(void **state)
@@ -159,6 +205,7 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_metrics, teardown_metrics)
     const struct CMUnitTest tests[] = {
+        TEST(test_metrics__show_builds_hosts_and_keys),
         TEST(test_unhealthy__only_after_the_time_work_may_take),
         TEST(test_unhealthy__not_without_work),
         TEST(test_healthz__is_503_with_the_reason),
