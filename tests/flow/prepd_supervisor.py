@@ -121,15 +121,15 @@ def a_breach_is_waited_out():
 def a_daemon_that_is_away_for_long_is_waited_for():
     """For longer than the minute after which its workers give up. One that was never there is not."""
     with Folder(images=48) as f, Played(f) as d:
+        words = [BIN, "worker", "--connect", "ipc://" + f.file("never.sock"), "--data-root", f.file("data")]
+        never = subprocess.Popen(words, stderr=subprocess.PIPE)
         d.joins()
         d.away()
         wait_for(lambda: "is started again later" in d.said() or d.p.poll() is not None, "the worker gives up", 120)
         check(d.p.poll() is None, f"it left with {d.p.returncode}: {d.said()}")
         d.listen()
         d.joins()
-        words = [BIN, "worker", "--connect", "ipc://" + f.file("never.sock"), "--data-root", f.file("data")]
-        never = subprocess.run(words, capture_output=True, text=True, timeout=120)
-        check(never.returncode == 75, f"exit code {never.returncode}: {never.stderr}")
+        check(never.wait(120) == 75, f"exit code {never.returncode}: {never.stderr.read()}")
 
 
 main(sent_away_for_a_while_it_comes_back, what_ends_it_for_good, a_breach_is_waited_out,
