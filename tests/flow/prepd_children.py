@@ -13,7 +13,7 @@ import sys
 
 import zmq
 
-from prepd_flow import BIN, Daemon, Folder, check, gone, main, run, wait_for, workers_below
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, gone, main, run, wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
 from tessera import client  # noqa: E402
@@ -89,6 +89,13 @@ def a_ticket_shows_nowhere():
         context.destroy(0)
 
 
+def rows_of(f, n):
+    rows = client.connect("ipc://" + f.file("d.sock"), timeout=60)
+    got = [content(next(rows)) for _ in range(n)]
+    rows.close()
+    return got
+
+
 def programs_of(f):
     """A copy of what is installed, and the words that run it in the place of the built one."""
     built = os.path.dirname(os.path.dirname(os.path.abspath(BIN)))
@@ -108,9 +115,7 @@ def whatever_is_installed_over_it():
         program, modules, by = programs_of(f)
         with Daemon(f.config) as d:
             joined(f, 2)
-            rows = client.connect("ipc://" + f.file("d.sock"), timeout=60)
-            quiet = [content(next(rows)) for _ in range(60)]
-            rows.close()
+            quiet = rows_of(f, 60)
 
         def other(path):
             with open(path + ".new", "w") as x:
@@ -141,4 +146,29 @@ def whatever_is_installed_over_it():
             check(len(workers_below(d.p.pid)) == 2, "two workers")
 
 
-main(a_child_reads_its_ticket, a_ticket_shows_nowhere, whatever_is_installed_over_it)
+def another_decoder_is_installed_beneath_it():
+    """Workers that are started then would make other rows. The daemon says what changed, the run waits, and once the
+    earlier library is back the rows go on."""
+    beneath = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(BIN))), "tests/libother_jpeg.so")
+    with Folder(images=64) as f:
+        with Daemon(f.config):
+            joined(f, 2)
+            quiet = rows_of(f, 40)
+        with Daemon(f.config, by=["env", "LD_PRELOAD=" + f.file("library.so")]) as d:  # missing: it is ignored
+            pids = joined(f, 2)
+            rows = client.connect("ipc://" + f.file("d.sock"), timeout=LIMIT_S, credit_bytes=1)
+            got = [content(next(rows)) for _ in range(10)]
+            shutil.copy(beneath, f.file("library.so"))
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: "the run waits" in d.said() or d.p.poll() is not None, "it says that it waits")
+            check(d.p.poll() is None and "decodes pictures differently" in d.said(), d.said())
+            os.remove(f.file("library.so"))
+            got += [content(next(rows)) for _ in range(30)]
+            rows.close()
+            check(got == quiet, "the rows changed")
+            check(d.said().count("the run waits") == 1 and d.p.poll() is None, d.said())
+
+
+main(a_child_reads_its_ticket, a_ticket_shows_nowhere, whatever_is_installed_over_it,
+     another_decoder_is_installed_beneath_it)

@@ -9,7 +9,8 @@ enum {
     GIVE_UP_LATE = 60, /* where some have worked before: about a minute, since the cause may pass */
     FIRST_PAUSE_MS = 50,
     MAX_PAUSE_MS = 1000,
-    JOIN_LIMIT_S = 60, /* a worker that has not joined by then hangs and is killed */
+    OPERATOR_PAUSE_MS = 10000, /* where only an operator can help */
+    JOIN_LIMIT_S = 60,         /* a worker that has not joined by then hangs and is killed */
 };
 
 static const int64_t MS = 1000000;
@@ -96,6 +97,23 @@ void local_kill(dispatch *state, pid_t pid)
     local_end(state, local_child_of(state, pid), true);
 }
 
+/* Workers that are started now decode differently from the daemon, although others have worked: a
+ * library was changed beneath it. Rows of both would be another stream, and to end would lose the
+ * run, so the workers are tried at times until an operator has acted. */
+static void wait_for_operator(dispatch *state)
+{
+    local_pool *pool = &state->local;
+    const bool known = pool->deaths_at_start >= GIVE_UP_SAID;
+    pool->not_before_ns = state->now_ns + (known ? OPERATOR_PAUSE_MS : MAX_PAUSE_MS) * MS;
+    if (pool->deaths_at_start == GIVE_UP_SAID)
+        outside_warn(&state->outside,
+                     "local workers no longer make this daemon's rows, and the run waits: %s. A "
+                     "library was changed beneath the daemon: install the earlier one again, or "
+                     "restart the daemon and let its consumers continue with other rows "
+                     "(prepd.mixed_resume)",
+                     pool->why.message);
+}
+
 /* A worker that ends before it began any work is replaced after a pause, but not for ever. All that
  * end before the pause is over count as one, since they all die of the same cause. */
 void local_failed_at_start(dispatch *state, const char *what)
@@ -106,6 +124,10 @@ void local_failed_at_start(dispatch *state, const char *what)
     const bool said = pool->why.code != ST_OK;
     const int limit = pool->any_begun ? GIVE_UP_LATE : said ? GIVE_UP_SAID : GIVE_UP_DEATHS;
     pool->deaths_at_start++;
+    if (pool->why.code == ST_MISMATCH && pool->any_begun) {
+        wait_for_operator(state);
+        return;
+    }
     int64_t pause = (int64_t)FIRST_PAUSE_MS
                     << (pool->deaths_at_start < 7 ? pool->deaths_at_start : 7);
     pool->not_before_ns = state->now_ns + (pause < MAX_PAUSE_MS ? pause : MAX_PAUSE_MS) * MS;
