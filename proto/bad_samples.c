@@ -159,10 +159,10 @@ static char *put_number(char *to, uint64_t number)
     return to;
 }
 
-/* What must be added to the id before number i of a list to get this one. */
-static uint64_t step_to(const bad_samples *list, int64_t i)
+/* What must be added to the id before this one to get it. */
+static uint64_t step_to(const bad_samples *list, int64_t at)
 {
-    return (uint64_t)(i > 0 ? list->id[i] - list->id[i - 1] : list->id[i]);
+    return (uint64_t)(at > 0 ? list->id[at] - list->id[at - 1] : list->id[at]);
 }
 
 static status write_ids(const bad_samples *list, char **out)

@@ -34,7 +34,8 @@ enum {
 /* What a user can do about a list that is too long, or of other data. */
 #define BAD_SAMPLES_MEND "repair the data and raise data.generation"
 
-/* All zeros is an empty list. It takes 8 bytes an id, and another 8 where there are causes. */
+/* All zeros is an empty list. It takes 8 bytes an id, and another 8 where there are causes.
+ * Letters: n how many ids. */
 typedef struct bad_samples {
     int64_t *id;  /* [n] rising */
     char **cause; /* [n] owned texts, each NULL if it is not known; NULL: none is */

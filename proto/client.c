@@ -95,7 +95,7 @@ static status next_good(client *consumer, arena *memory, row *out, frame *out_he
         status st =
             codec_decode(consumer->codec, consumer->scratch, consumer->name, memory, out, out_head);
         if (st == ST_OK && !consumer->record)
-            st = client_keep_cursor(consumer, out->cursor);
+            st = client_keep_place(consumer, out);
         if (st != ST_PROTOCOL || consumer->record || !consumer->tags)
             return st;
         TRY(client_refuse_row(consumer, head.row));

@@ -22,9 +22,9 @@ typedef struct client_options {
     const char *stream_options; /* text of conf_stream_json, which must agree with the daemon's;
                                  * NULL takes the daemon's options as they are */
     const char *cursor;         /* cursor of a row or checkpoint; NULL begins at start_row */
-    const char *quarantine;     /* bad samples that other ranks or daemons have found, as
-                                 * decisions_write gives them: they are blank from the first row on.
-                                 * NULL or "": none but those in the cursor */
+    const char *quarantine;     /* bad samples that the run knows (bad_samples.h): they are blank
+                                 * from the first row on. NULL or "": none. The client adds those
+                                 * that its rows list, for HELLOs to come */
     int64_t start_row;          /* first row wanted if there is no cursor */
     int rank, ranks;            /* this is data-parallel consumer `rank` of `ranks` */
     int64_t credit_bytes;       /* bytes of rows that may be under way to this consumer */

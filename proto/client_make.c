@@ -23,9 +23,9 @@ failed:
 
 static void free_texts(client_options *options)
 {
-    const char *const text[] = {
-        options->endpoint, options->keys,       options->stream, options->stream_options,
-        options->cursor,   options->quarantine, options->run,    options->consumer};
+    const char *const text[] = {options->endpoint,       options->keys,   options->stream,
+                                options->stream_options, options->cursor, options->run,
+                                options->consumer};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         free((char *)text[i]);
     memset(options, 0, sizeof *options);
@@ -35,14 +35,19 @@ status client_keep_options(client *consumer, const client_options *options)
 {
     consumer->hello = *options;
     client_options *const hello = &consumer->hello;
-    const char **const text[] = {
-        &hello->endpoint, &hello->keys,       &hello->stream, &hello->stream_options,
-        &hello->cursor,   &hello->quarantine, &hello->run,    &hello->consumer};
+    const char **const text[] = {&hello->endpoint,       &hello->keys,   &hello->stream,
+                                 &hello->stream_options, &hello->cursor, &hello->run,
+                                 &hello->consumer};
     bool all = true;
+    hello->quarantine = NULL; /* it goes into consumer->known */
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         if (*text[i])
             all &= (*text[i] = strdup(*text[i])) != NULL;
-    return all ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a client");
+    if (!all)
+        return FAIL(ST_NO_MEMORY, "no memory for a client");
+    return options->quarantine
+               ? bad_samples_read_text(&consumer->known, options->quarantine, "quarantine")
+               : ST_OK;
 }
 
 void client_hang_up(client *consumer)
@@ -70,6 +75,7 @@ void client_close(client **client_)
     codec_free(&consumer->codec);
     wire_msg_free(&consumer->scratch);
     free_texts(&consumer->hello);
+    bad_samples_done(&consumer->known);
     free(consumer->welcome);
     free(consumer->cursor);
     free(consumer->name);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "common/json/json.h"
+#include "proto/bad_samples.h"
 #include "proto/client.h"
 #include "proto/record.h"
 #include "proto/row_order.h"
@@ -28,7 +29,7 @@ struct client {
     bool heard;           /* a daemon was there, on an earlier connection */
     row_order order;      /* that its rows must come in */
     bool tags;            /* its rows have tags */
-    int64_t listed;       /* bad samples in the list of HELLO */
+    bad_samples known;    /* for HELLO: what was given, and what rows have listed since */
     char *cursor;         /* [cursor_bytes] of the last row that was taken; NULL at first */
     size_t cursor_bytes;
     int64_t wait_ns; /* when waiting for WELCOME began */
@@ -69,8 +70,9 @@ WARN_UNUSED status client_next_recorded(client *consumer, wire_msg *raw, frame *
 
 /* client_refuse.c: */
 
-/* Keeps the cursor of a row that was taken: a row that is refused is asked for again with it. */
-WARN_UNUSED status client_keep_cursor(client *consumer, const char *cursor);
+/* Keeps the cursor of a row that was taken, with which a refused row is asked for again, and the
+ * bad samples that it lists. */
+WARN_UNUSED status client_keep_place(client *consumer, const row *taken);
 /* Tells the daemon that a row is not what was ordered, as the thread's note says, and comes back
  * for it. The daemon has another worker make it. A daemon that does not let us in again counts as
  * gone, so that the caller decides how long it waits. */

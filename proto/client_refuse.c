@@ -5,8 +5,11 @@
 #include "common/program/log.h"
 #include "proto/client_parts.h"
 
-status client_keep_cursor(client *consumer, const char *cursor)
+status client_keep_place(client *consumer, const row *taken)
 {
+    /* Of the sample stream a row lists what the index refuses. */
+    const bool keeps = strcmp(consumer->hello.stream, "sample") != 0;
+    const char *cursor = taken->cursor, *list = keeps ? taken->quarantine : "";
     const size_t bytes = strlen(cursor) + 1;
     if (bytes > consumer->cursor_bytes) {
         char *at = (char *)realloc(consumer->cursor, 2 * bytes);
@@ -16,7 +19,9 @@ status client_keep_cursor(client *consumer, const char *cursor)
         consumer->cursor_bytes = 2 * bytes;
     }
     memcpy(consumer->cursor, cursor, bytes);
-    return ST_OK;
+    return list[0] && strcmp(list, "[]") != 0
+               ? bad_samples_read_text(&consumer->known, list, consumer->name)
+               : ST_OK;
 }
 
 static status send_refuse(const client *consumer, uint64_t number)

@@ -93,19 +93,6 @@ static status refused_hello(const client *consumer)
                : st;
 }
 
-/* Refuses a daemon that has not taken the list of HELLO: one from before there was such a list,
- * which also gets a cursor without its own. Recordings have their own lists. */
-static status check_listed(const client *consumer, const json_value *welcome)
-{
-    if (json_find(welcome, "recording") ||
-        json_int(json_find(welcome, "quarantined"), 0) >= consumer->listed)
-        return ST_OK;
-    return FAIL_IN(ST_MISMATCH, consumer->name,
-                   "the daemon has not taken the list of %lld bad samples that the run goes on "
-                   "with, since it is older: run both programs of the same release",
-                   (long long)consumer->listed);
-}
-
 status client_take_welcome(client *consumer)
 {
     frame head;
@@ -119,8 +106,9 @@ status client_take_welcome(client *consumer)
                        frame_kind_name(head.kind));
     TRY(wire_read_json(consumer->scratch, consumer->name, &head, &value));
     status st = begin_order(consumer, value);
-    if (st == ST_OK)
-        st = check_listed(consumer, value);
+    hash128 digest;
+    if (hash_parse(json_text(json_find(value, "index"), ""), &digest))
+        hash_print(digest, consumer->known.index);
     consumer->tags = json_int(json_find(value, "version"), 0) >= SESSION_TAGS;
     if (st == ST_OK)
         st = keep_welcome(consumer, value, wire_msg_part(consumer->scratch, 1));

@@ -40,7 +40,7 @@ static void tell_service_manager(const dispatch *state)
         snprintf(line, sizeof(line),
                  "STATUS=%s, %llu rows, %.1f samples/s, %d workers, %lld quarantined\n", place,
                  (unsigned long long)counts->rows, counts->samples_per_s, state->n_seats,
-                 (long long)(state->train.bad.n_entries + state->eval.bad.n_entries));
+                 (long long)(state->train.bad.n + state->eval.bad.n));
     }
     notify_try(line);
 }

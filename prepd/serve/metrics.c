@@ -175,17 +175,13 @@ static void put_sections(FILE *out, const dispatch *state)
     put_stream_info(out, &state->train);
     put_stream_info(out, &state->eval);
     exposition_family(out, "prepd_quarantined", "gauge", "samples in quarantine by data section");
-    exposition_labelled(out, "prepd_quarantined", "section", "train",
-                        (double)state->train.bad.n_entries);
-    exposition_labelled(out, "prepd_quarantined", "section", "eval",
-                        (double)state->eval.bad.n_entries);
+    exposition_labelled(out, "prepd_quarantined", "section", "train", (double)state->train.bad.n);
+    exposition_labelled(out, "prepd_quarantined", "section", "eval", (double)state->eval.bad.n);
     exposition_family(out, "prepd_damaged", "gauge",
                       "pictures that decoded with a warning that their file is damaged, by data "
                       "section");
-    exposition_labelled(out, "prepd_damaged", "section", "train",
-                        (double)state->train.damaged.n_entries);
-    exposition_labelled(out, "prepd_damaged", "section", "eval",
-                        (double)state->eval.damaged.n_entries);
+    exposition_labelled(out, "prepd_damaged", "section", "train", (double)state->train.damaged.n);
+    exposition_labelled(out, "prepd_damaged", "section", "eval", (double)state->eval.damaged.n);
     exposition_family(out, "prepd_index_records_left", "gauge", "index records still to be made");
     exposition_labelled(out, "prepd_index_records_left", "section", "train",
                         state->train.build.active ? (double)state->train.build.left : 0);

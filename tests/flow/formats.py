@@ -89,5 +89,5 @@ def fingerprint(row):
 
 
 def own_of(row):
-    """Which of its samples are quarantined. The list in its cursor may not know of them yet."""
+    """Which of its samples are blank."""
     return {q["id"] for q in json.loads(row["quarantine"] or "[]")}

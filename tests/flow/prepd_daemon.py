@@ -343,7 +343,9 @@ def strangers_are_refused_and_the_daemon_lives():
                        {"credit_bytes": "x"}, {"start_row": -1}, {"cursor": {"row": 1}},
                        {"options": {"training.seed": 99}}, {"quarantine": {}}, {"quarantine": [{"id": 1}]},
                        {"quarantine": [{"id": -1, "cause": "c"}]}, {"quarantine": [{"id": 1 << 40, "cause": "c"}]},
-                       {"quarantine": [{"id": 1, "cause": "c" * 513}]}, {"quarantine": [{"id": 1, "cause": None}]},
+                       {"quarantine": 7}, {"quarantine": [{"id": 1, "cause": None}]},
+                       {"quarantine": {"count": 1, "ids": "B", "index": "00" * 16}}, {"quarantine": {"count": 2, "ids": "B"}},
+                       {"quarantine": {"count": 2000001, "ids": "B" * 2000001}}, {"quarantine": {"count": 1, "ids": "gggggB"}},
                        {"cursor": {"row": 1, "index": "00" * 16}}):
             got = answer(context, end, message({**HELLO, **change}))
             check(b'"code"' in got[1], f"{change} was not refused: {got[1]}")

@@ -21,6 +21,7 @@ sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
 from tessera import client, daemon_session  # noqa: E402
 
 PREFIX = {"data.group": "shared_prefix", "training.epochs": 1, "training.seq_len": 128}
+KNOWN = "the run knew it to be bad"
 NEEDS = "needs protocol version 2"
 
 
@@ -317,7 +318,7 @@ def a_bad_clip_costs_its_questions():
 
 
 def a_bad_question_costs_itself():
-    """Decisions come back with a cursor. One question of a picture loses its labels; of another all do, and with them
+    """A run knows bad samples, as an earlier cursor lists them. One question of a picture loses its labels; of another all do, and with them
     the picture. The documents stay as they are."""
     with Folder(images=24, **PREFIX) as f, Daemon(f.config):
         up(f)
@@ -331,7 +332,7 @@ def a_bad_question_costs_itself():
         cursor["quarantine"] = [{"id": i, "cause": "by hand"} for i in sorted([one, *all_of_it])]
         again = [first, *rows_of(f, cursor=cursor)]
         found, _ = bad(again)
-        check(found == {one: (True, False, "by hand"), **{i: (True, True, "by hand") for i in all_of_it}}, f"{found}")
+        check(found == {one: (True, False, KNOWN), **{i: (True, True, KNOWN) for i in all_of_it}}, f"{found}")
         for was, now in zip(rows, again, strict=True):
             for name in ("input_ids", "position_ids", "cu_seqlens", "doc_prefix", "doc_part", "doc_sample_id", "visual_row", "grid_thw"):
                 check(np.array_equal(was.get(name), now.get(name)), f"row {was['number']}: {name} depends on what is bad")

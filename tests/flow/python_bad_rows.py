@@ -109,7 +109,7 @@ def change(row, draw):
             if isinstance(entry, dict) and entry:
                 entry[draw.choice(list(entry))] = draw.choice(ODD)
         elif how == 3 and names:
-            row.entries[draw.choice(("__metadata__", "number", "decisions", "pixels", "x" * 100))] = draw.choice(ODD)
+            row.entries[draw.choice(("__metadata__", "number", "bad_samples", "pixels", "x" * 100))] = draw.choice(ODD)
         elif how == 4:
             row.entries = flip(json.dumps(row.entries).encode(), draw) if isinstance(row.entries, dict) else row.entries
         elif how in (5, 6):  # a number of a tensor

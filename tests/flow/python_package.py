@@ -44,7 +44,7 @@ def one_epoch(**more):
 def print_of(row):
     """All of a row that must not depend on who reads it, and when."""
     return (row["number"], row["cursor"], row["quarantine"], sorted((k, str(v.dtype), v.shape, v.tobytes()) for k, v in row.items()
-                                                                    if hasattr(v, "tobytes")), row.get("decisions"))
+                                                                    if hasattr(v, "tobytes")))
 
 
 def refused(what, kind, *words):
@@ -65,7 +65,7 @@ def both_readers_give_the_same_rows():
             up(f)
             list(client.connect(end_of(f), timeout=60.0))  # the cursors of a later session list the bad sample from the first row on
             wanted = [print_of(r) for r in client.connect(end_of(f), timeout=60.0)]
-            check(any(w[4] for w in wanted), "no bad sample was met")
+            check(any(w[2] != "[]" for w in wanted), "no bad sample was met")
             for native in NATIVE:
                 rows = tessera.Rows(end_of(f), native=native, timeout=30.0)
                 check(len(rows) == len(wanted) and rows.progress.taken == 0, f"length {len(rows)}")

@@ -9,7 +9,7 @@ import sys
 
 from formats import own_of
 from prepd_flow import LIMIT_S, SOURCE, Daemon, Folder, check, main, wait_for
-from resume_flow import command, ledger, resealed
+from resume_flow import command, ledger, resealed, xxh3
 from train_flow import has_mpi, options, settings
 
 sys.path.insert(0, os.path.join(SOURCE, "proto", "python"))
@@ -55,8 +55,13 @@ def state(f, name, step):
         return json.load(file)
 
 
-def found(entries):
-    return {entry["id"] for entry in entries}
+def known(f, name, step):
+    """The file of bad samples of a checkpoint, which its state names."""
+    with open(step_folder(f, name, step) + "/training/quarantine.json") as file:
+        text = file.read()
+    list_ = client.BadSamples(text)
+    check(state(f, name, step)["quarantine"] == {"count": len(list_), "hash": xxh3(text.encode())}, f"{name}: {text}")
+    return set(list_)
 
 
 def truncated(f, every):
@@ -79,7 +84,7 @@ def taken(f, name, count, **more):
 def same_rows(rows, wanted, ids):
     check([(r["number"], client.digest_of(r), r["quarantine"]) for r in rows] ==
           [(r["number"], client.digest_of(r), r["quarantine"]) for r in wanted], "two daemons give other rows than one")
-    check(found(json.loads(rows[0]["cursor"])["quarantine"]) >= ids, "the first cursor lacks what was given in HELLO")
+    check(set(rows[0]["bad_samples"]) >= ids, "what was given in HELLO is forgotten")
 
 
 def what_two_daemons_found_goes_on_with_any_number():
@@ -88,24 +93,19 @@ def what_two_daemons_found_goes_on_with_any_number():
         two = daemons(f, "a", "b")
         train(f, "run", STEPS, "a", "b")
         stop(two)
-        first = state(f, "run", STEPS)
-        union, cursor = json.loads(first["quarantine"]), json.loads(first["cursor"])
-        check(found(union) <= bad and [e["id"] for e in union] == sorted(found(union)), union)
-        check(found(cursor["quarantine"]) and found(union) - found(cursor["quarantine"]),
-              f"the first daemon found all of {union}: this shows nothing")
+        first, union = state(f, "run", STEPS), known(f, "run", STEPS)
+        check(union and union <= bad, union)
         with daemons(f, "c")[0]:
             rows = taken(f, "c", 3 * STEP * STEPS)
         for row in rows[:STEP * STEPS]:
-            check(own_of(row) <= found(union), f"row {row['number']} has {own_of(row)}, the checkpoint has {union}")
-            for entry in union:
-                check(entry["id"] not in own_of(row) or entry["row"] == row["number"], f"{entry}, found in row {row['number']}")
+            check(own_of(row) <= union, f"row {row['number']} has {own_of(row)}, the checkpoint has {union}")
         # A good sample of each of the next rows, which are of both ranks: no daemon would find that it is bad.
         later = rows[STEP * STEPS:2 * STEP * STEPS]
-        told = [{"id": next(int(i) for i in row["doc_sample_id"] if int(i) not in bad), "cause": "by hand"} for row in later]
-        check(len(found(told)) == len(later), f"{told}: the stream is too short for this test")
+        told = {next(int(i) for i in row["doc_sample_id"] if int(i) not in bad) for row in later}
+        check(len(told) == len(later), f"{told}: the stream is too short for this test")
 
-        def add(kept):
-            kept["quarantine"] = json.dumps(sorted(union + told, key=lambda e: e["id"]))
+        def add(kept):  # as an earlier trainer kept it
+            kept["quarantine"] = json.dumps([{"id": i, "cause": "by hand", "row": 0} for i in union | told])
         for name in ("again", "alone", "old"):
             shutil.copytree(f.file("run"), f.file(name))
         for name in ("again", "alone"):
@@ -114,25 +114,24 @@ def what_two_daemons_found_goes_on_with_any_number():
 
         two = daemons(f, "a", "b")
         train(f, "again", 2 * STEPS, "a", "b")
-        both = client.merge_quarantine([{"decisions": union + told, "cursor": first["cursor"]}])
+        both = client.BadSamples([{"id": i} for i in union | told])
         ranks = [taken(f, name, STEP // 2, rank=rank, ranks=2, cursor=first["cursor"], quarantine=both)
                  for rank, name in enumerate("ab")]
         train(f, "old", STEPS + 1, "a", "b")
         stop(two)
         one = daemons(f, "a")
         train(f, "alone", 2 * STEPS, "a", "a")
-        whole = taken(f, "a", STEP, cursor=cursor, quarantine=both)
+        whole = taken(f, "a", STEP, cursor=first["cursor"], quarantine=both.text())
         stop(one)
 
-        same_rows(sorted(ranks[0] + ranks[1], key=lambda r: r["number"]), whole, found(both))
+        same_rows(sorted(ranks[0] + ranks[1], key=lambda r: r["number"]), whole, set(both))
+        check(len({rows[-1]["cursor"] for rows in (*ranks, whole)}) == 1, "the ranks' cursors differ after a whole step")
         check(ledger(f, "again") == ledger(f, "alone"), "one daemon and two: the ledgers differ")
         check(ledger(f, "again")[STEPS + 1] != ledger(f, "old")[STEPS + 1], "the list changes nothing: this shows nothing")
         last = state(f, "again", 2 * STEPS)
         check(last["quarantine"] == state(f, "alone", 2 * STEPS)["quarantine"], "one daemon and two: the lists differ")
-        kept = {entry["id"]: entry for entry in json.loads(last["quarantine"])}
-        for entry in told:  # both ranks have met some of them
-            check(kept[entry["id"]]["cause"] == "by hand" and kept[entry["id"]]["row"] >= STEP * STEPS, kept[entry["id"]])
-        check(found(json.loads(last["cursor"])["quarantine"]) >= found(told), "the cursor lacks what was given in HELLO")
+        check(last["cursor"] == state(f, "alone", 2 * STEPS)["cursor"], "one daemon and two: the cursors differ")
+        check(known(f, "again", 2 * STEPS) >= union | told, "what was given in HELLO is forgotten")
 
 
 if not has_mpi():

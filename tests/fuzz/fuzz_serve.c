@@ -240,7 +240,7 @@ static void throw_away(void)
         lease *leased = lease_book_take(&state.book, true);
         lease_free(&leased);
     }
-    quarantine_done(&state.train.bad);
+    bad_samples_done(&state.train.bad);
     close_held_out();
     lease_book_init(&state.book, 2);
     state.counts = (serve_counts){0};

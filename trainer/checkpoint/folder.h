@@ -5,6 +5,7 @@
  *   FOLDER/step-N/                             a Hugging Face folder, as other tools open it
  *   FOLDER/step-N/adapter/                     the adapters, if there are any (adapter.h)
  *   FOLDER/step-N/training/state.json          how far the run is (progress.h)
+ *   FOLDER/step-N/training/quarantine.json     its bad samples, if there are any
  *   FOLDER/step-N/training/rank-R-of-W.safetensors   values and moments (train_state.h)
  *   FOLDER/step-N/training/manifest.json       the seal: size and XXH3-128 of every other file
  *   FOLDER/.step-N.writing, .step-N.trash      half made and half removed; never read

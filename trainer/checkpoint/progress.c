@@ -9,10 +9,10 @@
 
 #include "common/json/json.h"
 #include "proto/cursor.h"
-#include "proto/decisions.h"
+#include "proto/bad_samples.h"
 #include "trainer/checkpoint/hf_write.h"
 
-static const char name[] = "state.json";
+static const char name[] = "state.json", list_name[] = "quarantine.json";
 enum { STATE_VERSION = 1 };
 
 void progress_done(progress *state)
@@ -95,9 +95,26 @@ static void put_shares(json_writer *writer, const progress *state)
     json_end_array(writer);
 }
 
-status progress_text(const progress *state, char **out)
+/* Names the file of the quarantine by what is in it. */
+static status put_list_name(json_writer *writer, const char *quarantine)
+{
+    bad_samples list = {0};
+    char hash[HASH_TEXT];
+    const status st = bad_samples_read_text(&list, quarantine, list_name);
+    hash_print(hash_bytes(quarantine, strlen(quarantine)), hash);
+    json_begin_key_object(writer, "quarantine");
+    json_put_key_int(writer, "count", list.n);
+    json_put_key_cstr(writer, "hash", hash);
+    json_end_object(writer);
+    bad_samples_done(&list);
+    return st;
+}
+
+/* listed: the quarantine is written as it is; otherwise what names its file. */
+static status write_text(const progress *state, bool listed, char **out)
 {
     json_writer writer;
+    status st = ST_OK;
     size_t size;
     json_writer_init(&writer);
     json_begin_object(&writer);
@@ -110,24 +127,67 @@ status progress_text(const progress *state, char **out)
     json_put_key_real(&writer, "last_loss", state->last_loss);
     json_put_key_real(&writer, "eval_loss", state->eval_loss);
     put_text(&writer, "cursor", state->cursor);
-    put_text(&writer, "quarantine", state->quarantine);
+    if (listed || !state->quarantine || !state->quarantine[0])
+        put_text(&writer, "quarantine", state->quarantine);
+    else
+        st = put_list_name(&writer, state->quarantine);
     put_text(&writer, "stream_options", state->stream_options);
     put_text(&writer, "recording", state->recording);
     put_text(&writer, "config", state->config);
     put_text(&writer, "choices", state->choices);
     put_shares(&writer, state);
     json_end_object(&writer);
-    status st = json_writer_take(&writer, out, &size);
+    if (st == ST_OK)
+        st = json_writer_take(&writer, out, &size);
     json_writer_done(&writer);
     return st;
 }
 
+status progress_text(const progress *state, char **out)
+{
+    return write_text(state, true, out);
+}
+
 status progress_write(const progress *state, const char *folder)
 {
+    const char *list = state->quarantine;
     char *text;
-    TRY(progress_text(state, &text));
+    if (list && list[0])
+        TRY(hf_write_text(folder, list_name, list, strlen(list)));
+    TRY(write_text(state, false, &text));
     const status st = hf_write_text(folder, name, text, strlen(text));
     free(text);
+    return st;
+}
+
+/* Reads the file that a state names by its count and hash. */
+static status read_list(const json_value *named, const char *folder, char **out)
+{
+    char path[STATUS_PATH_MAX], found[HASH_TEXT];
+    const char *wanted;
+    int64_t count;
+    hash128 digest;
+    bad_samples list = {0};
+    json_value *value = NULL;
+    TRY(hf_path(path, folder, list_name));
+    TRY(json_want_text(named, "hash", path, &wanted));
+    TRY(json_want_int(named, "count", path, &count));
+    TRY(hash_file(path, &digest));
+    hash_print(digest, found);
+    if (strcmp(found, wanted) != 0)
+        return FAIL_IN(ST_BAD_INPUT, path, "its hash is %s, but state.json names %.32s", found,
+                       wanted);
+    TRY(json_load(path, &value));
+    status st = bad_samples_read(&list, value, path);
+    json_free(&value);
+    if (st == ST_OK && list.n != count)
+        st = FAIL_IN(ST_BAD_INPUT, path, "it has %lld bad samples, but state.json names %lld",
+                     (long long)list.n, (long long)count);
+    free(*out);
+    *out = NULL;
+    if (st == ST_OK)
+        st = bad_samples_write(&list, out);
+    bad_samples_done(&list);
     return st;
 }
 
@@ -195,10 +255,14 @@ static status read_state(const json_value *value, const char *path, progress *do
     return read_texts(value, path, done);
 }
 
-static status take_state(json_value *value, const char *path, progress *out)
+/* folder: where the quarantine's file is; NULL: the state has the list inside. */
+static status take_state(json_value *value, const char *path, const char *folder, progress *out)
 {
     progress done = {0};
-    const status st = read_state(value, path, &done);
+    status st = read_state(value, path, &done);
+    const json_value *list = json_given(value, "quarantine");
+    if (st == ST_OK && folder && list && json_typeof(list) == JSON_OBJECT)
+        st = read_list(list, folder, &done.quarantine);
     json_free(&value);
     if (st == ST_OK)
         *out = done;
@@ -211,7 +275,7 @@ status progress_parse(const char *text, const char *path, progress *out)
 {
     json_value *value = NULL;
     TRY(json_parse(text, strlen(text), path, &value));
-    return take_state(value, path, out);
+    return take_state(value, path, NULL, out);
 }
 
 status progress_read(const char *folder, progress *out)
@@ -220,7 +284,7 @@ status progress_read(const char *folder, progress *out)
     json_value *value = NULL;
     TRY(hf_path(path, folder, name));
     TRY(json_load(path, &value));
-    return take_state(value, path, out);
+    return take_state(value, path, folder, out);
 }
 
 /* The rows of a step, as the options of the stream say. */
@@ -240,9 +304,9 @@ static status step_rows_of(const char *stream_options, const char *path, int64_t
 
 static status check_quarantine(const progress *state, const char *path)
 {
-    decisions list = {0};
-    const status st = decisions_read(&list, state->quarantine, DECISION_ROW_UNKNOWN, path);
-    decisions_done(&list);
+    bad_samples list = {0};
+    const status st = bad_samples_read_text(&list, state->quarantine, path);
+    bad_samples_done(&list);
     return st;
 }
 

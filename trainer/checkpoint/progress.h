@@ -19,8 +19,8 @@ typedef struct progress {
     double first_loss, last_loss; /* of step 1 and of the last step */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, as the first rank got it; of a daemon */
-    char *quarantine;     /* bad samples that any rank has heard of (proto/decisions.h); of a
-                             daemon; "" in an early trainer's checkpoints */
+    char *quarantine;     /* bad samples that any rank knows (proto/bad_samples.h); of a daemon; ""
+                             if there are none */
     char *stream_options; /* options of the stream (conf_stream_json); of a daemon */
     char *recording;      /* what it holds (run/session.h); of a recording */
     char *config;         /* every option, as YAML */
@@ -42,9 +42,11 @@ WARN_UNUSED status progress_set_text(char **field, const char *text);
 WARN_UNUSED status progress_set_shares(progress *state, const double *share, int64_t n_units);
 /* *out: the state as the text of a state.json, in heap memory. */
 WARN_UNUSED status progress_text(const progress *state, char **out);
-/* Writes FOLDER/state.json, synced. */
+/* Writes FOLDER/state.json, synced. A quarantine is written to FOLDER/quarantine.json, and
+ * state.json has its count and the hash of that file. */
 WARN_UNUSED status progress_write(const progress *state, const char *folder);
-/* Reads it. ST_BAD_INPUT if a member is missing or impossible, or the version is another. */
+/* Reads both. ST_BAD_INPUT if a member is missing or impossible, the version is another, or the
+ * quarantine is not the one that state.json names. Earlier trainers' states have it inside. */
 WARN_UNUSED status progress_read(const char *folder, progress *out);
 /* The same from the text that was read at `path`. */
 WARN_UNUSED status progress_parse(const char *text, const char *path, progress *out);

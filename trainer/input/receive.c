@@ -58,8 +58,8 @@ struct receiver {
     uint64_t last_row;
     bool loop_told;
     bool (*stopped)(void);
-    text_kept cursor; /* the cursor of the last row taken */
-    decisions heard;  /* of the rows taken since they were asked for last */
+    text_kept cursor;  /* the cursor of the last row taken */
+    bad_samples known; /* what the run began with, and what the rows taken have listed */
 };
 
 enum { STOP_POLL_MS = 50 };
@@ -174,12 +174,15 @@ static void *receive_thread(void *user)
     }
 }
 
-static status read_step_rows(receiver *input)
+static status read_welcome(receiver *input)
 {
     json_value *welcome = NULL;
+    hash128 index;
     const char *text = client_welcome(input->source);
     TRY(json_parse(text, strlen(text), "WELCOME", &welcome));
     input->step_rows = json_int(json_find(welcome, "global_batch_size"), 0);
+    if (hash_parse(json_text(json_find(welcome, "index"), ""), &index))
+        hash_print(index, input->known.index);
     json_free(&welcome);
     return ST_OK;
 }
@@ -192,7 +195,9 @@ static status open_source(receiver *input, const receiver_options *options)
     if (!input->endpoint)
         return FAIL(ST_NO_MEMORY, "receiver: out of memory");
     TRY(client_open(&options->client, &input->source));
-    return read_step_rows(input);
+    if (input->trains && options->client.quarantine)
+        TRY(bad_samples_read_text(&input->known, options->client.quarantine, "quarantine"));
+    return read_welcome(input);
 }
 
 /* Opens this rank's own source of rows, or waits for the source of the rank that receives them for
@@ -279,7 +284,7 @@ void receiver_close(receiver **held)
         arena_done(&input->slots[i].memory);
     free(input->slots);
     free(input->cursor.text);
-    decisions_done(&input->heard);
+    bad_samples_done(&input->known);
     free(input->resume.text);
     free(input->endpoint);
     pthread_cond_destroy(&input->changed);
@@ -321,32 +326,19 @@ const char *receiver_cursor(const receiver *input)
     return text_of(&input->cursor);
 }
 
-/* Keeps what a row's tag says of its own bad samples: a cursor does not list what was found after
- * its row was begun. */
-static status hear_decisions(receiver *input, const received *got)
+/* Keeps what a row says of its own bad samples. */
+static status note_bad_samples(receiver *input, const received *got)
 {
-    if (!input->trains || !input->endpoint)
+    if (!input->trains || !input->endpoint || strcmp(got->row.quarantine, "[]") == 0)
         return ST_OK;
     char place[64];
     snprintf(place, sizeof place, "row %" PRIu64, got->head.row);
-    const status st =
-        decisions_read(&input->heard, got->row.quarantine, (int64_t)got->head.row, place);
-    return st == ST_BAD_INPUT ? FAIL_IN(ST_PROTOCOL, input->endpoint, "%s", status_text()) : st;
+    return bad_samples_read_text(&input->known, got->row.quarantine, place);
 }
 
-status receiver_decisions(receiver *input, decisions *inout)
+const bad_samples *receiver_bad_samples(const receiver *input)
 {
-    char *text = NULL;
-    if (!input->trains || !input->endpoint)
-        return ST_OK;
-    TRY(decisions_write(&input->heard, &text));
-    status st = decisions_read(inout, text, DECISION_ROW_UNKNOWN, input->endpoint);
-    free(text);
-    if (st == ST_OK)
-        st = decisions_read_cursor(inout, text_of(&input->cursor), input->endpoint);
-    if (st == ST_OK)
-        decisions_done(&input->heard);
-    return st;
+    return &input->known;
 }
 
 /* Waits until something changes, but only for a short while, since a signal changes nothing here.
@@ -398,7 +390,7 @@ status receiver_next(receiver *input, received *out, int64_t *inout_waited_ns)
         status_set(&input->note);
     }
     pthread_mutex_unlock(&input->lock);
-    return st == ST_OK ? hear_decisions(input, out) : st;
+    return st == ST_OK ? note_bad_samples(input, out) : st;
 }
 
 void receiver_give_back(receiver *input, received *got)

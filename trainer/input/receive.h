@@ -14,7 +14,7 @@
 #define TESSERA_TRAINER_INPUT_RECEIVE_H
 
 #include "proto/client.h"
-#include "proto/decisions.h"
+#include "proto/bad_samples.h"
 #include "trainer/parallel/row_broadcast.h"
 
 typedef struct receiver receiver;
@@ -62,9 +62,9 @@ void receiver_give_back(receiver *receiver, received *got);
 /* Where a run must go on after the last row taken: its cursor (proto/wire.md), "" before the
  * first row. It is the receiver's, and valid until the next receiver_next. */
 const char *receiver_cursor(const receiver *receiver);
-/* Adds to *inout which samples are bad, as the rows taken since the last call and the cursor say
- * (options.trains). It adds nothing from a recording, and nothing on a rank that gets its rows from
- * another one, which hears the same. */
-WARN_UNUSED status receiver_decisions(receiver *receiver, decisions *inout);
+/* The bad samples that the run knew when it was resumed and that the rows taken since have listed
+ * (options.trains). It is empty for a recording, and on a rank that gets its rows from another one,
+ * which has the list. It is the receiver's, and valid until the next receiver_next. */
+const bad_samples *receiver_bad_samples(const receiver *receiver);
 
 #endif

@@ -15,8 +15,6 @@ struct monitor {
     http_thread *door;
     pthread_mutex_t lock; /* of everything below */
     run_figures figures;
-    char *cursor; /* heap; NULL: there is none */
-    size_t cursor_room;
 };
 
 static const char index_page[] =
@@ -28,12 +26,11 @@ static const char index_page[] =
     "<li><a href=\"/healthz\">/healthz</a>: do steps finish?</li>\n"
     "</ul>\n</body></html>\n";
 
-/* A copy of what is known; *out_cursor is on the heap, NULL if there is none. */
-static run_figures take_copy(monitor *watch, char **out_cursor)
+/* A copy of what is known. */
+static run_figures take_copy(monitor *watch)
 {
     pthread_mutex_lock(&watch->lock);
     const run_figures figures = watch->figures;
-    *out_cursor = watch->cursor ? strdup(watch->cursor) : NULL;
     pthread_mutex_unlock(&watch->lock);
     return figures;
 }
@@ -54,18 +51,16 @@ int monitor_answer(void *user, const char *path, FILE *out, const char **out_typ
         fputs(index_page, out);
         return 200;
     }
-    char *cursor;
-    const run_figures figures = take_copy(watch, &cursor);
+    const run_figures figures = take_copy(watch);
     int code = 200;
     if (strcmp(path, "/metrics") == 0)
-        monitor_print(out, watch->conf, &figures, cursor ? cursor : "", clock_ns());
+        monitor_print(out, watch->conf, &figures, clock_ns());
     else if (strcmp(path, "/healthz") == 0)
         code = answer_health(watch->conf, &figures, out);
     else {
         fprintf(out, "not found; there are /metrics /healthz\n");
         code = 404;
     }
-    free(cursor);
     return code;
 }
 
@@ -102,7 +97,6 @@ void monitor_free(monitor **held)
         return;
     http_thread_stop(&watch->door);
     pthread_mutex_destroy(&watch->lock);
-    free(watch->cursor);
     free(watch);
     *held = NULL;
 }
@@ -131,19 +125,6 @@ void monitor_opened(monitor *watch, const session *run, int64_t planned)
     pthread_mutex_unlock(&watch->lock);
 }
 
-/* Keeps a copy of the cursor. Without memory for it, it is not known. */
-static void keep_cursor(monitor *watch, const char *cursor)
-{
-    const size_t size = strlen(cursor) + 1;
-    if (size > watch->cursor_room) {
-        free(watch->cursor);
-        watch->cursor = malloc(size);
-        watch->cursor_room = watch->cursor ? size : 0;
-    }
-    if (watch->cursor)
-        memcpy(watch->cursor, cursor, size);
-}
-
 void monitor_step(monitor *watch, const step_report *step)
 {
     if (!watch)
@@ -162,7 +143,7 @@ void monitor_step(monitor *watch, const step_report *step)
     figures->samples += step->documents;
     figures->images += step->images;
     figures->wait_ns += step->wait_ns;
-    keep_cursor(watch, step->cursor ? step->cursor : "");
+    figures->bad_samples = step->bad_samples;
     pthread_mutex_unlock(&watch->lock);
 }
 

@@ -7,7 +7,6 @@
 #include <math.h>
 
 #include "common/http/exposition.h"
-#include "proto/decisions.h"
 
 static const char *const phase_name[RUN_PHASES] = {"starting", "training", "evaluating", "saving",
                                                    "ending"};
@@ -111,17 +110,7 @@ static void print_checkpoints(FILE *out, const run_figures *figures, int64_t now
           seconds_between(figures->saved_ns, now_ns));
 }
 
-static void print_bad_samples(FILE *out, const char *cursor)
-{
-    decisions bad = {0};
-    if (cursor[0] && decisions_read_cursor(&bad, cursor, "the cursor") == ST_OK)
-        gauge(out, "trainer_bad_samples", "samples that the stream leaves out because they are bad",
-              (double)bad.n_entries);
-    decisions_done(&bad);
-}
-
-void monitor_print(FILE *out, const conf *options, const run_figures *figures, const char *cursor,
-                   int64_t now_ns)
+void monitor_print(FILE *out, const conf *options, const run_figures *figures, int64_t now_ns)
 {
     print_run(out, options, figures);
     print_steps(out, figures, now_ns);
@@ -132,7 +121,9 @@ void monitor_print(FILE *out, const conf *options, const run_figures *figures, c
               figures->held_out_accuracy);
     }
     print_checkpoints(out, figures, now_ns);
-    print_bad_samples(out, cursor);
+    if (figures->step > 0)
+        gauge(out, "trainer_bad_samples", "samples that the stream leaves out because they are bad",
+              (double)figures->bad_samples);
     exposition_process(out);
 }
 

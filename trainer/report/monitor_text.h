@@ -13,7 +13,7 @@ typedef struct run_figures {
     int64_t ranks, steps_planned, planned_bytes;
     char stream[HASH_TEXT]; /* the id of the stream; "" for a recording */
     /* of the last finished step; step 0: none yet */
-    int64_t step, step_ns;
+    int64_t step, step_ns, bad_samples;
     double loss, grad_norm, lr;
     /* sums over the finished steps and all ranks */
     int64_t steps, skipped, tokens, targets, samples, images, wait_ns;
@@ -26,10 +26,8 @@ typedef struct run_figures {
     double saved_seconds;
 } run_figures;
 
-/* Prints all figures for Prometheus. cursor: where the stream goes on after the last step, which
- * lists the bad samples; "" if that is not known. */
-void monitor_print(FILE *out, const conf *options, const run_figures *figures, const char *cursor,
-                   int64_t now_ns);
+/* Prints all figures for Prometheus. */
+void monitor_print(FILE *out, const conf *options, const run_figures *figures, int64_t now_ns);
 /* Writes why the run is not healthy and returns true; false if it is. */
 bool monitor_is_stuck(const conf *options, const run_figures *figures, int64_t now_ns, char *out,
                       size_t size);

@@ -61,8 +61,9 @@ typedef struct step_report {
     int64_t wait_ns;
     hash128 rows_digest;    /* chain over the digests of the rows */
     hash128 samples_digest; /* XXH3-128 of the ids, 8 bytes little-endian each */
-    const char *cursor; /* where the stream continues after the step's last row; lives as long as
-                           `sample` */
+    const char *cursor;  /* where the stream continues after the step's last row; lives as long as
+                            `sample` */
+    int64_t bad_samples; /* that this rank knows of */
     /* [layers, experts] rows that each expert was given of the last micro-batch; NULL for a model
      * without experts; lives as long as `sample` */
     const int32_t *expert_count;

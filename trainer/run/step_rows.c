@@ -235,5 +235,6 @@ status step_rows_end(const session *run, step_rows *rows)
         hash_bytes(rows->sample, (size_t)rows->n_samples * sizeof *rows->sample);
     TRY(keep_cursor(rows, receiver_cursor(run->train)));
     report->cursor = rows->cursor;
+    report->bad_samples = receiver_bad_samples(run->train)->n;
     return ST_OK;
 }

@@ -118,8 +118,12 @@ static status find_start(training *run)
     run->now.config = config;
     run->now.eval_loss = NAN;
     if (st == ST_OK) /* it was checked when the checkpoint was found */
-        st = decisions_read(&run->known, run->now.quarantine, DECISION_ROW_UNKNOWN, run->from.path);
-    return st;
+        st = bad_samples_read_text(&run->known, run->now.quarantine, run->from.path);
+    if (st != ST_OK)
+        return st;
+    free(run->now.quarantine); /* it may have an earlier form */
+    run->now.quarantine = NULL;
+    return bad_samples_write(&run->known, &run->now.quarantine);
 }
 
 /* Forgets rows, cursor and bad samples of the data's earlier generation; steps and values stay. */
@@ -130,7 +134,7 @@ static status begin_generation(training *run)
     if (run->session.schedule.steps > 0)
         log_info("the run has %" PRId64 " steps in all, %" PRId64 " of them done",
                  run->session.schedule.steps, run->now.step);
-    decisions_done(&run->known);
+    bad_samples_done(&run->known);
     TRY(progress_set_text(&run->now.cursor, ""));
     return progress_set_text(&run->now.quarantine, "");
 }
@@ -361,7 +365,7 @@ static void close_run(training *run)
     profile_free(&run->profile);
     session_close(&run->session);
     progress_done(&run->now);
-    decisions_done(&run->known);
+    bad_samples_done(&run->known);
     progress_done(&run->from.progress);
     folder_unlock(&run->lock);
 }

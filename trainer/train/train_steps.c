@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
-#include "trainer/checkpoint/decisions_union.h"
+#include "trainer/checkpoint/quarantine_union.h"
 #include "trainer/model/unit_order.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/stop.h"
@@ -27,21 +27,20 @@ static status spare_ledger(training *run, status st)
     return ST_OK;
 }
 
-/* Puts into run->now what any rank has heard of bad samples. Their daemons may be several, each of
- * which knows only what its own workers found. */
-static status unite_decisions(training *run)
+/* Puts into run->now which bad samples any rank knows. Their daemons may be several, each of which
+ * finds only those in its own rows. */
+static status unite_quarantines(training *run)
 {
-    decisions heard = {0};
+    const int64_t before = run->known.n;
     char *text = NULL;
-    status st = receiver_decisions(run->session.train, &heard);
-    st = decisions_unite(mesh_comm(&run->session.mesh, MESH_WORLD), st, &heard, &run->known);
-    decisions_done(&heard);
-    if (st == ST_OK)
-        st = decisions_write(&run->known, &text);
-    if (st == ST_OK)
-        st = progress_set_text(&run->now.quarantine, text);
-    free(text);
-    return st;
+    TRY(quarantine_unite(mesh_comm(&run->session.mesh, MESH_WORLD),
+                         receiver_bad_samples(run->session.train), &run->known));
+    if (run->known.n == before)
+        return ST_OK;
+    TRY(bad_samples_write(&run->known, &text));
+    free(run->now.quarantine);
+    run->now.quarantine = text;
+    return ST_OK;
 }
 
 status training_save(training *run)
@@ -49,7 +48,7 @@ status training_save(training *run)
     if (run->ledger)
         TRY(spare_ledger(run, ledger_sync(run->ledger)));
     int64_t start = clock_ns();
-    TRY(unite_decisions(run));
+    TRY(unite_quarantines(run));
     TRY(checkpoint_writer_save(run->checkpoint_writer, &run->now));
     reporter_rest(run->reporter, clock_ns() - start);
     return ST_OK;
@@ -59,7 +58,7 @@ status training_save(training *run)
 static status keep_copy(training *run)
 {
     int64_t start = clock_ns();
-    TRY(unite_decisions(run));
+    TRY(unite_quarantines(run));
     TRY(checkpoint_writer_keep(run->checkpoint_writer, &run->now));
     reporter_rest(run->reporter, clock_ns() - start);
     return ST_OK;

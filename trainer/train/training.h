@@ -4,7 +4,7 @@
 #ifndef TESSERA_TRAINER_TRAIN_TRAINING_H
 #define TESSERA_TRAINER_TRAIN_TRAINING_H
 
-#include "proto/decisions.h"
+#include "proto/bad_samples.h"
 #include "trainer/checkpoint/writer.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
@@ -30,7 +30,7 @@ typedef struct training {
     profile *profile; /* NULL: off */
     bool profile_warm; /* the step that warms the profile up is done */
     progress now;      /* after the last finished step */
-    decisions known;   /* now.quarantine: what the ranks told each other at the last checkpoint */
+    bad_samples known; /* now.quarantine: what the ranks knew together at the last checkpoint */
     bool ledger_told;  /* the user knows that the disk refuses lines of the ledger */
     int64_t told;      /* how many steps this process has done */
     spike spike;       /* their losses, as far as they are judged */

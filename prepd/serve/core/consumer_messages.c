@@ -3,13 +3,13 @@
 #include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/dispatch_state.h"
 
-static status greet(dispatch *state, const wire_peer *from, wire_msg *message,
-                    const json_value *said, const char *name)
+static status greet(dispatch *state, const wire_peer *from, const json_value *said,
+                    const char *name)
 {
     TRY(wire_may(from, WIRE_ROWS, name));
     if (state->draining)
         return FAIL(ST_UNAVAILABLE, "the daemon is being drained");
-    return consumer_hello(state, from, message, said, name);
+    return consumer_hello(state, from, said, name);
 }
 
 static status handle(dispatch *state, const wire_peer *from, wire_msg *message, const char *name)
@@ -20,7 +20,7 @@ static status handle(dispatch *state, const wire_peer *from, wire_msg *message, 
     consumer_seat *consumer = consumer_find(state, from);
     TRY(wire_read_json(message, name, &head, &said));
     if (head.kind == KIND_HELLO) {
-        st = greet(state, from, message, said, name);
+        st = greet(state, from, said, name);
     } else if (head.kind == KIND_CREDIT && consumer) {
         st = credit_take(said, name, &consumer->credit, &consumer->unreturned);
     } else if (head.kind == KIND_REFUSE && consumer) {

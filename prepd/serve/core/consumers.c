@@ -42,7 +42,7 @@ void consumer_free(consumer_seat *consumer)
     for (int i = 0; i < consumer->n_slots; i++)
         wire_msg_free(&consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg);
     planning_leave(consumer);
-    quarantine_done(&consumer->bad);
+    known_leave(consumer);
     free(consumer->rank_of);
     free(consumer->made);
     free(consumer->hello);
@@ -195,12 +195,12 @@ static status planned_bytes(dispatch *state, consumer_seat *consumer, const plan
                             int64_t *out)
 {
     bool prefixes = false;
-    int64_t lists;
-    TRY(tag_lists_bytes(consumer, placed, &state->scratch, &lists));
+    int64_t list;
+    TRY(tag_list_bytes(consumer, placed, &state->scratch, &list));
     for (int64_t i = 0; i < placed->n_docs; i++)
         prefixes |= placed->docs[i].prefix > 0;
     *out = placed->tokens * TOKEN_BYTES + placed->n_docs * TAG_BYTES +
-           (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES + lists +
+           (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES + list +
            (prefixes ? placed->n_docs * PREFIX_BYTES : 0) +
            (consumer->src->options.data_references ? placed->n_docs * REFERENCE_BYTES : 0);
     return ST_OK;
@@ -273,7 +273,7 @@ status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out, p
 
 /* Ends the run if too many samples are quarantined. Samples count when they are sent, since by then
  * it is known whether each is good; workers are rows ahead of the consumer, and even more while one
- * row waits for a sample that hangs. Samples that a cursor's list brought do not count, since they
+ * row waits for a sample that hangs. Samples that a HELLO named do not count, since they
  * are not this run's doing, and what the index refuses never gets here. */
 static void judge_quarantine(dispatch *state)
 {
@@ -283,8 +283,8 @@ static void judge_quarantine(dispatch *state)
     if (counts->samples < QUARANTINE_JUDGED || share <= state->options->data_quarantine_limit ||
         state->stopping)
         return;
-    const source *section = state->train.bad.n_entries ? &state->train : &state->eval;
-    const quarantined *some = section->bad.n_entries ? &section->bad.entry[0] : NULL;
+    const source *section = state->train.bad.n ? &state->train : &state->eval;
+    const bad_samples *bad = &section->bad;
     dispatch_fail(state,
                   FAIL(ST_BAD_INPUT,
                        "%.1f %% of %llu samples are quarantined, which is more than "
@@ -292,8 +292,8 @@ static void judge_quarantine(dispatch *state)
                        "prepd check lists them all. Raise the limit to continue from the "
                        "checkpoint, or repair the samples and start again",
                        share, (unsigned long long)counts->samples,
-                       state->options->data_quarantine_limit, some ? (long long)some->sample : -1,
-                       some ? some->cause : "-"));
+                       state->options->data_quarantine_limit, bad->n ? (long long)bad->id[0] : -1,
+                       bad->n ? bad->cause[0] : "-"));
 }
 
 /* Sends the rows that are ready, in order, as far as the consumer takes them. */
@@ -363,8 +363,8 @@ void consumer_take_row(dispatch *state, consumer_seat *consumer, lease *leased, 
         slot *at = &consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS];
         if (at->row != leased->row || at->msg)
             continue;
-        for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n_entries; k++)
-            at->n_blank += quarantine_find(&consumer->src->bad, leased->item[k]) != NULL;
+        for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n; k++)
+            at->n_blank += bad_samples_find(&consumer->src->bad, leased->item[k]) != NULL;
         at->by = leased->by;
         at->audited = leased->audited;
         at->msg = made;

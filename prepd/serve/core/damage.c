@@ -23,17 +23,18 @@ static status note_damage(dispatch *state, source *section, int64_t id, int64_t 
                     "the worker reported damage of picture %lld of a sample that has %d pictures",
                     (long long)index, (int)smp.n_images);
     snprintf(text, sizeof(text), "%s", warning);
-    if (quarantine_add(&section->damaged, smp.images[index], text, &fresh) != ST_OK) {
+    if (section->damaged.n == BAD_SAMPLES_MOST)
+        return ST_OK; /* further ones are neither named nor counted */
+    if (bad_samples_add(&section->damaged, smp.images[index], text, &fresh) != ST_OK) {
         dispatch_fail(state, ST_NO_MEMORY); /* the daemon's own failure, not the worker's */
         return ST_OK;
     }
-    if (fresh && section->damaged.n_entries <= TOLD)
-        outside_warn(
-            &state->outside,
-            "picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
-            section->name, section->data->adapter->image_path(section->data, smp.images[index]),
-            text,
-            section->damaged.n_entries == TOLD ? "; further ones are counted (prepd status)" : "");
+    if (fresh && section->damaged.n <= TOLD)
+        outside_warn(&state->outside,
+                     "picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
+                     section->name,
+                     section->data->adapter->image_path(section->data, smp.images[index]), text,
+                     section->damaged.n == TOLD ? "; further ones are counted (prepd status)" : "");
     return ST_OK;
 }
 
@@ -61,12 +62,11 @@ int64_t damage_put(const source *section, int64_t from, int64_t most, json_write
 {
     int64_t i = from < 0 ? 0 : from;
     json_begin_array(out);
-    for (; i < section->damaged.n_entries && most-- > 0; i++) {
+    for (; i < section->damaged.n && most-- > 0; i++) {
         json_begin_object(out);
         json_put_key_cstr(
-            out, "file",
-            section->data->adapter->image_path(section->data, section->damaged.entry[i].sample));
-        json_put_key_cstr(out, "warning", section->damaged.entry[i].cause);
+            out, "file", section->data->adapter->image_path(section->data, section->damaged.id[i]));
+        json_put_key_cstr(out, "warning", section->damaged.cause[i]);
         json_end_object(out);
     }
     json_end_array(out);

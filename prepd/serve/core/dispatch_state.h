@@ -25,8 +25,8 @@
 #include "prepd/serve/core/peer_limits.h"
 #include "prepd/serve/core/predecessors.h"
 #include "prepd/serve/core/compression_choice.h"
-#include "prepd/serve/core/quarantine.h"
 #include "prepd/agreed/stage_times.h"
+#include "proto/bad_samples.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "prepd/serve/core/outside.h"
@@ -73,11 +73,25 @@ struct source {
     hash128 model_digest;
     char *stream_json; /* heap; conf_stream_json of options */
     index_build build;
-    quarantine bad;     /* samples that this daemon's workers found bad */
-    quarantine damaged; /* pictures that decoded with a warning; here an entry is an image */
+    bad_samples bad;     /* its quarantine: what this daemon's workers found bad, with causes */
+    bool near_full;      /* the user was told that it is nearly full */
+    bad_samples damaged; /* pictures that decoded with a warning; here an id is an image's */
     shared_plan plans[PLAN_KINDS];
     void *opening; /* the shell's: what opens the files, and its lock on the index; or NULL */
 };
+
+/* Bad samples that consumers of one key and run know of (known_lists.c). It takes 8 bytes a sample.
+ */
+typedef struct known_list {
+    char key[WIRE_KEY_TEXT];
+    char run[HELLO_NAME_BYTES + 1];
+    char stream[8];
+    const source *src;
+    bad_samples bad; /* ids alone */
+    int users;       /* consumers that share it */
+    bool warned;     /* the user was told that it is nearly full */
+    struct known_list *next;
+} known_list;
 
 /* A row on its way to a consumer: leased, or made and waiting for its turn. */
 typedef struct slot {
@@ -120,13 +134,14 @@ typedef struct consumer_seat {
     plan *plan;      /* the source's; NULL until the index is ready */
     row_range *from; /* where its cursor says that its epoch begins; NULL: the whole stream */
     plan_kind kind;
-    quarantine bad;     /* the list under which its rows are made: its cursor's and this daemon's */
-    int64_t told_bytes; /* memory held for what it said: its HELLO, then its cursor's list */
+    known_list *known;  /* bad samples that it and its like have named; NULL: none */
+    int64_t last_known; /* the highest that it has named itself */
+    int64_t told_bytes; /* of `hello`, if it is long */
     char stream[8];     /* "train", "eval" or "sample" */
     int rank, ranks;
     char run[HELLO_NAME_BYTES + 1]; /* its run, and its own name, as it said; "" if it did not */
     char self[HELLO_NAME_BYTES + 1];
-    char *hello;          /* heap; its HELLO as JSON, kept until the index is ready */
+    char *hello;          /* heap; cursor and start_row of its HELLO, until the index is ready */
     bool placed;          /* next_row and what its cursor brought are known */
     bool welcomed, ended; /* ended: its last row is leased */
     bool end_sent;        /* END was sent, or the consumer is no longer there to take it */
@@ -262,6 +277,7 @@ struct dispatch {
     source train, eval;
     lease_book book;
     consumer_seat *consumer_seats;
+    known_list *known; /* those of all consumers */
     worker_seat *seats;
     supervisor_seat *supervisors;
     int n_consumers, n_seats, n_supervisors;
@@ -363,9 +379,27 @@ WARN_UNUSED status claims_settle(dispatch *dispatch, const lease *lease, const i
 /* Starts a local worker if two claims differ and no local worker is there to decide. */
 void claims_want_local(dispatch *dispatch);
 
+/* known_lists.c */
+/* Why the sample is blank in the consumer's rows; NULL if it is not. */
+const char *blank_cause(const consumer_seat *consumer, int64_t id);
+/* How many samples are blank in them. It reads both lists from end to end. */
+int64_t known_count(const consumer_seat *consumer);
+/* The longest list that any consumer of this section may come to know. */
+int64_t known_most(const dispatch *dispatch, const source *source);
+/* Tells the user once if that is nearly as long as a list may be. */
+void known_warn(dispatch *dispatch, const source *source, bool *inout_warned);
+/* Whether so many more bytes of HELLOs and lists may be kept: else UNAVAILABLE. */
+WARN_UNUSED status known_may_keep(const dispatch *dispatch, int64_t bytes, const char *name);
+/* Takes the lists of a HELLO and of its cursor (NULL: none). PROTOCOL: they cannot be read. */
+WARN_UNUSED status known_take(dispatch *dispatch, consumer_seat *consumer, const json_value *said,
+                              const json_value *cursor, const char *name);
+/* Refuses a list of other data, now that the index is there. */
+WARN_UNUSED status known_check(const consumer_seat *consumer, const char *name);
+void known_leave(consumer_seat *consumer);
+
 /* greet.c */
-WARN_UNUSED status consumer_hello(dispatch *dispatch, const wire_peer *from, wire_msg *message,
-                                  const json_value *said, const char *name);
+WARN_UNUSED status consumer_hello(dispatch *dispatch, const wire_peer *from, const json_value *said,
+                                  const char *name);
 /* Sends WELCOME to the consumers whose index and plan have become ready. */
 void consumers_greet(dispatch *dispatch);
 /* Refuses the consumers that wait for a section that cannot be opened. */
@@ -557,9 +591,10 @@ void seats_schedule(dispatch *dispatch);                /* gives work to idle wo
  * meanwhile is added to the scratch memory. */
 WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, const planned_row *row,
                                  bool press, wire_msg *ship, char **out, size_t *out_size);
-/* Writes the cursor of a consumer that has consumed this row and continues with row `next`. */
+/* Writes the cursor of a consumer that has consumed this row and continues with row `next`. After
+ * a whole step it has the same bytes for all ranks and on all daemons. */
 WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next,
-                                  char **out);
+                                  arena *memory, char **out);
 
 /* Write the members "quarantine" (which samples of this row are bad, and why) and "references"
  * (what answers are judged by, where there is that) of a row's tag. */
@@ -573,9 +608,9 @@ WARN_UNUSED status payload_references(const source *source, const planned_row *r
  * documents. */
 WARN_UNUSED status tag_make(dispatch *dispatch, lease *lease, const planned_row *row,
                             const worker_seat *worker);
-/* How many bytes of a tag the lists of bad samples are: the cursor's, and that of the row. */
-WARN_UNUSED status tag_lists_bytes(consumer_seat *consumer, const planned_row *row, arena *memory,
-                                   int64_t *out);
+/* How many bytes of a tag the list of the row's blank documents is. */
+WARN_UNUSED status tag_list_bytes(consumer_seat *consumer, const planned_row *row, arena *memory,
+                                  int64_t *out);
 
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);

@@ -11,8 +11,7 @@
 #include "prepd/serve/core/dispatch_state.h"
 
 enum {
-    TOLD_SHARE = 8,        /* HELLOs and lists may take this share of prepd.buffer_bytes */
-    SHORT_HELLO = 1 << 16, /* a HELLO up to this size, without a long list, is not counted */
+    SHORT_HELLO = 1 << 16, /* a cursor up to this size is not counted */
     CROWD = 256,           /* so many consumers are always let in */
 };
 /* How far into a stream without end a consumer may begin. All rows before that are planned first.
@@ -101,14 +100,6 @@ static status check_weights(const source *section, const json_value *cursor, con
     return ST_OK;
 }
 
-/* Adds a list of HELLO or of its cursor to those samples that are blank in this consumer's rows. */
-static status take_list(consumer_seat *consumer, const json_value *list, const char *name)
-{
-    if (!list)
-        return ST_OK;
-    return quarantine_merge(&consumer->bad, list, index_samples(consumer->src->index), name);
-}
-
 static status take_cursor(const dispatch *state, consumer_seat *consumer, const json_value *cursor,
                           const char *name)
 {
@@ -140,32 +131,6 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
     consumer->next_row = (uint64_t)row;
     return consumer->kind == PLAN_SAMPLES ? ST_OK
                                           : take_begin(consumer, json_find(cursor, "begin"), name);
-}
-
-/* Bounds the memory for what consumers said: their HELLOs until the index is there, then the lists
- * that their cursors brought, kept as long as they stay. */
-static status keep_told(const dispatch *state, consumer_seat *consumer, int64_t bytes,
-                        const char *name)
-{
-    const int64_t most = state->options->prepd_buffer_bytes / TOLD_SHARE;
-    int64_t others = 0;
-    for (const consumer_seat *other = state->consumer_seats; other; other = other->next)
-        others += other == consumer ? 0 : other->told_bytes;
-    consumer->told_bytes = bytes;
-    if (others && bytes && others + bytes > most)
-        return FAIL_IN(ST_UNAVAILABLE, name,
-                       "the HELLOs and quarantine lists of all consumers would take more than %lld "
-                       "bytes (1/%d of prepd.buffer_bytes)",
-                       (long long)most, TOLD_SHARE);
-    return ST_OK;
-}
-
-static int64_t list_bytes(const quarantine *list)
-{
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < list->n_entries; i++)
-        bytes += (int64_t)(sizeof(quarantined) + strlen(list->entry[i].cause));
-    return bytes;
 }
 
 /* Refuses a consumer for which the buffer has no room. Each may have one row under way whatever its
@@ -272,7 +237,7 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
     json_put_key_cstr(&writer, "index_key", key);
     json_put_key_int(&writer, "samples", index_samples(src->index));
     json_put_key_int(&writer, "refused", plan_refused(consumer->plan));
-    json_put_key_int(&writer, "quarantined", consumer->bad.n_entries);
+    json_put_key_int(&writer, "quarantined", known_count(consumer));
     json_put_key_int(&writer, "seq_len", src->options.training_seq_len);
     json_put_key_int(&writer, "token_budget", plan_token_budget(consumer->plan));
     json_put_key_int(&writer, "patch_budget", plan_patch_budget(consumer->plan));
@@ -311,14 +276,11 @@ static status find_place(const dispatch *state, consumer_seat *consumer, const c
         TRY_OR(done, take_cursor(state, consumer, cursor, name));
     else
         consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
-    /* HELLO's list first, since the first cause of a sample stands: it is the same for all ranks.
-     */
-    TRY_OR(done, take_list(consumer, json_given(said, "quarantine"), name));
-    TRY_OR(done, take_list(consumer, json_find(cursor, "quarantine"), name));
-    TRY_OR(done, keep_told(state, consumer, list_bytes(&consumer->bad), name));
+    TRY_OR(done, known_check(consumer, name));
     consumer->placed = true;
-    free(consumer->hello); /* up to 8 MiB that are not needed again */
+    free(consumer->hello);
     consumer->hello = NULL;
+    consumer->told_bytes = 0;
 done:
     json_free(&parsed);
     json_free(&said);
@@ -328,7 +290,6 @@ done:
 /* Welcomes a consumer whose plan is ready. */
 static status welcome(dispatch *state, consumer_seat *consumer, const char *name)
 {
-    TRY(quarantine_copy(&consumer->bad, &consumer->src->bad));
     TRY(check_row(consumer, name));
     TRY(send_welcome(state, consumer));
     consumer->welcomed = true;
@@ -432,8 +393,38 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
 
-status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
-                      const json_value *said, const char *name)
+/* Keeps where the consumer wants to begin until the index is there, and what it knows of bad
+ * samples. */
+static status keep_place(dispatch *state, consumer_seat *consumer, const json_value *said,
+                         const char *name)
+{
+    json_value *parsed = NULL;
+    const json_value *cursor;
+    json_writer writer;
+    size_t size = 0;
+    TRY(hello_cursor(said, &parsed, &cursor));
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    if (cursor) {
+        json_put_key(&writer, "cursor");
+        bad_samples_put_cursor(cursor, &writer);
+    }
+    json_put_key_int(&writer, "start_row", json_int(json_find(said, "start_row"), 0));
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &consumer->hello, &size);
+    json_writer_done(&writer);
+    const int64_t bytes = size > SHORT_HELLO ? (int64_t)size : 0;
+    if (st == ST_OK)
+        st = known_may_keep(state, bytes, name);
+    if (st == ST_OK)
+        st = known_take(state, consumer, said, cursor, name);
+    consumer->told_bytes = bytes;
+    json_free(&parsed);
+    return st;
+}
+
+status consumer_hello(dispatch *state, const wire_peer *from, const json_value *said,
+                      const char *name)
 {
     consumer_seat *old = consumer_find(state, from);
     if (old) {
@@ -447,20 +438,13 @@ status consumer_hello(dispatch *state, const wire_peer *from, wire_msg *message,
     if (!consumer)
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     status st = ST_OK;
-    span text = wire_msg_part(message, 1);
     consumer->peer = *from;
     consumer->step = UINT64_MAX;
     consumer->started_ns = consumer->said_ns = state->now_ns;
     TRY_OR(failed, take_hello(state, consumer, said, name));
-    consumer->hello = strndup((const char *)text.data, text.size);
-    if (!consumer->hello) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a consumer");
-        goto failed;
-    }
     TRY_OR(failed, twin_make_room(state, consumer, name));
     TRY_OR(failed, check_crowd(state, consumer, name));
-    TRY_OR(failed,
-           keep_told(state, consumer, text.size > SHORT_HELLO ? (int64_t)text.size : 0, name));
+    TRY_OR(failed, keep_place(state, consumer, said, name));
     TRY_OR(failed, hello_options_agree(consumer->src->stream_json, said, name));
     consumer->next = state->consumer_seats;
     state->consumer_seats = consumer;

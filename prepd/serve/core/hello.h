@@ -7,8 +7,8 @@
 #include "common/base/status.h"
 #include "prepd/serve/core/outside.h"
 
-/* The limits of a socket for consumers. Their largest message is a HELLO with a cursor's quarantine
- * list. */
+/* The limits of a socket for consumers. Their largest message is a HELLO with a long
+ * quarantine. */
 extern const wire_limits consumer_limits;
 
 /* What a consumer can ask for: rows of the training stream, held-out ones, or some to look at. */

@@ -51,7 +51,7 @@ static void put_sessions(const dispatch *state, json_writer *writer)
         json_put_key_int(writer, "credit_bytes", consumer->credit);
         json_put_key_int(writer, "unreturned_bytes", consumer->unreturned);
         json_put_key_int(writer, "reserved_bytes", consumer->reserved);
-        json_put_key_int(writer, "quarantined", consumer->bad.n_entries);
+        json_put_key_int(writer, "known_bad", consumer->known ? consumer->known->bad.n : 0);
         if (consumer->welcomed) {
             const stream_place place = consumer_place(consumer);
             json_put_key_int(writer, "epoch", place.epoch);
@@ -63,7 +63,7 @@ static void put_sessions(const dispatch *state, json_writer *writer)
     json_end_array(writer);
 }
 
-static void put_source(const source *section, json_writer *writer)
+static void put_source(const dispatch *state, const source *section, json_writer *writer)
 {
     json_begin_key_object(writer, section->name);
     json_put_key_cstr(writer, "state",
@@ -77,16 +77,20 @@ static void put_source(const source *section, json_writer *writer)
         json_put_key_int(writer, "samples", section->data->adapter->samples(section->data));
         json_put_key_int(writer, "records_left", section->build.active ? section->build.left : 0);
     }
-    json_put_key_int(writer, "quarantined_count", section->bad.n_entries);
+    json_put_key_int(writer, "quarantined_count", section->bad.n);
     json_begin_key_array(writer, "quarantined");
-    for (int64_t i = 0; i < section->bad.n_entries && i < QUARANTINE_SHOWN; i++) {
+    for (int64_t i = 0; i < section->bad.n && i < QUARANTINE_SHOWN; i++) {
         json_begin_object(writer);
-        json_put_key_int(writer, "id", section->bad.entry[i].sample);
-        json_put_key_cstr(writer, "cause", section->bad.entry[i].cause);
+        json_put_key_int(writer, "id", section->bad.id[i]);
+        json_put_key_cstr(writer, "cause", section->bad.cause[i]);
         json_end_object(writer);
     }
     json_end_array(writer);
-    json_put_key_int(writer, "damaged_count", section->damaged.n_entries);
+    if (known_most(state, section) >= BAD_SAMPLES_WARN)
+        json_put_key_cstr(writer, "quarantine_warning",
+                          "the quarantine is nearly full: " BAD_SAMPLES_MEND
+                          ", or the run cannot be resumed");
+    json_put_key_int(writer, "damaged_count", section->damaged.n);
     json_put_key(writer, "damaged");
     damage_put(section, 0, QUARANTINE_SHOWN, writer);
     json_end_object(writer);
@@ -101,7 +105,7 @@ static status put_damaged(const dispatch *state, const json_value *said, const c
     json_put_key(writer, "damaged");
     const int64_t next = damage_put(&state->train, from, QUARANTINE_SHOWN, writer);
     json_put_key_int(writer, "next", next);
-    json_put_key_int(writer, "count", state->train.damaged.n_entries);
+    json_put_key_int(writer, "count", state->train.damaged.n);
     return ST_OK;
 }
 
@@ -152,8 +156,8 @@ static void put_status(const dispatch *state, json_writer *writer)
     json_end_object(writer);
     put_workers(state, now, writer);
     put_sessions(state, writer);
-    put_source(&state->train, writer);
-    put_source(&state->eval, writer);
+    put_source(state, &state->train, writer);
+    put_source(state, &state->eval, writer);
 }
 
 static status command(dispatch *state, const wire_peer *from, const json_value *said,

@@ -296,9 +296,9 @@ static status put_doc_images(const source *section, const planned_doc *doc, cons
 static bool is_bad(const consumer_seat *consumer, const planned_doc *doc)
 {
     if (doc->prefix == 0)
-        return quarantine_find(&consumer->bad, doc->sample) != NULL;
+        return blank_cause(consumer, doc->sample) != NULL;
     for (int32_t i = 1; i <= doc->prefix; i++)
-        if (!quarantine_find(&consumer->bad, doc[i].sample))
+        if (!blank_cause(consumer, doc[i].sample))
             return false;
     return true;
 }
@@ -335,8 +335,8 @@ static status put_doc(const consumer_seat *consumer, const planned_doc *doc, boo
     return st;
 }
 
-static status put_decision(const source *section, int64_t id, const char *cause, arena *memory,
-                           json_writer *writer)
+static status put_blank(const source *section, int64_t id, const char *cause, arena *memory,
+                        json_writer *writer)
 {
     sample smp;
     TRY(section->data->adapter->outline(section->data, id, memory, &smp));
@@ -351,7 +351,7 @@ static status put_decision(const source *section, int64_t id, const char *cause,
     return ST_OK;
 }
 
-/* Writes which samples of this row are quarantined; in the sample stream also why a sample is
+/* Writes which samples of this row are blank, and why; in the sample stream also why a sample is
  * refused. It is JSON text inside JSON, as it becomes a text of the row's metadata. */
 status payload_quarantine(const consumer_seat *consumer, const planned_row *placed, arena *memory,
                           json_writer *writer)
@@ -364,15 +364,15 @@ status payload_quarantine(const consumer_seat *consumer, const planned_row *plac
     json_writer_init(&list);
     json_begin_array(&list);
     for (int64_t i = 0; i < placed->n_docs; i++) {
-        const char *cause = quarantine_find(&consumer->bad, placed->docs[i].sample);
+        const char *cause = blank_cause(consumer, placed->docs[i].sample);
         if (cause && !placed->docs[i].prefix) /* its branches stand in the list themselves */
-            TRY_OR(done, put_decision(section, placed->docs[i].sample, cause, memory, &list));
+            TRY_OR(done, put_blank(section, placed->docs[i].sample, cause, memory, &list));
     }
     if (consumer->kind == PLAN_SAMPLES && placed->n_docs == 0 &&
         (int64_t)placed->number < index_samples(section->index)) {
         const char *cause = plan_cause(consumer->plan, (int64_t)placed->number);
         if (cause)
-            TRY_OR(done, put_decision(section, (int64_t)placed->number, cause, memory, &list));
+            TRY_OR(done, put_blank(section, (int64_t)placed->number, cause, memory, &list));
     }
     json_end_array(&list);
     TRY_OR(done, json_writer_take(&list, &text, &size));
@@ -413,16 +413,16 @@ status payload_references(const source *section, const planned_row *placed, json
     return ST_OK;
 }
 
-/* Writes the epoch in which the next step begins, or this row's if that is earlier, and its first
- * row. A consumer that comes back with this cursor needs nothing that lies before it. */
-static void put_begin(const consumer_seat *consumer, const planned_row *placed, uint64_t next,
+/* Writes the epoch in which the next step begins, or that of the row before if it is earlier, and
+ * its first row. A consumer that comes back with this cursor needs nothing that lies before it. */
+static void put_begin(const consumer_seat *consumer, uint64_t last, uint64_t next,
                       json_writer *writer)
 {
     const uint64_t batch = (uint64_t)consumer->src->options.training_global_batch_size,
                    step = next - next % batch;
     uint64_t first;
-    const uint64_t epoch = plan_epoch_of(consumer->plan, consumer->from,
-                                         step < placed->number ? step : placed->number, &first);
+    const uint64_t epoch =
+        plan_epoch_of(consumer->plan, consumer->from, step < last ? step : last, &first);
     json_begin_key_object(writer, "begin");
     json_put_key_int(writer, "epoch", (int64_t)epoch);
     json_put_key_int(writer, "row", (int64_t)first);
@@ -448,12 +448,30 @@ static void put_weights(const source *section, json_writer *writer)
     json_end_object(writer);
 }
 
-status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next, char **out)
+/* The row before `next`: this one, or with several ranks a later one of its step, which another
+ * rank may get. By it a cursor does not depend on which rows of a step were this consumer's. The
+ * last step of the sample stream may end before `next`. */
+static status find_last(consumer_seat *consumer, const planned_row *row, uint64_t next,
+                        arena *memory, planned_row *out)
+{
+    *out = *row;
+    for (uint64_t number = next; number > row->number + 1; number--) {
+        const status st = plan_row(consumer->plan, consumer->from, number - 1, memory, out);
+        if (st != ST_END)
+            return st;
+        *out = *row;
+    }
+    return ST_OK;
+}
+
+status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next, arena *memory,
+                      char **out)
 {
     json_writer writer;
-    const char *bad;
+    planned_row last;
     char digest[HASH_TEXT];
     size_t size;
+    TRY(find_last(consumer, row, next, memory, &last));
     hash_print(index_digest(consumer->src->index), digest);
     json_writer_init(&writer);
     json_begin_object(&writer);
@@ -463,20 +481,15 @@ status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t 
         json_put_key_int(&writer, "generation", consumer->src->options.data_generation);
     json_put_key_int(&writer, "step",
                      (int64_t)(next / (uint64_t)consumer->src->options.training_global_batch_size));
-    json_put_key_int(&writer, "epoch", (int64_t)row->epoch);
-    json_put_key_int(&writer, "window", (int64_t)row->window);
-    put_begin(consumer, row, next, &writer);
+    json_put_key_int(&writer, "epoch", (int64_t)last.epoch);
+    json_put_key_int(&writer, "window", (int64_t)last.window);
+    put_begin(consumer, last.number, next, &writer);
     json_put_key_int(&writer, "plan", plan_version(&consumer->src->options, consumer->kind));
     json_put_key_cstr(&writer, "index", digest);
     put_weights(consumer->src, &writer);
     fingerprints_put(&consumer->src->fingerprints, &writer);
-    json_put_key(&writer, "quarantine");
-    status st = quarantine_json(&consumer->bad, &bad);
-    if (st == ST_OK) {
-        json_put_raw(&writer, bad, strlen(bad));
-        json_end_object(&writer);
-        st = json_writer_take(&writer, out, &size);
-    }
+    json_end_object(&writer);
+    const status st = json_writer_take(&writer, out, &size);
     json_writer_done(&writer);
     return st;
 }

@@ -136,7 +136,7 @@ static bool is_blank(const lease *leased, int64_t item)
     const consumer_seat *consumer = leased->owner;
     int64_t id;
     for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
-        if (!quarantine_find(&consumer->bad, id))
+        if (!blank_cause(consumer, id))
             return false;
     return true;
 }

@@ -79,24 +79,17 @@ source *lease_source(const lease *leased)
 void seats_quarantine(dispatch *state, source *section, int64_t id, const char *cause)
 {
     bool fresh = false;
-    if (quarantine_add(&section->bad, id, cause, &fresh) != ST_OK) {
-        dispatch_fail(state, ST_NO_MEMORY);
+    const status st = bad_samples_add(&section->bad, id, cause, &fresh);
+    if (st != ST_OK) {
+        dispatch_fail(state, st);
         return;
     }
     if (!fresh)
         return;
-    /* The others get the whole list with their welcome, after their own, whose causes stand. */
-    for (consumer_seat *to = state->consumer_seats; to; to = to->next) {
-        if (!to->welcomed)
-            continue;
-        if (to->src == section && quarantine_add(&to->bad, id, cause, &fresh) != ST_OK) {
-            dispatch_fail(state, ST_NO_MEMORY);
-            return;
-        }
-    }
     outside_warn(&state->outside, "sample quarantined section=%s id=%lld cause=\"%s\"",
                  section->name, (long long)id, cause);
     state->counts.quarantined++;
+    known_warn(state, section, &section->near_full);
 }
 
 void seats_condemn(dispatch *state, const lease *leased, int64_t item, const char *cause)

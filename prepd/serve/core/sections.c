@@ -23,8 +23,8 @@ void section_clear(source *section)
 {
     for (int kind = 0; kind < PLAN_KINDS; kind++)
         plan_free(&section->plans[kind].plan);
-    quarantine_done(&section->bad);
-    quarantine_done(&section->damaged);
+    bad_samples_done(&section->bad);
+    bad_samples_done(&section->damaged);
     predecessors_free(&section->build.before);
     *section = (source){.of = section->of, .name = section->name};
 }

@@ -1,5 +1,5 @@
 /* tags.c: the tag of a row (proto/tag.h): what the dispatcher knows of it when it gives the lease,
- * from plan, index and quarantine alone. A worker is told none of the texts. */
+ * from plan, index and lists of bad samples alone. A worker is told none of the texts. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 static int64_t targets_of(const consumer_seat *consumer, const planned_doc *doc)
 {
     index_sample record;
-    if (doc->prefix || quarantine_find(&consumer->bad, doc->sample))
+    if (doc->prefix || blank_cause(consumer, doc->sample))
         return 0;
     if (doc->tokens != doc->whole && !doc->before)
         return -1;
@@ -84,12 +84,12 @@ static void put_grids(const planned_row *placed, json_writer *writer)
     json_end_array(writer);
 }
 
-/* Tells one choice of quarantined documents from another. */
+/* Tells one choice of blank documents from another. */
 static uint64_t bad_mark(const consumer_seat *consumer, const planned_row *placed)
 {
     uint64_t mark = 0;
     for (int64_t doc = 0; doc < placed->n_docs; doc++)
-        if (quarantine_find(&consumer->bad, placed->docs[doc].sample))
+        if (blank_cause(consumer, placed->docs[doc].sample))
             mark = mark * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)doc + 1;
     return mark;
 }
@@ -106,24 +106,22 @@ static status put_texts(consumer_seat *consumer, const planned_row *placed, uint
                         arena *memory, json_writer *writer)
 {
     char *cursor;
-    TRY(payload_cursor(consumer, placed, next, &cursor));
+    TRY(payload_cursor(consumer, placed, next, memory, &cursor));
     json_put_key_cstr(writer, "cursor", cursor);
     free(cursor);
     TRY(payload_quarantine(consumer, placed, memory, writer));
     return payload_references(consumer->src, placed, writer);
 }
 
-status tag_lists_bytes(consumer_seat *consumer, const planned_row *placed, arena *memory,
-                       int64_t *out)
+status tag_list_bytes(consumer_seat *consumer, const planned_row *placed, arena *memory,
+                      int64_t *out)
 {
     json_writer writer;
     char *text = NULL;
     size_t size = 0;
-    int64_t cursor = 0;
     *out = 0;
-    if (consumer->bad.n_entries == 0)
+    if (bad_mark(consumer, placed) == 0)
         return ST_OK;
-    TRY(quarantine_quoted_bytes(&consumer->bad, &cursor));
     json_writer_init(&writer);
     json_begin_object(&writer);
     status st = payload_quarantine(consumer, placed, memory, &writer);
@@ -132,7 +130,7 @@ status tag_lists_bytes(consumer_seat *consumer, const planned_row *placed, arena
         st = json_writer_take(&writer, &text, &size);
     json_writer_done(&writer);
     free(text);
-    *out = cursor + (int64_t)size;
+    *out = (int64_t)size;
     return st;
 }
 

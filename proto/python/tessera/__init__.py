@@ -11,8 +11,8 @@ except ImportError as error:
     raise ImportError(REMEDY, name=error.name) from None
 
 from . import masks
-from .client import Refused, connect, decode, floats, merge_quarantine, replay
+from .client import BadSamples, Refused, connect, decode, floats, merge_quarantine, replay
 from .row_stream import Progress, Rows, merge_states
 
 __version__ = "0.1.0"
-__all__ = ["Progress", "Refused", "Rows", "connect", "decode", "floats", "masks", "merge_quarantine", "merge_states", "replay"]
+__all__ = ["BadSamples", "Progress", "Refused", "Rows", "connect", "decode", "floats", "masks", "merge_quarantine", "merge_states", "replay"]

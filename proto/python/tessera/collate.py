@@ -125,7 +125,7 @@ def borders(row: Row) -> Borders:
 def plain(rows: List[Row]) -> Dict[str, torch.Tensor]:
     """The tensors of the rows, laid end to end, under the names of the wire."""
     return {name: torch.from_numpy(np.ascontiguousarray(v).view(np.int64) if v.dtype == np.uint64 else np.ascontiguousarray(v))
-            for name, v in ((n, np.asarray(v)) for n, v in join_rows(rows).items() if n not in ("decisions",))
+            for name, v in ((n, np.asarray(v)) for n, v in join_rows(rows).items() if n != "bad_samples")
             if v.dtype.kind in "iuf" and v.ndim}
 
 

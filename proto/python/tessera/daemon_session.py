@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Union
 
 from . import hashes
-from .decisions import decisions_of, merge_quarantine
+from .bad_samples import BadSamples
 from .endpoint import absence, read_keys, shorten
 from .messages import BYE, CREDIT, END, ERROR, HELLO, REFUSE, ROW, WELCOME, decode, header, message_head
 from .row_order import Order
@@ -30,13 +30,12 @@ class Session:
 
     def __init__(self, endpoint: str, stream: str = "train", cursor: Union[str, dict, None] = None, start_row: int = 0, rank: int = 0,
                  ranks: int = 1, credit_bytes: int = 256 << 20, timeout: float = 60.0, keys: Optional[str] = None,
-                 prefixes: bool = False, quarantine: Optional[List[dict]] = None, rows_later: bool = True, run: Optional[str] = None,
+                 prefixes: bool = False, quarantine: Union[BadSamples, str, List[dict], None] = None, rows_later: bool = True, run: Optional[str] = None,
                  consumer: Optional[str] = None, watched: bool = False, stop: Optional[threading.Event] = None):
         zmq = import_needed("zmq")
         self.zmq, self.where, self.timeout, self.prefixes, self.stop = zmq, endpoint, timeout, prefixes, stop
         self.is_tcp, self.order, self.tagged, self.welcome, self.told = not endpoint.startswith("ipc://"), None, False, None, timeout <= TELL_S
         self.asked = (cursor, start_row, rank, ranks)
-        self.heard = merge_quarantine([{"decisions": quarantine}])
         absence(endpoint)
         if hashes.xxh3_128 is None:
             print(f"tessera: {endpoint}: the digests of rows are not checked, because {hashes.NO_HASH}", file=sys.stderr, flush=True)
@@ -47,12 +46,13 @@ class Session:
         self.socket = self.context.socket(zmq.DEALER)
         try:
             self.reach(endpoint, watched)
+            self.known = BadSamples(quarantine, cursor)  # an earlier cursor has a list
+            self.keeps = stream != "sample"  # whose rows list what the index refuses
             place: Dict[str, Any] = {"cursor": cursor}
-            if quarantine:  # one list for both, since a long one must not be in HELLO twice
+            if len(self.known):
                 cut = json.loads(cursor) if isinstance(cursor, str) and cursor else cursor
-                place = {"cursor": dict(cut, quarantine=[]) if cut else None,
-                         "quarantine": merge_quarantine([{"decisions": quarantine, "cursor": cursor}])}
-            self.listed = len(place.get("quarantine", []))
+                place = {"cursor": {k: v for k, v in cut.items() if k != "quarantine"} if cut else None,
+                         "quarantine": json.loads(self.known.text())}
             self.send(HELLO, {"version": SESSION_VERSION, "prefixes": prefixes, "program": "tessera for Python", "stream": stream,
                               "options": None, **place, "start_row": start_row, "rank": rank, "ranks": ranks,
                               "credit_bytes": credit_bytes, "rows_later": rows_later, "run": run, "consumer": consumer})
@@ -124,8 +124,7 @@ class Session:
 
     def take_welcome(self, text: bytes) -> None:
         said = self.welcome = json.loads(text)
-        check("recording" in said or (said.get("quarantined") or 0) >= self.listed,
-              "this daemon is older than the quarantine list of HELLO, which it has not taken")
+        self.known.index = said.get("index") or self.known.index
         self.order, self.tagged = Order(said, *self.asked), said.get("version", 0) >= SESSION_VERSION
 
     def take_row(self, parts: List[memoryview]) -> Dict[str, Any]:
@@ -139,9 +138,9 @@ class Session:
         except ValueError as e:
             self.refuse(number, str(e))
         check(self.prefixes or "doc_prefix" not in row, NO_PREFIXES)
-        own = list(decisions_of(row["quarantine"] or [], number))
-        self.heard = merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
-        return dict(row, decisions=self.heard)
+        if self.keeps:
+            self.known.add_row(row)
+        return dict(row, bad_samples=self.known)
 
     def take(self) -> Union[bool, Dict[str, Any], None]:
         """The next message: WELCOME (True), a row, or the end (None)."""

@@ -4,13 +4,13 @@ import importlib.util
 import json
 import os
 import threading
-from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, Iterator, Optional
 
 import numpy as np
 
+from .bad_samples import BadSamples
 from .daemon_session import Session
-from .decisions import decisions_of, merge_quarantine
 from .messages import DTYPES
 from .recording import replay, welcome_of
 from .stream_errors import NO_PREFIXES, Refused, check
@@ -56,10 +56,10 @@ class Options:
 
 @dataclass
 class Place:
-    """Where a reader enters the stream: after a row with this cursor, of a recording after so many rows. decisions: which samples
-    are known to be bad by then."""
+    """Where a reader enters the stream: after a row with this cursor, of a recording after so many rows. bad_samples: those known
+    at the beginning, as text; a reader adds what its rows list."""
     cursor: str = ""
-    decisions: List[dict] = field(default_factory=list)
+    bad_samples: str = ""
     taken: int = 0
 
 
@@ -98,7 +98,7 @@ class NativeReader:
     """Rows by the C extension."""
 
     def __init__(self, options: Options, place: Place):
-        self.options, self.heard = options, merge_quarantine([{"decisions": place.decisions}])
+        self.options = options
         self.reader = _reader.Reader()
         self.bytes = 0
 
@@ -107,7 +107,7 @@ class NativeReader:
         o = self.options
         if is_endpoint(o.source):
             self.call(self.reader.open_daemon, o.source, o.stream, place.cursor or None,
-                      json.dumps(place.decisions) if place.decisions else None, rank=o.rank, ranks=o.world, credit=o.credit_bytes,
+                      place.bad_samples or None, rank=o.rank, ranks=o.world, credit=o.credit_bytes,
                       rows_later=rows_later, timeout=o.timeout, keys=o.keys, patient=True,
                       run=o.run, consumer=o.consumer)
         else:
@@ -133,9 +133,7 @@ class NativeReader:
         row = dict(arrays_of(arrays), number=number, cursor=texts["cursor"], quarantine=texts["quarantine"],
                    references=texts["references"])
         check(self.options.prefixes or "doc_prefix" not in row, f"{self.options.source}:", NO_PREFIXES)
-        own = list(decisions_of(row["quarantine"] or [], number))
-        self.heard = merge_quarantine([{"decisions": self.heard}, {"decisions": own}]) if own else self.heard
-        return dict(row, decisions=self.heard)
+        return row
 
     def rejoin(self, place: Place, seconds: float) -> None:
         """Tries for this long to enter the stream of a daemon that had left. Gone: it is not back."""
@@ -169,7 +167,7 @@ class NumpyReader:
     """Rows by the reader in numpy."""
 
     def __init__(self, options: Options, place: Place):
-        self.options, self.heard, self.stop = options, place.decisions, threading.Event()
+        self.options, self.known, self.stop = options, BadSamples(place.bad_samples), threading.Event()
         self.session: Any = None  # a Session
         self.recording: Optional[Iterator[Row]] = None
         self.bytes = 0
@@ -188,17 +186,18 @@ class NumpyReader:
     def enter(self, place: Place, seconds: float, rows_later: bool = True) -> dict:
         o = self.options
         self.session = Session(o.source, o.stream, place.cursor or None, 0, o.rank, o.world, o.credit_bytes, seconds, o.keys,
-                               o.prefixes, self.heard, rows_later, o.run, o.consumer, watched=True, stop=self.stop)
+                               o.prefixes, self.known, rows_later, o.run, o.consumer, watched=True, stop=self.stop)
         self.call(self.session.open)
         self.session.timeout = o.timeout
         return self.session.welcome
 
     def next(self) -> Optional[Row]:
         if self.recording:
-            row = next(self.recording, None)
-            return dict(row, decisions=[]) if row is not None else None
+            return next(self.recording, None)
         row = self.call(self.session.next)
-        self.bytes, self.heard = self.session.bytes, self.session.heard
+        self.bytes, self.known = self.session.bytes, self.session.known
+        if row is not None:
+            del row["bad_samples"]  # it is ahead of the loop
         return row
 
     def call(self, function: Callable[[], Any]) -> Any:

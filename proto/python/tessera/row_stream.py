@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Op
 import numpy as np
 
 from . import row_readers
-from .decisions import merge_quarantine
+from .bad_samples import BadSamples, merge_quarantine
 from .row_readers import Gone, Options, Place, Row
 from .stream_errors import Refused, check
 
-STATE = 1  # the form of state_dict
+STATE = 2  # the form of state_dict; 1 had "decisions" instead of "quarantine"
 LOOK_S = 0.1  # how often the thread looks whether it is to stop
 NAP_S = 0.2  # between two tries to enter the stream of a daemon that is not back yet
 WORKERS = ("tessera.Rows would give every worker of a DataLoader all rows: use num_workers=0. Rows are received and decoded ahead of the "
@@ -84,7 +84,7 @@ class Feed:
                 self.rejoin(gone)
                 continue
             if row is not None:
-                self.place = Place(row["cursor"], row["decisions"], self.place.taken + 1)
+                self.place = Place(row["cursor"], self.place.bad_samples, self.place.taken + 1)
             return row
 
     def rejoin(self, why: Gone) -> None:
@@ -163,21 +163,22 @@ class Rows:
     def rewind(self) -> None:
         """Goes back to the stream's beginning."""
         self.close()
-        self.place, self.number, self.ended = Place(), None, False
+        self.place, self.bad_samples, self.number, self.ended = Place(), BadSamples(), None, False
         self.bytes, self.waited = 0, 0.0
 
     def state_dict(self) -> Dict[str, Any]:
         """What load_state_dict needs to go on after the last row that the loop has taken; texts and numbers alone."""
         return {"tessera": STATE, "stream": self.options.stream, "world": self.options.world, "taken": self.place.taken,
-                "number": self.number, "cursor": self.place.cursor, "decisions": self.place.decisions}
+                "number": self.number, "cursor": self.place.cursor, "quarantine": self.bad_samples.text()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Goes on where a state_dict was taken. After a whole step the states of all ranks mean the same, and any number of ranks
         can go on from any one of them, or from merge_states of all."""
-        check(state.get("tessera") == STATE, "this is no state of tessera.Rows:", sorted(state))
+        check(state.get("tessera") in (1, STATE), "this is no state of tessera.Rows:", sorted(state))
         check(state["stream"] == self.options.stream, "the state is of the stream", state["stream"] + ", not of", self.options.stream)
         self.rewind()
-        self.place = Place(state["cursor"], list(state["decisions"]), share_again(state, self.options.world))
+        self.bad_samples = BadSamples(*quarantines_of(state))
+        self.place = Place(state["cursor"], taken=share_again(state, self.options.world))
         self.number = state["number"]
 
     # --- rows ---
@@ -197,7 +198,9 @@ class Rows:
             self.ended = True
             self.close()
             raise StopIteration
-        self.place = Place(row["cursor"], row["decisions"], self.place.taken + 1)
+        self.place = Place(row["cursor"], taken=self.place.taken + 1)
+        if self.options.stream != "sample":  # whose rows list what the index refuses
+            self.bad_samples.add_row(row)
         self.number = row["number"]
         return row
 
@@ -205,9 +208,11 @@ class Rows:
         """Starts the thread, if there is none, and waits for WELCOME."""
         if self.feed is None:
             refuse_worker()
-            self.feed = Feed(self.options, self.place, self.prefetch, self.convert, self.native)
+            place = Place(self.place.cursor, self.bad_samples.text(), self.place.taken)
+            self.feed = Feed(self.options, place, self.prefetch, self.convert, self.native)
             self.stop_feed = weakref.finalize(self, self.feed.stop)
             self.known = self.get()
+            self.bad_samples.index = self.known.get("index") or self.bad_samples.index
 
     def get(self) -> Any:
         """The next thing that the thread has put."""
@@ -281,10 +286,16 @@ def share_again(state: Dict[str, Any], world: int) -> int:
     return state["taken"] if world == state["world"] else state["taken"] * state["world"] // world
 
 
+def quarantines_of(state: Dict[str, Any]) -> tuple:
+    """What a state says of bad samples. One of the first form has a list, and its cursor another."""
+    return (state["quarantine"],) if state["tessera"] == STATE else (state["decisions"], state["cursor"])
+
+
 def merge_states(states: List[Dict[str, Any]]) -> Dict[str, Any]:
     """The states of all ranks after a whole step as one, with the bad samples that any rank has heard of."""
     first = states[0]
     rows = {json.loads(s["cursor"])["row"] if s["cursor"] else 0 for s in states}
     check(len(rows) == 1, "the ranks' states are not after the same step: they go on at the rows", sorted(rows))
-    return dict(first, decisions=merge_quarantine(states), number=max((s["number"] for s in states if s["number"] is not None),
+    united = BadSamples(*(said for state in states for said in quarantines_of(state)))
+    return dict(first, tessera=STATE, quarantine=united.text(), number=max((s["number"] for s in states if s["number"] is not None),
                                                                       default=None))

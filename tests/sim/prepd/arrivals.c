@@ -29,14 +29,14 @@ static uint64_t hash_work(const dispatch *state)
         hash = mix(mix(mix(hash, (int64_t)lost->number), lost->n_items), lost->n_claims);
     for (const consumer_seat *consumer = state->consumer_seats; consumer;
          consumer = consumer->next) {
-        hash = mix(mix(hash, consumer->n_slots), consumer->bad.n_entries);
+        hash = mix(mix(hash, consumer->n_slots), consumer->known ? consumer->known->bad.n : 0);
         for (int i = 0; i < consumer->n_slots; i++)
             hash =
                 mix(hash, consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg != NULL);
     }
     for (int i = 0; i < 2; i++) {
         const source *section = i ? &state->eval : &state->train;
-        hash = mix(mix(hash, section->build.left), section->bad.n_entries);
+        hash = mix(mix(hash, section->build.left), section->bad.n);
     }
     return mix(mix(hash, state->n_seats), (int64_t)state->counts.rows);
 }

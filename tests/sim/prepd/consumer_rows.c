@@ -17,8 +17,9 @@ static void keep_text(char **to, const char *text, size_t size)
 }
 
 /* Remembers the cursor after the last row of a step, from which a job of any size can go on. */
-static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
+static void keep_step(simulation *sim, int number, uint64_t row)
 {
+    sim_rank *rank = sim->rank[number];
     const uint64_t batch = (uint64_t)sim->options.training_global_batch_size;
     const bool ends = !rank->any_left || rank->next / batch > row / batch;
     if (!ends)
@@ -27,6 +28,7 @@ static void keep_step(simulation *sim, sim_rank *rank, uint64_t row)
     keep_text(&rank->steps[step % KEPT_CURSORS].cursor, rank->cursor, strlen(rank->cursor));
     rank->steps[step % KEPT_CURSORS].step = step;
     rank->done_steps = step + 1;
+    check_step_cursor(sim, number, step);
 }
 
 /* The row is not what its tag says: its worker is to be dismissed, and it is made again. */
@@ -109,7 +111,7 @@ void rank_take_row(simulation *sim, int number, const wire_msg *message, const f
     keep_text(&rank->cursor, json_text(cursor, ""), json_text_size(cursor));
     sim_row_done(&row);
     rank_find_next(sim, rank, head->row + 1);
-    keep_step(sim, rank, head->row);
+    keep_step(sim, number, head->row);
     if (rank->n_held < HELD_ROWS)
         rank->held[rank->n_held++] = (int64_t)wire_msg_bytes(message);
     else

@@ -146,7 +146,6 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
     if (count_entries(list) != bad && want->n_docs > 0)
         sim_break(sim, INV_ROWS, "row %llu has %lld bad samples and lists %lld",
                   (unsigned long long)number, (long long)bad, (long long)count_entries(list));
-    check_brought(sim, who, number, cursor);
     rank->cursor_row = row_after(sim, job, rank, number);
     if (number_after(cursor, "\"row\":") != (int64_t)rank->cursor_row)
         sim_break(sim, INV_CURSORS, "the cursor after row %llu leads to row %lld and not to %llu",

@@ -65,11 +65,11 @@ void check_credit(simulation *sim, const sim_daemon *from, const wire_peer *to, 
 void check_row(simulation *sim, int rank, uint64_t number, const sim_row *row);
 /* The tag of every row is true, also of one whose worker says something else. */
 void check_tag(simulation *sim, int rank, uint64_t number, const sim_row *row);
-/* A cursor of a rank has all that its job's ranks brought, with the causes that they gave. */
-void check_brought(simulation *sim, int rank, uint64_t row, const char *cursor);
+/* A rank has come to the end of a step: its cursor is that of the other ranks. */
+void check_step_cursor(simulation *sim, int rank, uint64_t step);
 /* Whether the ranks of a job have brought this sample; and whether it was made up. */
 bool job_was_told(const sim_stream_job *job, int64_t id);
-bool job_made_up(const sim_stream_job *job, int64_t id, const char *cause);
+bool job_made_up(const sim_stream_job *job, int64_t id);
 void check_welcome(simulation *sim, int rank, const json_value *said);
 void check_end_of_stream(simulation *sim, int rank, const json_value *said);
 /* A rank has come to the end. Once all have, each row of the stream was taken by one of them. */

@@ -155,13 +155,14 @@ void jobs_free(simulation *sim)
         for (int k = 0; k < KEPT_CURSORS; k++)
             free(sim->rank[i]->steps[k].cursor);
         free(sim->rank[i]->cursor);
-        decisions_done(&sim->rank[i]->heard);
+        bad_samples_done(&sim->rank[i]->heard);
         free(sim->rank[i]);
     }
     free(sim->rank);
     for (int i = 0; i < sim->n_jobs; i++) {
         free(sim->job[i].cursor);
-        decisions_done(&sim->job[i].told);
+        bad_samples_done(&sim->job[i].told);
+        bad_samples_done(&sim->job[i].made_up);
         free(sim->job[i].taken);
     }
 }

@@ -10,13 +10,13 @@ void rank_begin(simulation *sim, int number, uint64_t from);
 void rank_find_next(simulation *sim, sim_rank *rank, uint64_t from);
 /* A row has come. */
 void rank_take_row(simulation *sim, int number, const wire_msg *message, const frame *head);
-/* --- job_decisions.c: what ranks hear of bad samples --- */
+/* --- job_lists.c: what ranks know of bad samples --- */
 /* A row lists these. */
 void rank_hear(simulation *sim, int number, uint64_t row, const char *list);
 /* The job is about to start again: what all of its ranks have heard becomes job->told. */
 void job_unite(simulation *sim, sim_stream_job *job);
-/* Writes HELLO's list. */
-void job_put_told(const sim_stream_job *job, json_writer *writer);
+/* Writes HELLO's list, as programs of now or earlier ones do. */
+void job_put_told(const sim_stream_job *job, bool earlier, json_writer *writer);
 
 /* --- other_cursors.c --- */
 /* Makes a cursor of other weights or other data from a rank's own; owned. Without weights it is of

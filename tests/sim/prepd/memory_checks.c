@@ -3,7 +3,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 
-enum { TOLD_SHARE = 8, CLAIMS_PER_SEAT = 2 }; /* as in greet.c and leasing.c */
+enum { TOLD_SHARE = 8, CLAIMS_PER_SEAT = 2 }; /* as in known_lists.c and leasing.c */
 
 void check_memory_is_back(simulation *sim, int64_t blocks_before)
 {
@@ -29,13 +29,12 @@ static void check_share(simulation *sim, const dispatch *state, const consumer_s
 }
 
 /* A list has each sample of its data set once at most. */
-static void check_length(simulation *sim, const quarantine *list, int64_t most)
+static void check_length(simulation *sim, const bad_samples *list, int64_t most)
 {
-    for (int64_t i = 0; i < list->n_entries; i++)
-        if (list->entry[i].sample < 0 || list->entry[i].sample >= most ||
-            (i > 0 && list->entry[i - 1].sample >= list->entry[i].sample)) {
+    for (int64_t i = 0; i < list->n; i++)
+        if (list->id[i] < 0 || list->id[i] >= most || (i > 0 && list->id[i - 1] >= list->id[i])) {
             sim_break(sim, INV_MEMORY, "a list of bad samples has %lld in the wrong place",
-                      (long long)list->entry[i].sample);
+                      (long long)list->id[i]);
             return;
         }
 }
@@ -48,6 +47,18 @@ static void check_told(simulation *sim, const dispatch *state)
          consumer = consumer->next) {
         told += consumer->told_bytes;
         tellers += consumer->told_bytes > 0;
+    }
+    for (const known_list *list = state->known; list; list = list->next) {
+        int users = 0;
+        told += list->bad.n * (int64_t)sizeof *list->bad.id;
+        tellers++;
+        check_length(sim, &list->bad, sim->data[list->src == &state->eval].n_samples);
+        for (const consumer_seat *consumer = state->consumer_seats; consumer;
+             consumer = consumer->next)
+            users += consumer->known == list;
+        if (users == 0 || users != list->users)
+            sim_break(sim, INV_MEMORY, "%d consumers share a list that counts %d", users,
+                      list->users);
     }
     if (tellers > 1 && told > sim->most_buffer / TOLD_SHARE)
         sim_break(sim, INV_MEMORY, "%d consumers have told %lld bytes that are kept", tellers,
@@ -76,7 +87,6 @@ void check_memory(simulation *sim, sim_daemon *daemon)
     for (const consumer_seat *consumer = state->consumer_seats; consumer;
          consumer = consumer->next) {
         check_share(sim, state, consumer);
-        check_length(sim, &consumer->bad, sim->data[consumer->src == &state->eval].n_samples);
     }
     for (int i = 0; i < 2; i++) {
         const source *section = i ? &state->eval : &state->train;

@@ -13,7 +13,7 @@
 #include "common/base/arena.h"
 #include "prepd/serve/core/dispatch.h"
 #include "prepd/serve/core/dispatch_state.h"
-#include "proto/decisions.h"
+#include "proto/bad_samples.h"
 #include "proto/row_order.h"
 #include "tests/sim/common/sim_log.h"
 #include "tests/sim/common/sim_queue.h"

@@ -64,7 +64,7 @@ static void send_hello(simulation *sim, sim_rank *rank)
     json_put_key_bool(&writer, "rows_later", sim_random_chance(&sim->people, 1, 3));
     if (cursor)
         json_put_key_cstr(&writer, "cursor", cursor);
-    job_put_told(job, &writer);
+    job_put_told(job, rank->rank % 3 == 1, &writer);
     twin_put_names(sim, rank, &writer);
     if (rank->rank % 2 == 0) /* others take the stream as it is */
         json_put_key_raw(&writer, "options", options, strlen(options));

@@ -2,7 +2,7 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
 
-#include "proto/decisions.h"
+#include "proto/bad_samples.h"
 #include "proto/row_order.h"
 #include "tests/sim/prepd/expected.h"
 
@@ -46,7 +46,7 @@ typedef struct sim_rank {
         char *cursor; /* owned; after its last row of that step */
     } steps[KEPT_CURSORS];
     uint64_t done_steps; /* steps below this one are complete here */
-    decisions heard;     /* what its rows said of their bad samples */
+    bad_samples heard;   /* what its rows said of their bad samples */
     row_order order;     /* with real rows: as a real consumer keeps it */
 } sim_rank;
 
@@ -56,12 +56,13 @@ typedef struct sim_stream_job {
     reference *rows;
     int ranks, first; /* its ranks are first .. first + ranks - 1 */
     int lives;
-    uint64_t begin;    /* the row at which its present life began */
-    char *cursor;      /* with which it began; owned; NULL: at the start of the stream */
-    decisions told;    /* the bad samples that its ranks bring */
-    int n_reading;     /* its ranks that have not come to the end */
-    int again;         /* how often it will start over */
-    int64_t life_rows; /* after so many of a rank it does so; otherwise at the end */
+    uint64_t begin;      /* the row at which its present life began */
+    char *cursor;        /* with which it began; owned; NULL: at the start of the stream */
+    bad_samples told;    /* the bad samples that its ranks bring */
+    bad_samples made_up; /* those of them with which nothing is wrong, most likely */
+    int n_reading;       /* its ranks that have not come to the end */
+    int again;           /* how often it will start over */
+    int64_t life_rows;   /* after so many of a rank it does so; otherwise at the end */
     uint8_t *taken; /* [rows->n_rows] how often each row was taken; owned; NULL for a stream without
                        end */
 } sim_stream_job;

@@ -63,24 +63,26 @@ static void check_consumer(simulation *sim, const consumer_seat *consumer, const
                   (long long)consumer->reserved, (long long)consumer->unreturned);
 }
 
-/* The job whose rank this is; NULL: it belongs to none, or its list is empty. */
-static const sim_stream_job *job_of(simulation *sim, const consumer_seat *consumer)
-{
-    if (consumer->bad.n_entries == 0)
-        return NULL;
-    const sim_link *link = link_of_peer(sim, &consumer->peer);
-    return link->kind == END_RANK ? &sim->job[sim->rank[link->who]->job] : NULL;
-}
-
 /* job: whose list it is; NULL: the daemon's own. */
 static void check_list(simulation *sim, const sim_data *data, const sim_stream_job *job,
-                       const quarantine *list)
+                       const bad_samples *list)
 {
-    for (int64_t i = 0; i < list->n_entries; i++)
-        if (!sim_data_is_bad(data, list->entry[i].sample, sim->now_ns) &&
-            !(job && job_made_up(job, list->entry[i].sample, list->entry[i].cause)))
+    for (int64_t i = 0; i < list->n; i++)
+        if (!sim_data_is_bad(data, list->id[i], sim->now_ns) &&
+            !(job && job_made_up(job, list->id[i])))
             sim_break(sim, INV_HEALTHY, "the good sample %lld is quarantined: %s",
-                      (long long)list->entry[i].sample, list->entry[i].cause);
+                      (long long)list->id[i], list->cause ? list->cause[i] : "a HELLO says so");
+}
+
+/* What the consumer knows has been named by its job. */
+static void check_known(simulation *sim, const consumer_seat *consumer)
+{
+    const sim_link *link = link_of_peer(sim, &consumer->peer);
+    if (!consumer->known)
+        return;
+    check_list(sim, &sim->data[consumer->src == &consumer->src->of->eval],
+               link->kind == END_RANK ? &sim->job[sim->rank[link->who]->job] : NULL,
+               &consumer->known->bad);
 }
 
 /* Every record that is to come is leased, or still to be leased. */
@@ -149,12 +151,12 @@ void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *l
 }
 
 /* Only pictures with a warning count as damaged. */
-static void check_damaged(simulation *sim, const sim_data *data, const quarantine *list)
+static void check_damaged(simulation *sim, const sim_data *data, const bad_samples *list)
 {
-    for (int64_t i = 0; i < list->n_entries; i++)
-        if (data->picture[list->entry[i].sample].fate != PICTURE_FINE)
+    for (int64_t i = 0; i < list->n; i++)
+        if (data->picture[list->id[i]].fate != PICTURE_FINE)
             sim_break(sim, INV_HEALTHY, "picture %lld counts as damaged, and nobody has said so",
-                      (long long)list->entry[i].sample);
+                      (long long)list->id[i]);
 }
 
 void check_daemon(simulation *sim, sim_daemon *daemon)
@@ -166,8 +168,7 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     for (const consumer_seat *consumer = state->consumer_seats; consumer;
          consumer = consumer->next) {
         check_consumer(sim, consumer, &leases);
-        check_list(sim, &sim->data[consumer->src == &state->eval], job_of(sim, consumer),
-                   &consumer->bad);
+        check_known(sim, consumer);
     }
     for (const worker_seat *seat = state->seats; seat; seat = seat->next)
         check_seat(sim, seat);

@@ -46,7 +46,7 @@ static bool is_true_of_section(const source *section, const json_value *said)
 {
     return strcmp(json_text(json_find(said, "state"), "not opened"), "ready") == 0
                ? section->ready &&
-                     json_int(json_find(said, "quarantined_count"), -1) == section->bad.n_entries
+                     json_int(json_find(said, "quarantined_count"), -1) == section->bad.n
                : json_find(said, "state") && !section->ready;
 }
 

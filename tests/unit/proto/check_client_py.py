@@ -49,21 +49,40 @@ for name, wrong in (("cu_seqlens", [0, 2, 2, 5, 8]), ("cu_seqlens", [1, 2, 4, 5,
     assert refused(good, **{name: np.array(wrong, good[name].dtype)}), (name, wrong)
 assert refused(good, number=12, doc_prefix=np.array([-1, 0, 7, -1], np.int32)).startswith("row 12: doc_prefix[2] is 7:")
 assert refused(good, loss_weight=np.full(8, 2, np.float32)) and not refused(good, loss_weight=np.ones(8, np.float32))
-# The lists of ranks become one, as in proto/decisions.c.
+# The lists of ranks become one, as in proto/bad_samples.c; also those that earlier programs kept.
 ranks = [{"decisions": [{"id": 7, "cause": "cut", "row": 30}, {"id": 2, "cause": "late"}], "cursor": '{"row": 1, "quarantine": []}'},
          {"decisions": [], "cursor": {"quarantine": [{"id": 2, "cause": "crash"}, {"id": 9, "cause": "a lower word"}]}},
          {"decisions": [{"id": 7, "cause": "short", "row": 12}, {"id": 9, "cause": "empty", "row": 4}], "cursor": None}]
-union = [{"id": 2, "cause": "crash"}, {"id": 7, "cause": "short", "row": 12}, {"id": 9, "cause": "empty", "row": 4}]
 for order in itertools.permutations(ranks):
-    assert client.merge_quarantine(order) == union, client.merge_quarantine(order)
-    assert client.merge_quarantine([*order, {"decisions": union}]) == union
-# A HELLO that no daemon accepts is not sent, and the member that is too long is named.
-for name, given in (("cursor", {"cursor": {"row": 0, "quarantine": ["x" * daemon_session.HELLO_LIMIT]}}),
-                    ("quarantine", {"quarantine": [{"id": 1, "cause": "x" * daemon_session.HELLO_LIMIT}]})):
+    union = client.merge_quarantine(order)
+    assert list(union) == [2, 7, 9] and union.text() == '{"count":3,"ids":"CFC"}', union.text()
+    assert client.merge_quarantine([*order, {"bad_samples": union}, {"bad_samples": union.text()}]) == union
+# The text is that of test_bad_samples.c, and what is no list is refused.
+index = "0123456789abcdef0123456789abcdef"
+page = '{"index":"%s","count":6,"ids":"HfBgBggBgggB"}' % index
+known = client.BadSamples(page)
+assert list(known) == [7, 38, 39, 71, 1095, 33863] and known.text() == page and known.index == index
+known.add(1 << 59)
+assert list(client.BadSamples(known.text())) == list(known) and (1 << 59) in known and 8 not in known
+for bad in ("7", '"CF"', '{"count":1,"ids":1}', '{"count":2,"ids":"B"}', '{"count":1,"ids":"BB"}', '{"count":-1,"ids":""}',
+            '{"count":2000001,"ids":"B"}', '{"count":2,"ids":"BA"}', '{"count":1,"ids":"gA"}', '{"count":1,"ids":"g"}',
+            '{"count":1,"ids":"B="}', '{"count":1,"ids":"ggggggggggggB"}', '[{"cause":"c"}]', '[{"id":-1}]', "[7]", "["):
     try:
-        next(client.connect(f"ipc:///tmp/none-{os.getpid()}", **given))
-    except ValueError as e:
-        assert f"of them {name}, but prepd accepts" in str(e), e
-    else:
-        raise AssertionError("a long HELLO was sent")
+        known.merge(bad)
+    except ValueError:
+        continue
+    raise AssertionError(f"{bad} is read")
+assert len(known) == 7
+rng = np.random.default_rng(1)
+for largest in (1, 31, 32, 1000, 10**6, 10**12):
+    ids = np.unique(rng.integers(0, largest + 1, 3000))
+    kept = client.BadSamples([{"id": int(i)} for i in ids])
+    assert list(client.BadSamples(kept.text())) == ids.tolist(), largest
+# A HELLO that no daemon accepts is not sent, and the member that is too long is named.
+try:
+    next(client.connect(f"ipc:///tmp/none-{os.getpid()}", cursor={"row": 0, "x": "x" * daemon_session.HELLO_LIMIT}))
+except ValueError as e:
+    assert "of them cursor, but prepd accepts" in str(e), e
+else:
+    raise AssertionError("a long HELLO was sent")
 print(len(rows), "rows agree")

@@ -19,8 +19,7 @@ static const char WELCOME[] = "{\"version\":1,\"stream\":\"train\",\"rows\":5,\"
 typedef enum behaviour {
     SERVE,
     REFUSE,
-    OLDER,    /* refuse HELLO's version as a daemon of version 1 does */
-    NO_LISTS, /* from before HELLO had a list of bad samples */
+    OLDER, /* refuse HELLO's version as a daemon of version 1 does */
     OTHER_VERSION,
     DIE_AFTER_TWO,
     OUT_OF_ORDER, /* send row 1 after row 2 */
@@ -146,10 +145,6 @@ static void *serve(void *user)
             FAIL(ST_PROTOCOL, "consumer of protocol version 3, this daemon has 1")));
         goto done;
     }
-    if (side->how == NO_LISTS) {
-        assert_ok(wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, "{\"rows\":5}", 10));
-        goto done;
-    }
     if (side->how == OTHER_VERSION) {
         frame_encode(&(frame){.kind = KIND_WELCOME, .block_bytes = 2}, head);
         head[4] = 7;
@@ -236,18 +231,12 @@ static void run_session(behaviour how, int64_t credit)
         if (largest < (int64_t)wire_msg_bytes(side.message[i]))
             largest = (int64_t)wire_msg_bytes(side.message[i]);
     assert_true(side.most_in_flight <= (credit > largest ? credit : largest));
-    /* The list of the cursor and the other one are one. */
-    static const char union_list[] =
-        "\"quarantine\":[{\"id\":4,\"cause\":\"a\"},{\"id\":7,\"cause\":\"c\",\"row\":2}]";
-    const char *words[] = {"\"version\":3",
-                           "\"stream\":\"train\"",
-                           "\"training.seed\":1",
-                           "\"start_row\":0",
-                           "\"rank\":1",
-                           "\"ranks\":2",
-                           "\"prefixes\":true",
-                           "\"cursor\":{\"row\":0,\"quarantine\":[]}",
-                           union_list};
+    /* The list of an earlier cursor and the other one are one. */
+    static const char union_list[] = "\"quarantine\":{\"count\":2,\"ids\":\"ED\"}";
+    const char *words[] = {
+        "\"version\":3", "\"stream\":\"train\"", "\"training.seed\":1", "\"start_row\":0",
+        "\"rank\":1",    "\"ranks\":2",          "\"prefixes\":true",   "\"cursor\":{\"row\":0}",
+        union_list};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (!strstr(side.hello, words[i]))
             fail_msg("%s is not in %s", words[i], side.hello);
@@ -288,8 +277,6 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
     client_options options = options_for(&side);
     if (how == SILENT)
         options.timeout_ms = QUIET_MS;
-    if (how == NO_LISTS)
-        options.quarantine = "[{\"id\":4,\"cause\":\"a\"}]";
     status st = client_open(&options, &consumer);
     while (st == ST_OK)
         st = client_next(consumer, &memory, &packed, NULL, NULL);
@@ -305,7 +292,6 @@ static void assert_session_fails(behaviour how, status code, const char *words, 
 static void test_client__refusals(void **state)
 {
     (void)state;
-    assert_session_fails(NO_LISTS, ST_MISMATCH, "the list of 1 bad samples", "same release");
     assert_session_fails(REFUSE, ST_CONFIG, "training.seed: 1 here, 2 there", "refused");
     assert_session_fails(OLDER, ST_PROTOCOL, "this daemon has 1",
                          "needs a daemon with protocol version 3");
@@ -317,35 +303,26 @@ static void test_client__refusals(void **state)
     assert_session_fails(DIE_AFTER_TWO, ST_UNAVAILABLE, "closed the connection", "died");
 }
 
-/* A HELLO that no daemon accepts is not sent, and the part of it that is too long is named. */
+/* A HELLO that no daemon accepts is not sent. */
 static void test_client__names_what_makes_hello_too_long(void **state)
 {
     (void)state;
     enum { LONG = HELLO_BYTES + 1 };
-    static const char head[] = "[{\"id\":1,\"cause\":\"", tail[] = "\"}]";
-    static const char *const what[] = {"of them the options of the stream",
-                                       "of them the list of bad samples",
-                                       "of them the cursor with its list"};
-    char *list = malloc(LONG + 64), *cursor = malloc(LONG + 128);
-    assert_non_null(list);
-    assert_non_null(cursor);
-    memcpy(list, head, sizeof head - 1);
-    memset(list + sizeof head - 1, 'x', LONG);
-    memcpy(list + sizeof head - 1 + LONG, tail, sizeof tail);
-    snprintf(cursor, LONG + 128, "{\"row\":0,\"quarantine\":%s}", list);
-    for (int part = 0; part < 3; part++) {
-        daemon_side side;
-        client *consumer = NULL;
-        set_up(&side, SILENT, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
-        client_options options = options_for(&side);
-        options.stream_options = part == 0 ? list : options.stream_options;
-        options.quarantine = part == 1 ? list : NULL;
-        options.cursor = part == 2 ? cursor : options.cursor;
-        assert_fails(ST_BAD_INPUT, client_open(&options, &consumer), what[part]);
-        tear_down(&side);
-    }
-    free(list);
-    free(cursor);
+    daemon_side side;
+    client *consumer = NULL;
+    char *text = malloc(LONG + 3);
+    assert_non_null(text);
+    memset(text, 'x', LONG + 2);
+    text[0] = text[LONG] = '"';
+    text[LONG + 1] = 0;
+    set_up(&side, SILENT, IMAGE_FILTER_NONE, IMAGE_CODEC_NONE);
+    client_options options = options_for(&side);
+    options.quarantine = "[{\"id\":4,\"cause\":\"a\"}]";
+    options.stream_options = text;
+    assert_fails(ST_BAD_INPUT, client_open(&options, &consumer), "for 1 bad samples");
+    assert_non_null(strstr(status_text(), "shorten the options of the stream"));
+    tear_down(&side);
+    free(text);
 }
 
 /* Sends row `first` and those after it with their tags; that of row `wrong` says something else. */
@@ -357,6 +334,8 @@ static void send_tagged(daemon_side *side, int first, int wrong)
         assert_ok(wire_msg_new(&message));
         assert_ok(wire_msg_share(message, side->message[i]));
         row_write_tag(&side->rows[i], (uint64_t)i, i == wrong ? 0 : -1, false, tag);
+        if (i == 1)
+            strcpy(strstr(tag, "\"[]\"}"), "\"[{\\\"id\\\":9,\\\"cause\\\":\\\"c\\\"}]\"}");
         assert_ok(wire_msg_add(message, tag, strlen(tag)));
         assert_ok(wire_send(side->socket, &side->peer, message));
         wire_msg_free(&message);
@@ -368,7 +347,10 @@ enum { FALSE_ROW = 2 };
 /* A daemon one of whose workers makes another row than was ordered. */
 static void *serve_false_row(void *user)
 {
-    static const char welcome[] = "{\"version\":3,\"stream\":\"train\",\"rows\":5}";
+    static const char welcome[] = "{\"version\":3,\"stream\":\"train\",\"rows\":5,\"index\":"
+                                  "\"0123456789abcdef0123456789abcdef\"}",
+                      list[] = "\"quarantine\":{\"index\":\"0123456789abcdef0123456789abcdef\","
+                               "\"count\":1,\"ids\":\"J\"}";
     daemon_side *side = user;
     wire_msg *message = NULL;
     int64_t bytes;
@@ -378,6 +360,7 @@ static void *serve_false_row(void *user)
         while ((kind = next_message(side, message, &bytes)) != KIND_HELLO)
             assert_true(kind == KIND_CREDIT); /* of the session before */
         assert_true(strstr(side->hello, session ? "\"cursor\":{\"row\":2}" : "\"row\":0") != NULL);
+        assert_true(!strstr(side->hello, list) == !session); /* what row 1 has listed */
         assert_ok(wire_send_json(side->socket, &side->peer, KIND_WELCOME, 0, welcome,
                                  sizeof welcome - 1));
         send_tagged(side, session ? FALSE_ROW : 0, session ? -1 : FALSE_ROW);
@@ -509,29 +492,6 @@ static void test_client_open__no_daemon(void **state)
     assert_fails(ST_CONFIG, client_open(&options, &consumer), "PATH");
 }
 
-/* A daemon disconnects a peer that sends a HELLO of this size and cannot say why, so the client
- * refuses to send it. */
-static void test_client_open__a_cursor_too_long_for_any_daemon(void **state)
-{
-    (void)state;
-    enum { BYTES = 9 << 20 };
-    client *consumer = NULL;
-    char *cursor = malloc(BYTES + 1);
-    assert_non_null(cursor);
-    memset(cursor, ' ', BYTES);
-    memcpy(cursor, "{}", 2);
-    cursor[BYTES] = 0;
-    const client_options options = {.endpoint = "ipc:///tmp/tessera-nobody-listens-here",
-                                    .stream = "train",
-                                    .cursor = cursor,
-                                    .ranks = 1,
-                                    .credit_bytes = 1,
-                                    .timeout_ms = QUIET_MS};
-    assert_fails(ST_BAD_INPUT, client_open(&options, &consumer), "accepts 8388608");
-    assert_null(consumer);
-    free(cursor);
-}
-
 static const char PYTHON[] = "/usr/bin/python3";
 
 static void need_python(void)
@@ -596,7 +556,6 @@ int main(void)
         cmocka_unit_test(test_client__a_daemon_that_goes_after_a_refusal),
         cmocka_unit_test(test_client_open__no_daemon),
         cmocka_unit_test(test_client_open__stopped),
-        cmocka_unit_test(test_client_open__a_cursor_too_long_for_any_daemon),
         cmocka_unit_test(test_client_py__yields_the_same_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

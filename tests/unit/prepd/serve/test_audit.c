@@ -328,8 +328,8 @@ static void test_audit__no_word_waits_for_who_lacks_the_file(void **state)
     assert_false(failure_may_try(&all.state, seat_of_number(&all.state, 4), all.work));
     failures_go_on(&all.state);
     assert_null(all.work->failures);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
-    quarantine_done(&all.state.train.bad);
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -473,7 +473,7 @@ static void test_audit__what_is_known_to_be_bad_dismisses_nobody(void **state)
     assert_null(all.work->failures);
     assert_int_equal(all.state.n_seats, 3);
     assert_int_equal(all.state.counts.deviants, 0);
-    quarantine_done(&all.state.train.bad);
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -486,12 +486,13 @@ static void test_audit__what_is_blank_for_its_consumer_dismisses_nobody(void **s
     (void)state;
     static const int64_t items[] = {~7, 7, 8};
     scene all;
-    bool fresh;
+    known_list known = {0};
     set_up(&all, 3);
     lease_free(&all.work);
     assert_ok(lease_new(&all.state.book, LEASE_ROW, all.consumer, ROW, items, 3, &all.work));
     assert_ok(lease_set_branches(all.work, 0, 2));
-    assert_ok(quarantine_add(&all.consumer->bad, 8, "a cursor says so", &fresh));
+    assert_ok(bad_samples_add(&known.bad, 8, NULL, NULL));
+    all.consumer->known = &known;
     assert_ok(failure_told(all.work, ~7, "no picture", seat_of_number(&all.state, 1)));
     lease_book_return(&all.state.book, all.work);
     failures_settle(&all.state, all.work);
@@ -504,8 +505,10 @@ static void test_audit__what_is_blank_for_its_consumer_dismisses_nobody(void **s
     assert_null(all.work->failures);
     assert_int_equal(all.state.n_seats, 3);
     assert_int_equal(all.state.counts.deviants, 0);
-    assert_null(quarantine_find(&all.state.train.bad, 8));
-    quarantine_done(&all.state.train.bad);
+    assert_null(bad_samples_find(&all.state.train.bad, 8));
+    bad_samples_done(&all.state.train.bad);
+    all.consumer->known = NULL;
+    bad_samples_done(&known.bad);
     tear_down(&all);
 }
 
@@ -522,12 +525,12 @@ static void test_audit__a_local_worker_to_come_is_waited_for(void **state)
     failures_settle(&all.state, all.work);
     failures_go_on(&all.state);
     assert_non_null(all.work->failures);
-    assert_null(quarantine_find(&all.state.train.bad, 7));
+    assert_null(bad_samples_find(&all.state.train.bad, 7));
     all.state.local.target = 0;
     failures_go_on(&all.state);
     assert_null(all.work->failures);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
-    quarantine_done(&all.state.train.bad);
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -544,11 +547,11 @@ static void test_audit__a_local_worker_that_cannot_be_started(void **state)
     failures_settle(&all.state, all.work);
     all.state.now_ns += INT64_C(59000000000);
     failures_go_on(&all.state);
-    assert_null(quarantine_find(&all.state.train.bad, 7));
+    assert_null(bad_samples_find(&all.state.train.bad, 7));
     all.state.now_ns += INT64_C(2000000000);
     failures_go_on(&all.state);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
-    quarantine_done(&all.state.train.bad);
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -570,10 +573,10 @@ static void test_audit__local_workers_that_are_killed_at_every_start(void **stat
     assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
     lease_book_return(&all.state.book, all.work);
     failures_settle(&all.state, all.work);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
     local_begun(&all.state, 1);
     assert_true(local_is_expected(&all.state));
-    quarantine_done(&all.state.train.bad);
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -594,7 +597,7 @@ static void test_audit__who_replaces_the_only_one_is_waited_for(void **state)
         lease_book_return(&all.state.book, all.work);
         failures_settle(&all.state, all.work);
         assert_non_null(all.work->failures);
-        assert_null(quarantine_find(&all.state.train.bad, 7));
+        assert_null(bad_samples_find(&all.state.train.bad, 7));
         tear_down(&all);
     }
 }
@@ -624,8 +627,8 @@ static void test_audit__the_only_local_worker_is_believed(void **state)
     assert_ok(failure_told(all.work, 7, "no picture", seat_of_number(&all.state, 1)));
     lease_book_return(&all.state.book, all.work);
     failures_settle(&all.state, all.work);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
-    quarantine_done(&all.state.train.bad);
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 
@@ -668,8 +671,8 @@ static void test_audit__a_drain_waits_for_a_sample_that_is_not_decided(void **st
     assert_non_null(all.state.book.lost);
     assert_false(all.state.stopping);
     failures_go_on(&all.state);
-    assert_non_null(quarantine_find(&all.state.train.bad, 7));
-    quarantine_done(&all.state.train.bad);
+    assert_non_null(bad_samples_find(&all.state.train.bad, 7));
+    bad_samples_done(&all.state.train.bad);
     tear_down(&all);
 }
 

@@ -66,7 +66,7 @@ static void test_answer_failed__a_missing_file_tries_nothing(void **unused)
     assert_ptr_equal(state.book.lost, leased);
     assert_int_equal(lease_solo_item(leased), 0);
     assert_int_equal(leased->solo_deaths, 1);
-    assert_int_equal(state.train.bad.n_entries, 0);
+    assert_int_equal(state.train.bad.n, 0);
     assert_int_equal(leased->audit->lacking.count, 1);
     assert_string_equal(leased->audit->lacking.host[0], "b");
     lease_free(&leased);

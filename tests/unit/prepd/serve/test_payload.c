@@ -1,5 +1,5 @@
 /* Test of payload.c: what a lease says of samples that share a prefix, of the one that is tried
- * alone, and of quarantined ones; and of when a text may be tried alone (index_build.c). */
+ * alone, and of blank ones; and of when a text may be tried alone (index_build.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,7 +157,7 @@ static void tear_down(scene *all)
 {
     json_free(&all->said);
     lease_free(&all->lease);
-    quarantine_done(&all->consumer->bad);
+    bad_samples_done(&all->state.train.bad);
     free(all->consumer);
     plan_free(&all->plan);
     index_free(&all->state.train.index);
@@ -306,7 +306,7 @@ static void test_payload_lease__quarantined_branches(void **state)
     bool fresh;
     set_up(&all);
     for (int64_t bad = 0; bad < SAMPLES; bad++) {
-        assert_ok(quarantine_add(&all.consumer->bad, bad, "why", &fresh));
+        assert_ok(bad_samples_add(&all.state.train.bad, bad, "why", &fresh));
         const json_value *docs = docs_of(&all);
         assert_int_equal(json_count(docs), 1 + SAMPLES);
         assert_int_equal(says(docs, 0, "bad"), bad == SAMPLES - 1);
@@ -345,25 +345,24 @@ static int64_t reserved_for(scene *all, size_t *out_tag)
     return bytes;
 }
 
-/* Causes may be long, and grow where they are escaped. The tag has each twice: in the cursor, and
- * where its sample is in the row. */
-static void test_payload_tag__its_lists_are_reserved(void **state)
+/* Causes may be long, and grow where they are escaped. */
+static void test_payload_tag__its_list_is_reserved(void **state)
 {
     (void)state;
     scene all;
     bool fresh;
-    char cause[QUARANTINE_CAUSE_BYTES + 1];
+    char cause[BAD_CAUSE_BYTES + 1];
     size_t before, after;
     set_up(&all);
-    memset(cause, '"', QUARANTINE_CAUSE_BYTES);
-    cause[QUARANTINE_CAUSE_BYTES] = 0;
+    memset(cause, '"', BAD_CAUSE_BYTES);
+    cause[BAD_CAUSE_BYTES] = 0;
     all.options.prepd_buffer_bytes = INT64_C(1) << 40;
     all.state.n_consumers = 1;
     all.consumer->welcomed = true;
     all.consumer->credit = INT64_C(1) << 40;
     const int64_t reserved = reserved_for(&all, &before);
     for (int64_t bad = 0; bad < SAMPLES; bad++) {
-        assert_ok(quarantine_add(&all.consumer->bad, bad, cause, &fresh));
+        assert_ok(bad_samples_add(&all.state.train.bad, bad, cause, &fresh));
         const int64_t more = reserved_for(&all, &after) - reserved;
         assert_true(after > before);
         assert_true(more >= (int64_t)(after - before));
@@ -414,11 +413,11 @@ static void test_payload_lease__a_prefix_alone_whose_first_question_is_bad(void 
     scene all;
     bool fresh;
     set_up(&all);
-    assert_ok(quarantine_add(&all.consumer->bad, 0, "why", &fresh));
+    assert_ok(bad_samples_add(&all.state.train.bad, 0, "why", &fresh));
     suspect(&all, ~INT64_C(0));
     assert_false(says(docs_of(&all), 0, "bad"));
-    assert_ok(quarantine_add(&all.consumer->bad, 1, "why", &fresh));
-    assert_ok(quarantine_add(&all.consumer->bad, 2, "why", &fresh));
+    assert_ok(bad_samples_add(&all.state.train.bad, 1, "why", &fresh));
+    assert_ok(bad_samples_add(&all.state.train.bad, 2, "why", &fresh));
     assert_true(says(docs_of(&all), 0, "bad"));
     tear_down(&all);
 }
@@ -563,7 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_payload_lease__a_prefix_and_its_branches),
         cmocka_unit_test(test_payload_lease__quarantined_branches),
-        cmocka_unit_test(test_payload_tag__its_lists_are_reserved),
+        cmocka_unit_test(test_payload_tag__its_list_is_reserved),
         cmocka_unit_test(test_payload_lease__tried_alone),
         cmocka_unit_test(test_payload_lease__a_prefix_alone_whose_first_question_is_bad),
         cmocka_unit_test(test_payload_lease__what_is_twice_in_a_row_is_tried_once),

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/bad_samples.h"
 #include "trainer/checkpoint/progress.h"
 
 static const char early[] =
@@ -75,6 +76,74 @@ static void test_progress__impossible_shares_are_refused(void **state)
     }
 }
 
+static void write_file(const char *folder, const char *file, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *out = fopen(path, "we");
+    assert_non_null(out);
+    fputs(text, out);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* The list is a file of its own, which state.json names. */
+static void test_progress__names_its_quarantine(void **state)
+{
+    (void)state;
+    static const char list[] = "{\"index\":\"0123456789abcdef0123456789abcdef\",\"count\":2,"
+                               "\"ids\":\"CF\"}";
+    char *folder = harness_temp();
+    progress now = {.step = 7, .rows = 9}, back = {0};
+    assert_ok(progress_set_text(&now.quarantine, list));
+    assert_ok(progress_write(&now, folder));
+    assert_ok(progress_read(folder, &back));
+    assert_string_equal(back.quarantine, list);
+    progress_done(&back);
+    char *text; /* a copy in memory has it inside */
+    assert_ok(progress_text(&now, &text));
+    assert_ok(progress_parse(text, "a copy", &back));
+    assert_string_equal(back.quarantine, list);
+    progress_done(&back);
+    free(text);
+    write_file(folder, "quarantine.json", "{\"count\":1,\"ids\":\"C\"}");
+    assert_fails(ST_BAD_INPUT, progress_read(folder, &back), "but state.json names");
+    assert_ok(progress_set_text(&now.quarantine, ""));
+    assert_ok(progress_write(&now, folder));
+    assert_ok(progress_read(folder, &back)); /* no list, whatever is left of another */
+    assert_string_equal(back.quarantine, "");
+    progress_done(&back);
+    progress_done(&now);
+    harness_remove(&folder);
+}
+
+/* A state.json of the trainer of 2026-11-28, whose cursor and state have lists. */
+static void test_progress__reads_what_an_earlier_trainer_wrote(void **state)
+{
+    (void)state;
+    static const char golden[] =
+        "{\"version\":1,\"step\":4,\"rows\":16,\"first_loss\":6.25,\"last_loss\":5.5,"
+        "\"eval_loss\":null,\"cursor\":\"{\\\"stream\\\":\\\"train\\\",\\\"row\\\":16,"
+        "\\\"step\\\":4,\\\"epoch\\\":0,\\\"window\\\":0,\\\"begin\\\":{\\\"epoch\\\":0,"
+        "\\\"row\\\":0},\\\"plan\\\":3,\\\"index\\\":\\\"0123456789abcdef0123456789abcdef\\\","
+        "\\\"quarantine\\\":[{\\\"id\\\":2,\\\"cause\\\":\\\"cut\\\"}]}\","
+        "\"quarantine\":\"[{\\\"id\\\":2,\\\"cause\\\":\\\"cut\\\",\\\"row\\\":3},"
+        "{\\\"id\\\":7,\\\"cause\\\":\\\"short\\\"}]\","
+        "\"stream_options\":\"{\\\"training.global_batch_size\\\":4}\",\"recording\":\"\","
+        "\"config\":\"a: 1\",\"choices\":\"\"}";
+    char *folder = harness_temp();
+    progress back = {0};
+    bad_samples list = {0};
+    write_file(folder, "state.json", golden);
+    assert_ok(progress_read(folder, &back));
+    assert_ok(progress_check(&back, "state.json"));
+    assert_ok(bad_samples_read_text(&list, back.quarantine, "state.json"));
+    assert_int_equal(list.n, 2);
+    assert_non_null(bad_samples_find(&list, 7));
+    bad_samples_done(&list);
+    progress_done(&back);
+    harness_remove(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -82,6 +151,8 @@ int main(void)
         cmocka_unit_test(test_progress__an_early_one_has_no_shares),
         cmocka_unit_test(test_progress__impossible_earlier_steps_are_refused),
         cmocka_unit_test(test_progress__impossible_shares_are_refused),
+        cmocka_unit_test(test_progress__names_its_quarantine),
+        cmocka_unit_test(test_progress__reads_what_an_earlier_trainer_wrote),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,9 +12,6 @@
 #include "trainer/report/monitor_text.h"
 
 static const int64_t SECOND = 1000000000;
-static const char cursor[] =
-    "{\"row\":8,\"quarantine\":[{\"id\":3,\"cause\":\"x\"},{\"id\":7,\"cause\":"
-    "\"y\"}]}";
 
 typedef struct bench {
     conf options;
@@ -85,7 +82,7 @@ static step_report step_of(int64_t number)
                          .images = 8,
                          .targets = 20,
                          .wait_ns = SECOND / 4,
-                         .cursor = cursor};
+                         .bad_samples = 2};
 }
 
 static void test_metrics__sums_and_the_last_step(void **state)

@@ -30,15 +30,15 @@ typedef struct member {
 /* What the ranks do not sum: it is the same on all of them, is one rank's alone, or is found by
  * other means. The two flags follow each other in one word. */
 static const member others[] = {
-    MEMBER(step),         MEMBER(loss),       MEMBER(aux),
-    MEMBER(weight),       MEMBER(grad_norm),  MEMBER(lr),
-    MEMBER(group_norm),   MEMBER(skipped),    MEMBER(own_tokens),
-    MEMBER(own_features), MEMBER(balance),    MEMBER(own_context_balance),
-    MEMBER(sample),       MEMBER(n_samples),  MEMBER(own_vision_balance),
-    MEMBER(input_ns),     MEMBER(wait_ns),    MEMBER(rows_digest),
-    MEMBER(cursor),       MEMBER(where),      MEMBER(samples_digest),
-    MEMBER(expert_count), MEMBER(stopped_at), MEMBER(updated),
-    MEMBER(unit_share),
+    MEMBER(step),         MEMBER(loss),        MEMBER(aux),
+    MEMBER(weight),       MEMBER(grad_norm),   MEMBER(lr),
+    MEMBER(group_norm),   MEMBER(skipped),     MEMBER(own_tokens),
+    MEMBER(own_features), MEMBER(balance),     MEMBER(own_context_balance),
+    MEMBER(sample),       MEMBER(n_samples),   MEMBER(own_vision_balance),
+    MEMBER(input_ns),     MEMBER(wait_ns),     MEMBER(rows_digest),
+    MEMBER(cursor),       MEMBER(where),       MEMBER(samples_digest),
+    MEMBER(expert_count), MEMBER(stopped_at),  MEMBER(updated),
+    MEMBER(unit_share),   MEMBER(bad_samples),
 };
 
 enum { WORDS = sizeof(step_report) / sizeof(int64_t) };

@@ -1,11 +1,11 @@
-/* Tests of decisions_union.c: ranks, each a thread, make one list of what they have heard. */
+/* Tests of quarantine_union.c: ranks, each a thread, make one list of what they know. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/checkpoint/decisions_union.h"
+#include "trainer/checkpoint/quarantine_union.h"
 
 enum { RANKS = 3, BYTES_MOST = 8192 };
 
@@ -44,9 +44,9 @@ static const comm_engine engine = {
 
 typedef struct one_rank {
     int rank;
-    status mine, got; /* how it fared before, and together */
-    const char *says; /* what it has heard */
-    decisions known;
+    status got;       /* how it fared */
+    const char *says; /* what it knows */
+    bad_samples all;
 } one_rank;
 
 static void *unite(void *user)
@@ -54,12 +54,11 @@ static void *unite(void *user)
     static const int world[RANKS] = {0, 1, 2};
     one_rank *own = (one_rank *)user;
     const comm group = {.engine = &engine, .rank = own->rank, .size = RANKS, .world_rank = world};
-    decisions heard = {0};
-    own->got = decisions_read(&heard, own->says, DECISION_ROW_UNKNOWN, "heard");
-    if (own->got == ST_OK && own->mine != ST_OK)
-        own->got = FAIL(own->mine, "its daemon says nonsense");
-    own->got = decisions_unite(&group, own->got, &heard, &own->known);
-    decisions_done(&heard);
+    bad_samples known = {0};
+    own->got = bad_samples_read_text(&known, own->says, "a list");
+    if (own->got == ST_OK)
+        own->got = quarantine_unite(&group, &known, &own->all);
+    bad_samples_done(&known);
     return NULL;
 }
 
@@ -82,7 +81,7 @@ static void expect_all(const one_rank *all, const char *wanted)
     for (int rank = 0; rank < RANKS; rank++) {
         char *text;
         assert_int_equal(all[rank].got, ST_OK);
-        assert_ok(decisions_write(&all[rank].known, &text));
+        assert_ok(bad_samples_write(&all[rank].all, &text));
         assert_string_equal(text, wanted);
         free(text);
     }
@@ -91,22 +90,26 @@ static void expect_all(const one_rank *all, const char *wanted)
 static void forget_all(one_rank *all)
 {
     for (int rank = 0; rank < RANKS; rank++)
-        decisions_done(&all[rank].known);
+        bad_samples_done(&all[rank].all);
 }
 
-static void test_unite__all_ranks_know_what_any_has_heard(void **state)
+static void test_unite__all_ranks_know_what_any_knows(void **state)
 {
     (void)state;
-    static const char two[] = "[{\"id\":4,\"cause\":\"c\",\"row\":2},{\"id\":1,\"cause\":\"d\"}]";
-    static const char *const said[RANKS] = {"[{\"id\":4,\"cause\":\"b\",\"row\":9}]", "", two};
-    static const char all_of_it[] =
-        "[{\"id\":1,\"cause\":\"d\"},{\"id\":4,\"cause\":\"c\",\"row\":2}]";
+    static const char two[] = "{\"index\":\"0123456789abcdef0123456789abcdef\",\"count\":2,"
+                              "\"ids\":\"BD\"}",
+                      all_of_it[] = "{\"index\":\"0123456789abcdef0123456789abcdef\",\"count\":3,"
+                                    "\"ids\":\"BDF\"}";
+    static const char *const said[RANKS] = {
+        "{\"index\":\"0123456789abcdef0123456789abcdef\",\"count\":2,\"ids\":\"EF\"}",
+        "{\"index\":\"0123456789abcdef0123456789abcdef\",\"count\":0,\"ids\":\"\"}", two};
     one_rank all[RANKS] = {{0}};
-    for (int turn = 0; turn < RANKS; turn++) { /* whichever rank has heard what */
+    for (int turn = 0; turn < RANKS; turn++) { /* whichever rank knows what */
         for (int rank = 0; rank < RANKS; rank++)
             all[rank].says = said[(rank + turn) % RANKS];
         unite_all(all);
         expect_all(all, all_of_it);
+        assert_int_equal(gathers, 4); /* two agreements, the counts, a round */
         forget_all(all);
     }
     unite_all(all);
@@ -118,38 +121,32 @@ static void test_unite__all_ranks_know_what_any_has_heard(void **state)
     forget_all(all);
 }
 
-/* A text of several pieces, beside one that is shorter and one that does not exist. */
+/* Lists of several rounds, of which the ranks have different numbers. */
 static void test_unite__long_lists(void **state)
 {
     (void)state;
-    enum { SAMPLES = 400, ROOM = 64 * SAMPLES };
-    char *text = (char *)malloc(ROOM);
-    assert_non_null(text);
-    int size = snprintf(text, ROOM, "[");
-    for (int i = 0; i < SAMPLES; i++)
-        size += snprintf(text + size, (size_t)(ROOM - size),
-                         "%s{\"id\":%d,\"cause\":\"cut short\"}", i ? "," : "", 2 * i);
-    snprintf(text + size, (size_t)(ROOM - size), "]");
-    one_rank all[RANKS] = {
-        {.says = ""}, {.says = text}, {.says = "[{\"id\":3,\"cause\":\"crash\",\"row\":1}]"}};
+    static const int64_t count[RANKS] = {1, 512, 1300};
+    char *text[RANKS];
+    one_rank all[RANKS] = {{0}};
+    for (int rank = 0; rank < RANKS; rank++) {
+        bad_samples list = {0};
+        for (int64_t i = 0; i < count[rank]; i++)
+            assert_ok(bad_samples_add(&list, RANKS * i + rank, NULL, NULL));
+        assert_ok(bad_samples_write(&list, &text[rank]));
+        bad_samples_done(&list);
+        all[rank].says = text[rank];
+    }
     unite_all(all);
     for (int rank = 0; rank < RANKS; rank++) {
         assert_int_equal(all[rank].got, ST_OK);
-        assert_int_equal(all[rank].known.n_entries, SAMPLES + 1);
-        assert_int_equal(all[rank].known.entry[2].sample, 3);
+        assert_int_equal(all[rank].all.n, 1 + 512 + 1300);
+        assert_non_null(bad_samples_find(&all[rank].all, RANKS * 1299 + 2));
+        assert_non_null(bad_samples_find(&all[rank].all, RANKS * 511 + 1));
+        assert_null(bad_samples_find(&all[rank].all, RANKS * 512 + 1));
     }
     forget_all(all);
-    free(text);
-}
-
-static void test_unite__one_that_fails_fails_all(void **state)
-{
-    (void)state;
-    one_rank all[RANKS] = {{.says = ""}, {.says = "", .mine = ST_PROTOCOL}, {.says = ""}};
-    unite_all(all);
     for (int rank = 0; rank < RANKS; rank++)
-        assert_int_equal(all[rank].got, ST_PROTOCOL);
-    forget_all(all);
+        free(text[rank]);
 }
 
 /* One rank alone needs no engine. */
@@ -157,21 +154,19 @@ static void test_unite__alone(void **state)
 {
     (void)state;
     const comm alone = comm_alone("world");
-    decisions heard = {0}, known = {0};
-    assert_ok(decisions_read(&heard, "[{\"id\":1,\"cause\":\"c\"}]", 3, "heard"));
-    assert_ok(decisions_unite(&alone, ST_OK, &heard, &known));
-    assert_int_equal(known.n_entries, 1);
-    assert_int_equal(known.entry[0].row, 3);
-    decisions_done(&heard);
-    decisions_done(&known);
+    bad_samples known = {0}, all = {0};
+    assert_ok(bad_samples_add(&known, 1, "c", NULL));
+    assert_ok(quarantine_unite(&alone, &known, &all));
+    assert_int_equal(all.n, 1);
+    bad_samples_done(&known);
+    bad_samples_done(&all);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unite__all_ranks_know_what_any_has_heard),
+        cmocka_unit_test(test_unite__all_ranks_know_what_any_knows),
         cmocka_unit_test(test_unite__long_lists),
-        cmocka_unit_test(test_unite__one_that_fails_fails_all),
         cmocka_unit_test(test_unite__alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
