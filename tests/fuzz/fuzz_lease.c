@@ -1,7 +1,8 @@
 /* fuzz_lease.c: any JSON as the work that a worker is given, followed by a part of bytes. Samples,
  * clips and files must be refused, or lie within their limits and below the data root. Work without
  * files is done: texts and what they begin with, and rows of texts, of which several may go on from
- * one prefix. A row that is made must be one that receivers accept.
+ * one prefix. A row that is made must be one that receivers accept, and is compared with itself and
+ * with the part.
  *
  * An input is a u16 size, that many bytes of JSON {"docs":[..],"files":[..]} or {"samples":[..]},
  * and then the bytes of the part. */
@@ -10,6 +11,7 @@
 
 #include "prepd/worker/clips.h"
 #include "prepd/worker/lease_read.h"
+#include "prepd/worker/row_compare.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
@@ -142,7 +144,25 @@ static void make_texts(workshop *shop, const json_value *lease)
     free(text);
 }
 
-static void make_texts_row(workshop *shop, const json_value *lease)
+/* A row is the same as itself, and no row is the same as parts that hold none. */
+static void compare_made(workshop *shop, const json_value *lease, const wire_msg *made,
+                         const wire_msg *message, arena *memory)
+{
+    const compared_rows itself = {.n_parts = {wire_msg_parts(made)}, .count = 1};
+    compared_rows rows;
+    bool same;
+    FUZZ_HOLDS(row_compare(shop->packer, &shop->made, made, made, &itself, 0, memory, &same) ==
+                   ST_OK &&
+               same);
+    if (row_compare_read(lease, message, &rows) != ST_OK)
+        return;
+    for (int i = 0; i < rows.count; i++)
+        FUZZ_HOLDS(row_compare(shop->packer, &shop->made, made, message, &rows, i, memory, &same) ==
+                       ST_OK &&
+                   !same);
+}
+
+static void make_texts_row(workshop *shop, const json_value *lease, const wire_msg *message)
 {
     wire_msg *made = NULL;
     char *failed = NULL;
@@ -153,19 +173,20 @@ static void make_texts_row(workshop *shop, const json_value *lease)
     if (make_row(shop, lease, pass_item, NULL, made, &failed) == ST_OK) {
         FUZZ_HOLDS(!failed); /* only a picture can fail a sample */
         FUZZ_HOLDS(codec_decode(shop->packer, made, "fuzz", &memory, &packed, NULL) == ST_OK);
+        compare_made(shop, lease, made, message, &memory);
     }
     wire_msg_free(&made);
     arena_done(&memory);
 }
 
-static void do_lease(const json_value *value)
+static void do_lease(const json_value *value, const wire_msg *message)
 {
     const char *kind = json_text(json_find(value, "kind"), "");
     const json_value *files = json_find(value, "files"), *docs = json_find(value, "docs");
     if (strcmp(kind, "texts") == 0)
         make_texts(open_shop(), value);
     else if (strcmp(kind, "row") == 0 && json_count(files) == 0 && !shows_pictures(docs))
-        make_texts_row(open_shop(), value);
+        make_texts_row(open_shop(), value, message);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -184,7 +205,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_HOLDS(wire_msg_add(message, "", 0) == ST_OK);
     FUZZ_HOLDS(wire_msg_add(message, data + 2 + text, size - 2 - text) == ST_OK);
     read_lease(value, message);
-    do_lease(value);
+    do_lease(value, message);
     wire_msg_free(&message);
     json_free(&value);
     return 0;
