@@ -180,7 +180,7 @@ def the_most_expensive_picture_that_is_accepted():
             run("digest", "-c", f.config, "--steps", "1", "--data.limit", str(i + 1))
         print(f"progressive jpeg of {SIDE} x {SIDE}: {time.monotonic() - began:.1f} s with all else, worker "
               f"{max(most.values()) / MIB:.0f} MiB at most")
-        check(max(most.values()) < BASE + 9 * SIDE * SIDE, "more than the picture is kept")
+        check(max(most.values()) < BASE + 9.5 * SIDE * SIDE, "more than the picture is kept")  # libjpeg-turbo 3 keeps some rows more
 
 
 def large_pictures_share_a_row():

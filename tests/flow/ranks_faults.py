@@ -12,22 +12,22 @@ import sys
 import tempfile
 import time
 
+from mpirun_env import MPIRUN_ENV
 from prepd_flow import BIN, LIMIT_S, check, main, text_of
 
 LOOP = os.path.join(os.path.dirname(BIN), "../tests/ranks_loop")
 RANKS, SILENCE_S, CALL_S = 4, 6.0, 6.0
 SHIM = os.path.join(os.path.dirname(LOOP), "nccl_shim")
-ENV = dict(os.environ, LD_LIBRARY_PATH=SHIM, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-           OMPI_MCA_odls_base_sigkill_timeout="5", OMPI_MCA_orte_allowed_exit_without_sync="1")
+ENV = dict(MPIRUN_ENV, LD_LIBRARY_PATH=SHIM, OMPI_MCA_odls_base_sigkill_timeout="5")
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 
 
-def wait_until(true, what):
+def wait_for_first_step(folder, p, said):
     end = time.monotonic() + LIMIT_S
-    while not true():
-        check(time.monotonic() < end, f"no {what} within {LIMIT_S} s")
+    while not text_of(os.path.join(folder, "step")).strip():
+        check(p.poll() is None, f"exit code {p.returncode} before the first step: {text_of(said.name)}")
+        check(time.monotonic() < end, f"no first step within {LIMIT_S} s")
         time.sleep(0.02)
 
 
@@ -36,10 +36,10 @@ def faulty_run(number, rank, *options):
     folder = tempfile.mkdtemp(prefix="ranks")
     try:
         with open(os.path.join(folder, "said"), "w+") as said:
-            p = subprocess.Popen(["mpirun", "-np", str(RANKS), "--quiet", LOOP, folder, "100000000",
+            p = subprocess.Popen(["mpirun", "-np", str(RANKS), LOOP, folder, "100000000",
                                   "--comm.heartbeat_timeout_seconds", str(SILENCE_S), *options],
                                  env=ENV, stdout=said, stderr=said)
-            wait_until(lambda: text_of(os.path.join(folder, "step")).strip(), "first step")
+            wait_for_first_step(folder, p, said)
             time.sleep(rng.uniform(0.5, 1.0))
             pids = [int(text_of(os.path.join(folder, f"pid.{r}"))) for r in range(RANKS)]
             os.kill(pids[rank], number)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from mpirun_env import MPIRUN_ENV
 from prepd_flow import BUSY_S, LIMIT_S, Folder, check, children, main, text_of
 from resume_flow import command, go, ledger, recorded
 from train_flow import SHORT, TRAINER, has_mpi, options
@@ -182,7 +183,7 @@ def the_unit_starts_ranks():
 SRUN = """#!/bin/sh
 [ "$1 $2" = "--mpi=pmix --kill-on-bad-exit=0" ] || exit 64
 shift 2
-exec mpirun -np 2 --quiet "$@"
+exec mpirun -np 2 "$@"
 """
 
 
@@ -193,10 +194,7 @@ def the_slurm_script_starts_prepd_and_ranks():
         with open(f.file("path/srun"), "w") as srun:
             srun.write(SRUN)
         os.chmod(f.file("path/srun"), 0o755)
-        env = dict(os.environ, PATH=f.file("path") + ":" + os.environ["PATH"], TESSERA_BIN=os.path.dirname(TRAINER),
-                   OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                   OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-                   OMPI_MCA_orte_allowed_exit_without_sync="1")
+        env = dict(MPIRUN_ENV, PATH=f.file("path") + ":" + os.environ["PATH"], TESSERA_BIN=os.path.dirname(TRAINER))
         script = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "deploy/slurm/train.sbatch")
         values = dict(SHORT, **{"training.steps": 2, "training.backend": "cpu", "eval.enable": "false", "metrics.ledger_ids": "true",
                                 "job.dump_folder": f.file("slurm"), "checkpoint.enable": "true"})

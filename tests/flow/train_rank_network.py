@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from mpirun_env import MPIRUN_ENV
 from prepd_flow import LIMIT_S, Folder, check, main, text_of
 from resume_flow import ledger, recorded
 from train_flow import SHORT, TRAINER, has_mpi, options
@@ -28,9 +29,7 @@ subprocess.run(["ip", "netns", "del", f"probe{os.getpid()}"], check=True)
 RANKS, SILENCE_S, ENDING_S = 4, 8, 5
 SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
-ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-           OMPI_MCA_orte_allowed_exit_without_sync="1", MASTER_ADDR="10.78.0.1")
+ENV = dict(MPIRUN_ENV, MASTER_ADDR="10.78.0.1")
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast): [a-z ]+( of layer \d+)? over [a-z_]+"
 # mpirun calls this to start its daemon on another machine, here a namespace with a host name of its own.
 AGENT = """#!/bin/sh

@@ -3,15 +3,16 @@
 import os
 import signal
 import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../flow"))
+from mpirun_env import MPIRUN_ENV  # noqa: E402
 
 BIN = os.environ.get("TESSERA_BIN", "build/bin")
 TESTS = os.environ.get("TESSERA_TESTS", "build/tests")
 MPIRUN = os.environ.get("TESSERA_MPIRUN", "mpirun")
 LIMIT_S = 1200  # of one run
-ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-           OMPI_MCA_orte_allowed_exit_without_sync="1",
-           OPENBLAS_NUM_THREADS="1")
+ENV = dict(MPIRUN_ENV, OPENBLAS_NUM_THREADS="1")
 
 
 def check(ok, what):

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/hash.h"
+
 /* PORT_DEFAULT is torchrun's. A job of Slurm or mpirun gets a port by its number, so that two jobs
  * can share a machine. All are below the ports that the kernel gives to outgoing connections. */
 enum { PORT_DEFAULT = 29500, PORT_FIRST = 20000, PORTS = 9500, MPIRUN_JOB_SHIFT = 16 };
@@ -13,6 +15,16 @@ enum { PORT_DEFAULT = 29500, PORT_FIRST = 20000, PORTS = 9500, MPIRUN_JOB_SHIFT 
 static int port_of_job(const char *number, int shift)
 {
     return PORT_FIRST + (int)((strtoul(number, NULL, 10) >> shift) % PORTS);
+}
+
+/* Open MPI 5 gives a job a name instead, such as "prterun-host-1234@1". Slurm's PMIx gives names
+ * too ("slurm.pmix.12.0"), but those jobs have a number. */
+static int port_of_name(const char *name)
+{
+    uint64_t drawn;
+    const hash128 hash = hash_bytes(name, strlen(name));
+    memcpy(&drawn, hash.bytes, sizeof drawn);
+    return PORT_FIRST + (int)(drawn % PORTS);
 }
 
 /* The first host of a Slurm node list such as "a,b", "node[01-04,7]" or "node[3,5]-x". */
@@ -46,6 +58,7 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
     rank_link_place place = {"", PORT_DEFAULT};
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
     const char *job = getenv("SLURM_JOB_ID"), *mpirun_job = getenv("OMPI_MCA_ess_base_jobid");
+    const char *mpirun_name = getenv("PMIX_NAMESPACE");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (getenv("MASTER_PORT")) {
         TRY(port_of("MASTER_PORT", &place.port));
@@ -53,6 +66,8 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
             place.port++; /* torchrun's agent listens at MASTER_PORT itself */
     } else if (mpirun_job) {
         place.port = port_of_job(mpirun_job, MPIRUN_JOB_SHIFT);
+    } else if (mpirun_name && strncmp(mpirun_name, "prte", 4) == 0) {
+        place.port = port_of_name(mpirun_name);
     } else if (job) {
         place.port = port_of_job(job, 0);
     }
