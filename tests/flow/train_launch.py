@@ -182,7 +182,7 @@ def ranks_of_one_machine_listen_on_loopback():
         said = p.stdout.read()
         check(p.returncode == 0, said)
         names = {name for name, _ in seen}
-        check("mpirun" in names and any(name.startswith("trainer") for name in names), f"not seen: {seen}")
+        check({"mpirun", "prterun"} & names and any(name.startswith("trainer") for name in names), f"not seen: {seen}")
         check({address for _, address in seen} <= loopback, f"{sorted(seen)}")
 
 

@@ -33,16 +33,19 @@ enum { N_SETTINGS = sizeof mpirun_settings / sizeof *mpirun_settings };
  * those of version 4 here. A value that the user has set stays:
  * - yield while waiting: ranks that spin on a shared core are a thousand times slower;
  * - use shared memory and loopback only, since all ranks are here (loopback.c does the rest);
- * - give ranks 3 seconds to say what happened when one has died, before they are killed;
+ * - give ranks 3 seconds to say what happened when one has died, before they are killed (version 5
+ *   always waits for one second);
  * - believe a rank's exit code 0: a rank that waits two seconds for mpirun's answer to its goodbye
  *   ends without it, and would be a failure with exit code 1;
- * - print nothing of mpirun's own, in versions 4 and 5. */
+ * - print nothing of mpirun's own; version 5 has a few lines all the same when a rank fails. */
 static const char *const mpirun_environment[][2] = {
     {"OMPI_MCA_mpi_yield_when_idle", "1"},
     {"OMPI_MCA_btl", "self,vader"},
     {"OMPI_MCA_oob_tcp_if_include", "lo"},
+    {"PMIX_MCA_ptl_tcp_if_include", "lo"},
     {"OMPI_MCA_odls_base_sigkill_timeout", "3"},
     {"OMPI_MCA_orte_allowed_exit_without_sync", "1"},
+    {"PRTE_MCA_prte_allowed_exit_without_sync", "1"},
     {"OMPI_MCA_orte_execute_quiet", "1"},
     {"PRTE_MCA_prte_execute_quiet", "1"},
 };

@@ -1,28 +1,43 @@
 /* loopback.c: a library that the launcher preloads into mpirun, so that a socket that would listen
- * on all interfaces listens on loopback. All ranks of --nproc are on this machine, but Open MPI 4.1
+ * on all interfaces listens on loopback. All ranks of --nproc are on this machine, but Open MPI
  * binds mpirun's own port (oob/tcp, for daemons on other machines) to every address, whatever its
  * settings say.
  *
  * It is for mpirun alone: at its start it takes its own name, the first in LD_PRELOAD, out of that
- * variable, so that the ranks and whatever else mpirun starts run without it. It is built without
- * sanitizers, as mpirun is. */
+ * variable, so that the ranks and whatever else mpirun starts run without it. Only the program that
+ * mpirun of Open MPI 5 becomes, prterun, gets it back. It is built without sanitizers, as mpirun
+ * is. */
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 typedef int (*bind_function)(int, const struct sockaddr *, socklen_t);
 
+typedef int (*execv_function)(const char *, char *const *);
+
 int bind(int fd, const struct sockaddr *address, socklen_t size);
+
+static char *with_this; /* LD_PRELOAD as it was; NULL: no memory */
 
 __attribute__((constructor)) static void leave_children_alone(void)
 {
     const char *all = getenv("LD_PRELOAD"), *others = all ? strchr(all, ':') : NULL;
+    with_this = all ? strdup(all) : NULL;
     if (others)
         setenv("LD_PRELOAD", others + 1, 1);
     else
         unsetenv("LD_PRELOAD");
+}
+
+__attribute__((visibility("default"))) int execv(const char *path, char *const *args)
+{
+    const char *slash = strrchr(path, '/');
+    if (with_this && strcmp(slash ? slash + 1 : path, "prterun") == 0)
+        setenv("LD_PRELOAD", with_this, 1);
+    return ((execv_function)dlsym(RTLD_NEXT, "execv"))(path, args);
 }
 
 /* Replaces the address "any" by loopback. */
