@@ -168,6 +168,10 @@ def torchtitans_toml_becomes_yaml():
                        "5: lr_scheduler.total_steps: training.steps is already 3000", "7: dataloader.dataset: data.format is already text"], said)
         printed, said = translated("[validation]\nseq_len = 128\n[lr_scheduler]\ntotal_steps = 9\n")
         check("  steps: 9\n" in printed and "seq_len" not in printed and len(said) == 1, printed)
+        printed, said = translated("[training]\nbatch_size = 3\n[debug]\nseed = 7\n")  # older names
+        check("  local_batch_size: 3\n" in printed and "  global_batch_size: 24\n" in printed and "  seed: 7\n" in printed, printed)
+        printed, said = translated("[training]\nbatch_size = 3\nlocal_batch_size = 4\n")
+        check("  local_batch_size: 4\n" in printed and said == ["2: training.batch_size: training.local_batch_size is already 4"], said)
         printed, said = translated('[activation_checkpoint]\nper_op_sac_force_recompute_mm_shapes_by_fqns = ["moe.router.gate"]\n')
         check("save" not in printed and said[0].endswith(": here activation_checkpoint.save"), said)  # a list of other words
         for section, line, words in (("training", 'dataset = ["a"]', "it must be text"), ("training", "compile = 1", "it must be true or false"),
