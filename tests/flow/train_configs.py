@@ -56,6 +56,20 @@ def head_has_host_memory(path, said):
     check((named and named[1]) == needs, f"{path}: its head names {named and named[1]} GiB of host memory, the plan {size} {unit}")
 
 
+def head_has_cost_of_a_token(path, said):
+    """A head that says what a token costs, frozen and not, has the plan's useful FLOPs."""
+    with open(path, encoding="utf-8") as f:
+        named = re.search(r"A token costs ([0-9.]+)\s(?:# )?instead of ([0-9.]+) GFLOP", f.read())
+    if not named:
+        return False
+    whole = trainer("plan", "-c", path, "--freeze.vision", "false")
+    for figure, plan in zip(named.groups(), (said, whole), strict=True):
+        rows, tokens = map(int, re.search(r"^step: (\d+) rows of (\d+) tokens", plan, re.MULTILINE).groups())
+        useful = int(re.search(r"^  training, useful +(\d+)$", plan, re.MULTILINE)[1]) / rows / tokens
+        check(figure == f"{useful / 1e9:.1f}", f"{path}: its head says {figure} GFLOP a token, the plan {useful / 1e9:.1f}")
+    return True
+
+
 def plan_is_printed(path, out):
     name = os.path.basename(path)
     model = options({"model.path": PRESETS[name]}) if name in PRESETS else []
@@ -64,6 +78,7 @@ def plan_is_printed(path, out):
     check(re.search(r"^  step .* tokens/s per rank, mfu [1-9]", said, re.MULTILINE), f"{name}: {said}")
     if name not in PRESETS:  # of these the model is the user's
         head_has_host_memory(path, said)
+    check(head_has_cost_of_a_token(path, said) or name != "vqav2-30b-frozen-vision.yaml", f"{name}: its head names no cost")
     mfu = float(re.search(r"^  step .* mfu ([0-9.]+) %$", said, re.MULTILINE)[1])
     check(mfu >= 30 or name != "vqav2-30b-one-h200.yaml", f"{name}: {mfu} % of the peak is predicted")
     ranks = int(re.search(r"layout: (\d+) ranks", said)[1])
