@@ -621,7 +621,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
 def units_start_again_where_that_may_help():
     """Input that is not there (66) may come back with its mount, so daemon and workers wait for it; a run that ends so is
     looked at."""
-    wanted = {"prepd.service": {64, 65, 78}, "prepd-worker@.service": {0, 64, 76, 78}, "trainer@.service": {64, 65, 66, 78}}
+    wanted = {"prepd.service": {64, 65, 78}, "prepd-worker@.service": {0, 64, 78}, "trainer@.service": {64, 65, 66, 78}}
     for unit, codes in wanted.items():
         with open(os.path.join(SOURCE, "deploy/systemd", unit)) as x:
             line = next(line for line in x if line.startswith("RestartPreventExitStatus="))
