@@ -15,84 +15,16 @@ import time
 
 from faults import ALWAYS, OTHER_JPEG, sanitized, trouble
 from prepd_video import data_set, form, mapped
+from prepd_site import Site
 from prepd_flow import BIN, LIMIT_S, Daemon, Folder, Proxy, check, free_ports, main, run, scale, seed, \
     wait_for, workers_below
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
 from tessera import client  # noqa: E402
 
-# AddressSanitizer's handler of SIGSEGV does not say whether the signal was sent by another process; ours does.
-OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 BUILD = os.path.dirname(os.path.dirname(BIN))
 POISON = {"TESSERA_REAL_IMAGE_MODULE": os.path.join(BUILD, "lib/tessera/libprepd_image.so"),
           "TESSERA_IMAGE_MODULE": os.path.join(BUILD, "tests/libpoison_module.so")}
-
-
-class Site:
-    """A daemon on tcp, with keys and without local workers, and workers with a copy of the images."""
-
-    def __init__(self, folder):
-        self.folder, self.workers = folder, []
-        self.port = free_ports()
-        self.endpoint = f"tcp://127.0.0.1:{self.port}"
-        self.keys, self.root = folder.file("keys"), folder.file("copy")
-        run("keygen", "--out", self.keys)
-        folder.write_options(prepd__keys=self.keys)
-        shutil.copytree(folder.file("data"), self.root, ignore=shutil.ignore_patterns(".tessera"))
-        self.start()
-
-    def start(self):
-        self.daemon = Daemon(self.folder.config, "--prepd.endpoint", self.endpoint)
-        wait_for(self.answers, "the daemon answers")
-        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built")
-        self.command("scale", "0")
-        wait_for(lambda: not self.status()["workers"], "local workers have left")
-
-    def again(self):
-        self.daemon.__exit__()
-        self.start()
-
-    def command(self, *words):
-        return run(*words, "--connect", self.endpoint, "--keys", self.keys)
-
-    def status(self):
-        return json.loads(self.command("status", "--json"))
-
-    def answers(self):
-        p = subprocess.run([BIN, "status", "--connect", self.endpoint, "--keys", self.keys], capture_output=True)
-        return p.returncode == 0
-
-    def worker(self, *args, root=None, program=BIN, **environment):
-        p = subprocess.Popen([program, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.keys,
-                              "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
-                             env={**os.environ, "ASAN_OPTIONS": OWN_SEGV, **environment})
-        self.workers.append(p)
-        return p
-
-    def joined(self, n):
-        wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers")
-
-    def stream(self, rows=48, stream="train"):
-        """Numbers and bytes of the first rows."""
-        out = []
-        rows_in = client.connect(self.endpoint, stream=stream, timeout=60.0, keys=self.keys)
-        for row in rows_in:
-            out.append((row["number"], row["pixels"].tobytes(), row["input_ids"].tobytes()))
-            if len(out) == rows:
-                break
-        rows_in.close()
-        return out
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for p in self.workers:
-            if p.poll() is None:
-                p.kill()
-            p.wait()
-            p.stderr.close()
-        self.daemon.__exit__()
 
 
 def mixed_and_killed():

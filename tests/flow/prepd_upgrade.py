@@ -10,8 +10,8 @@ import threading
 import time
 
 from faults import OTHER_JPEG
-from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main, wait_for
-from prepd_remote import Site
+from prepd_flow import BIN, LIMIT_S, Daemon, Folder, check, free_ports, main
+from prepd_site import Site
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
 from tessera import client  # noqa: E402
@@ -26,7 +26,8 @@ def build_of(program):
 
 
 def other_build(f):
-    """A copy of prepd in the folder that calls itself another build, as one would from sources that differ in a comment."""
+    """A copy of prepd in the folder that calls itself another build, and has another name for an option that workers do not
+    read, as if it were of later sources."""
     os.makedirs(f.file("other/bin"), exist_ok=True)
     shutil.copytree(os.path.join(os.path.dirname(os.path.dirname(BIN)), "lib/tessera"), f.file("other/lib/tessera"))
     with open(BIN, "rb") as x:
@@ -34,8 +35,10 @@ def other_build(f):
     ours = build_of(BIN).encode()
     check(program.count(ours) == 1, f"the build id is in the program {program.count(ours)} times")
     with open(f.file("other/bin/prepd"), "wb") as x:
-        x.write(program.replace(ours, OTHER.encode()))
+        x.write(program.replace(ours, OTHER.encode()).replace(b"prepd.solo_deaths\0", b"prepd.solo_trials\0"))
     os.chmod(f.file("other/bin/prepd"), 0o755)
+    reference = subprocess.run([f.file("other/bin/prepd"), "--reference"], capture_output=True, text=True, check=True).stdout
+    check("prepd.solo_trials" in reference and "`prepd.solo_deaths`" not in reference, "the option has its name still")
     check(build_of(f.file("other/bin/prepd")) == OTHER, "the copy does not call itself another build")
     return f.file("other/bin/prepd")
 
@@ -95,7 +98,7 @@ def the_daemon_under_its_consumers():
         try:
             while len(got) < 40:
                 try:
-                    for row in client.connect(end, timeout=LIMIT_S, cursor=cursor):
+                    for row in client.connect(end, timeout=10, cursor=cursor, credit_bytes=1 << 20):
                         got.append((row["number"], row["pixels"].tobytes(), row["input_ids"].tobytes()))
                         cursor = json.loads(row["cursor"])
                         if len(got) == 15 and not pauses:
@@ -106,16 +109,14 @@ def the_daemon_under_its_consumers():
                             break
                 except (ConnectionError, client.Refused, TimeoutError):
                     pauses += 1
-                    check(pauses < 100, daemon.said())
+                    check(worker.poll() is None and pauses < 100, daemon.said())
                     time.sleep(0.2)
             check(pauses, "the consumer noticed no end of the first daemon")
             check(got == whole, "the upgrade changed the stream")
-            check(worker.poll() is None, "the worker of the build before has ended")
         finally:
             daemon.__exit__()
             worker.kill()
             worker.wait()
 
 
-if __name__ == "__main__":
-    main(workers_one_by_one, a_build_that_makes_other_rows_is_refused, the_daemon_under_its_consumers)
+main(workers_one_by_one, a_build_that_makes_other_rows_is_refused, the_daemon_under_its_consumers)
