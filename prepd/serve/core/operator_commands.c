@@ -86,10 +86,11 @@ static void put_source(const dispatch *state, const source *section, json_writer
         json_end_object(writer);
     }
     json_end_array(writer);
-    if (known_most(state, section) >= BAD_SAMPLES_WARN)
-        json_put_key_cstr(writer, "quarantine_warning",
-                          "the quarantine is nearly full: " BAD_SAMPLES_MEND
-                          ", or the run cannot be resumed");
+    json_put_key_cstr(writer, "quarantine_warning",
+                      known_most(state, section) < BAD_SAMPLES_WARN
+                          ? ""
+                          : "the quarantine is nearly full: " BAD_SAMPLES_MEND
+                            ", or the run cannot be resumed");
     json_put_key_int(writer, "damaged_count", section->damaged.n);
     json_put_key(writer, "damaged");
     damage_put(section, 0, QUARANTINE_SHOWN, writer);
