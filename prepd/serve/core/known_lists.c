@@ -58,15 +58,25 @@ status known_may_keep(const dispatch *state, int64_t bytes, const char *name)
                    (long long)most, TOLD_SHARE);
 }
 
-/* The list of consumers like this one; NULL if there is none. One that names neither key nor run
- * is like no other. */
-static known_list *find_list(const dispatch *state, const consumer_seat *consumer,
-                             const char *index)
+/* Whether the consumer, who brings these samples, may share the list. One that names neither key
+ * nor run is like no other, and shares only what is the same. */
+static bool is_for(const known_list *list, const consumer_seat *consumer,
+                   const bad_samples *brought)
 {
-    known_list *list = consumer->run[0] || consumer->peer.key[0] ? state->known : NULL;
-    while (list &&
-           (strcmp(list->key, consumer->peer.key) != 0 || strcmp(list->run, consumer->run) != 0 ||
-            strcmp(list->stream, consumer->stream) != 0 || strcmp(list->bad.index, index) != 0))
+    const bool named = consumer->run[0] || consumer->peer.key[0];
+    return strcmp(list->key, consumer->peer.key) == 0 && strcmp(list->run, consumer->run) == 0 &&
+           strcmp(list->stream, consumer->stream) == 0 &&
+           strcmp(list->bad.index, brought->index) == 0 &&
+           (named ||
+            (list->bad.n == brought->n &&
+             memcmp(list->bad.id, brought->id, (size_t)brought->n * sizeof(int64_t)) == 0));
+}
+
+static known_list *find_list(const dispatch *state, const consumer_seat *consumer,
+                             const bad_samples *brought)
+{
+    known_list *list = state->known;
+    while (list && !is_for(list, consumer, brought))
         list = list->next;
     return list;
 }
@@ -100,7 +110,7 @@ void known_warn(dispatch *state, const source *section, bool *inout_warned)
 static status share_list(dispatch *state, consumer_seat *consumer, const bad_samples *brought,
                          const char *name)
 {
-    known_list *list = find_list(state, consumer, brought->index);
+    known_list *list = find_list(state, consumer, brought);
     const int64_t more = list ? bad_samples_count_new(&list->bad, brought) : brought->n;
     TRY(known_may_keep(state, list_bytes(more), name));
     if (!list)

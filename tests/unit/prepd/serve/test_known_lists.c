@@ -114,7 +114,9 @@ static void test_known__blanks_rows_of_its_key_and_run_alone(void **state)
         assert_int_equal(is_blank(&all, i, 4), i < 8);
     }
     assert_ptr_equal(all.consumer[0].known, all.consumer[1].known);
-    assert_true(all.consumer[6].known != all.consumer[7].known);
+    assert_ptr_equal(all.consumer[6].known, all.consumer[7].known); /* the same samples */
+    assert_ok(take(&all, 9, three));
+    assert_true(is_blank(&all, 9, 3) && !is_blank(&all, 9, 4) && !is_blank(&all, 7, 3));
     assert_int_equal(all.state->train.bad.n, 0);
     /* What this daemon finds counts for all, with its cause. */
     seats_quarantine(all.state, &all.state->train, 4, "truncated");
