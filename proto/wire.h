@@ -88,6 +88,8 @@ WARN_UNUSED status wire_use_keys(wire *context, const char *folder);
 /* Reads the daemon's list of allowed keys again. Connections that are open stay open. If the list
  * cannot be read, or other users may write to it, the old one stays in force. */
 WARN_UNUSED status wire_reload_keys(wire *context);
+/* Whether FOLDER/allowed gives this role to some key. The errors are those of wire_serve_keys. */
+WARN_UNUSED status wire_role_is_given(const char *folder, wire_role role, bool *out);
 /* How many keys were refused since the last call; out describes the last of them. */
 enum { WIRE_REFUSED_TEXT = 512 };
 int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT]);

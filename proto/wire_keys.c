@@ -394,3 +394,14 @@ status wire_keys_make(const char *folder, const char *client, unsigned roles)
         return FAIL(ST_OS, "this libzmq was built without CURVE: keys cannot be made");
     return client ? make_client(folder, client, roles) : make_daemon(folder);
 }
+
+status wire_role_is_given(const char *folder, wire_role role, bool *out)
+{
+    allowed_list list = {0};
+    *out = false;
+    TRY(allowed_read(folder, DAEMON_REMEDY, &list));
+    for (size_t i = 0; i < list.count; i++)
+        *out |= (list.entry[i].roles & (unsigned)role) != 0;
+    allowed_done(&list);
+    return ST_OK;
+}

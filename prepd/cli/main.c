@@ -58,7 +58,7 @@ static const verb verbs[] = {
              "On SIGTERM they finish what they are making and leave. If the daemon goes away,\n"
              "or sends them away for a while, they wait; for one that was never there, a\n"
              "minute.",
-     .hidden = "--parent --supervisor --keeper --heard"},
+     .hidden = "--parent --supervisor --heard"},
     {.name = "check",
      .run = verb_check,
      .summary = "decodes every sample once and lists each bad one",

@@ -113,7 +113,7 @@ static status run_worker(const worker_options *options)
 status verb_worker(int argc, char **argv)
 {
     worker_options options = {.program = argv[-1]};
-    const char *workers, *early;
+    const char *workers;
     int64_t parent, count = 1;
     TRY(take_parent(&argc, argv, &parent));
     options.heard = verb_take_flag(
@@ -122,10 +122,7 @@ status verb_worker(int argc, char **argv)
     TRY(verb_take(&argc, argv, "--data-root", &options.data_root));
     TRY(verb_take(&argc, argv, "--model", &options.model));
     TRY(verb_take(&argc, argv, "--keys", &options.keys));
-    TRY(verb_take(&argc, argv, "--keeper", &early)); /* what early supervisors say */
     TRY(verb_take(&argc, argv, "--supervisor", &options.supervisor));
-    if (!options.supervisor)
-        options.supervisor = early;
     TRY(verb_take(&argc, argv, "--workers", &workers));
     if (workers)
         TRY(verb_number("--workers", workers, 1, 1024, &count));

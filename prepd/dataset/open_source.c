@@ -16,7 +16,9 @@ status dataset_open_by(const dataset_vtable *adapter, const conf *options, datas
         return FAIL_IN(ST_CONFIG, conf_place(options),
                        "data.path is not set: name the folder or file of the data set");
     TRY(foreign_refuse_file(options));
-    if (options->data_images[0] && !file_is_folder(options->data_images))
+    /* Without workers here the pictures may be where trusted workers are (daemon.c). */
+    if (options->data_images[0] && options->prepd_workers >= 0 &&
+        !file_is_folder(options->data_images))
         return FAIL_IN(
             ST_NO_INPUT, options->data_images,
             "there is no such folder; data.images names the one that holds the pictures");

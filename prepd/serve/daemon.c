@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/proc.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
@@ -83,15 +84,34 @@ static uint64_t random_secret(void)
                                                                             : (uint64_t)clock_ns();
 }
 
+/* Somebody must be able to decide about the data: this machine, or keys that are trusted. */
+static status check_deciders(const conf *options, bool trusted)
+{
+    if (trusted || options->prepd_workers >= 0 || !options->data_images[0] ||
+        file_is_folder(options->data_images))
+        return ST_OK;
+    return FAIL_IN(ST_NO_INPUT, options->data_images,
+                   "there is no such folder, prepd.workers is -1, and no key in prepd.keys has the "
+                   "role trusted, so nobody could decide what the pictures are: let data.images "
+                   "name them here, or give the keys of the machines that have them the role "
+                   "trusted (prepd keygen --roles trusted)");
+}
+
 static status new_core(shell *around, bool for_command)
 {
     if (gethostname(around->host, sizeof(around->host) - 1) != 0)
         snprintf(around->host, sizeof(around->host), "localhost");
+    bool trusted = false;
+    if (around->options->prepd_keys[0] &&
+        wire_role_is_given(around->options->prepd_keys, WIRE_TRUSTED, &trusted) != ST_OK)
+        trusted = false; /* reading the keys says why */
+    TRY(check_deciders(around->options, trusted));
     const daemon_place place = {.pid = getpid(),
                                 .host = around->host,
                                 .cpus = proc_cpus(),
                                 .build = prepd_build,
                                 .secret = random_secret(),
+                                .trusted = trusted,
                                 .for_command = for_command,
                                 .on_one_machine = wire_is_ipc(around->options->prepd_endpoint)};
     const outside world = shell_outside(around);

@@ -10,6 +10,37 @@
 #include "common/http/exposition.h"
 #include "prepd/serve/shell.h"
 
+static void put_trust(FILE *out, const dispatch *state)
+{
+    int excluded = 0, watched = 0, deciders = 0;
+    for (int i = 0; i < state->accounts.used; i++) {
+        excluded += account_is_excluded(state->accounts.of[i], state->now_ns);
+        watched += state->accounts.of[i]->watched > 0;
+    }
+    for (const worker_seat *worker = state->seats; worker; worker = worker->next)
+        deciders += worker->decider && seat_can_work(worker);
+    exposition_one(out, "prepd_deciders", "gauge",
+                   "workers whose word decides: the daemon's own, and those of trusted keys",
+                   deciders);
+    exposition_family(out, "prepd_keys", "gauge",
+                      "keys, or addresses, that are excluded, and whose next rows are checked");
+    exposition_labelled(out, "prepd_keys", "state", "excluded", excluded);
+    exposition_labelled(out, "prepd_keys", "state", "watched", watched);
+    exposition_one(out, "prepd_doubts_waiting", "gauge", "rows that wait for a decider's check",
+                   doubts_waiting(state));
+    exposition_one(out, "prepd_contradicted_total", "counter",
+                   "words of workers that deciders found to be false",
+                   (double)state->counts.contradicted);
+    exposition_one(out, "prepd_leases_taken_total", "counter",
+                   "leases taken from slow workers by idle deciders", (double)state->counts.taken);
+    exposition_one(out, "prepd_joins_deferred_total", "counter", "JOINs that were told to wait",
+                   (double)state->counts.joins_deferred);
+    exposition_one(
+        out, "prepd_alarms_total", "counter",
+        "alarms about this machine's memory or several machines' data; the log says which",
+        (double)state->alarm.count);
+}
+
 /* Whether two workers are counted in one sample of prepd_worker_builds. */
 static bool is_alike(const worker_seat *one, const worker_seat *other)
 {
@@ -79,14 +110,15 @@ static void put_work(FILE *out, const dispatch *state, int64_t now)
                         (double)state->counts.outside);
     exposition_labelled(out, "prepd_leases_lost_total", "reason", "breach",
                         (double)state->counts.breaches);
-    exposition_family(out, "prepd_audited_rows_total", "counter",
-                      "rows drawn to be made by two workers (prepd.audit), by outcome");
-    exposition_labelled(out, "prepd_audited_rows_total", "outcome", "alike",
-                        (double)state->counts.audited);
-    exposition_labelled(out, "prepd_audited_rows_total", "outcome", "alone",
-                        (double)state->counts.unaudited);
-    exposition_one(out, "prepd_audit_deviants_total", "counter",
-                   "workers that made another row than two others", (double)state->counts.deviants);
+    exposition_family(
+        out, "prepd_checked_rows_total", "counter",
+        "rows drawn or watched (prepd.audit), by outcome: made alike by two processes, "
+        "or sent unchecked since no decider could start");
+    exposition_labelled(out, "prepd_checked_rows_total", "outcome", "alike",
+                        (double)state->counts.checked);
+    exposition_labelled(out, "prepd_checked_rows_total", "outcome", "unchecked",
+                        (double)state->counts.unchecked);
+    put_trust(out, state);
     exposition_family(out, "prepd_stage_seconds_total", "counter",
                       "time of all workers by stage of a row");
     for (int i = 0; i < N_STAGES; i++)

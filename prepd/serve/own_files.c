@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +28,9 @@
 static int copy_of(int from, const char *name)
 {
     struct stat info;
-    if (fstat(from, &info) != 0)
+    struct rlimit most; /* of a file; a write beyond it would end the process */
+    if (fstat(from, &info) != 0 || getrlimit(RLIMIT_FSIZE, &most) != 0 ||
+        (rlim_t)info.st_size > most.rlim_cur)
         return -1;
     const int to = proc_fd_above(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     off_t left = info.st_size;

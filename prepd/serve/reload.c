@@ -78,6 +78,17 @@ static status read_again(shell *around, conf *out)
     return st;
 }
 
+/* Reads again which keys are allowed, and whether some of them decide. */
+static void reload_keys(shell *around)
+{
+    const char *folder = around->options->prepd_keys;
+    bool trusted = false;
+    if (wire_reload_keys(around->net) != ST_OK)
+        log_warn("keys not reloaded, and the old ones stay in force: %s", status_text());
+    else if (folder[0] && wire_role_is_given(folder, WIRE_TRUSTED, &trusted) == ST_OK)
+        trust_again(around->core, trusted);
+}
+
 void reload_options(shell *around)
 {
     conf now;
@@ -97,7 +108,6 @@ void reload_options(shell *around)
         free(is);
         conf_done(&now);
     }
-    if (wire_reload_keys(around->net) != ST_OK)
-        log_warn("keys not reloaded, and the old ones stay in force: %s", status_text());
+    reload_keys(around);
     notify_send("READY=1\n");
 }

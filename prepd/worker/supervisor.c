@@ -1,5 +1,5 @@
-/* supervisor.c: the loop of `prepd worker`: starts workers, notices how they end, replaces them,
- * and tells the dispatcher that it is there. */
+/* supervisor.c: the loop of `prepd worker`: starts workers, replaces those that end, and tells the
+ * dispatcher that it is there. */
 #include "prepd/worker/supervisor.h"
 
 #include <errno.h>
@@ -26,9 +26,8 @@ enum {
     LEAVE_LIMIT_MS = 10000, /* time to finish a row after SIGTERM */
     SAY_MS = 1000,          /* between two messages to the dispatcher */
     WHAT_BYTES = 80,
-    ENVIRONMENT_BYTES = 160,
 };
-static const char BEFORE[] = "TESSERA_WORKER_BEFORE", HEARD[] = "--heard";
+static const char HEARD[] = "--heard";
 static const int64_t MS = 1000000;
 
 typedef struct kept {
@@ -37,7 +36,6 @@ typedef struct kept {
     int quick_deaths; /* in a row */
     int64_t wait_s;   /* how long it was waited for last */
     bool left;
-    char before[ENVIRONMENT_BYTES]; /* "PID HOW WHAT" about the process that died; "" for none */
 } kept;
 
 typedef struct supervisor {
@@ -58,28 +56,9 @@ typedef struct supervisor {
     status outcome;
 } supervisor;
 
-void supervisor_put_before(json_writer *writer)
+static status start_one(const supervisor *crew, kept *held)
 {
-    const char *text = getenv(BEFORE);
-    int pid = 0, at = 0;
-    char how[16];
-    if (text && sscanf(text, "%d %15s %n", &pid, how, &at) == 2 && at > 0) {
-        json_begin_key_object(writer, "before");
-        json_put_key_int(writer, "pid", pid);
-        json_put_key_cstr(writer, "how", how);
-        json_put_key_cstr(writer, "what", text + at);
-        json_end_object(writer);
-    }
-    unsetenv(BEFORE);
-}
-
-static status start_one(supervisor *crew, kept *held)
-{
-    if (held->before[0])
-        setenv(BEFORE, held->before, 1);
-    status st = proc_spawn(crew->argv, &held->pid);
-    unsetenv(BEFORE);
-    held->before[0] = 0;
+    const status st = proc_spawn(crew->argv, &held->pid);
     held->started_ns = clock_ns();
     if (st != ST_OK)
         held->pid = 0;
@@ -156,10 +135,6 @@ static void put_off(kept *held, int64_t lived_ns, int pid, const char *what)
 
 static void record_end(supervisor *crew, kept *held, int wstatus)
 {
-    static const char *const words[] = {[PROC_END_LEFT] = "outside",
-                                        [PROC_END_OUTSIDE] = "outside",
-                                        [PROC_END_CRASH] = "crash",
-                                        [PROC_END_TIME] = "timeout"};
     char what[WHAT_BYTES];
     const int64_t now = clock_ns();
     const proc_end end = proc_end_of(wstatus, what, sizeof(what));
@@ -167,7 +142,6 @@ static void record_end(supervisor *crew, kept *held, int wstatus)
     const bool at_work = end == PROC_END_TIME || code == PROC_EXIT_BUSY;
     const bool quick = !at_work && now - held->started_ns < QUICK_MS * MS;
     const int pid = (int)held->pid;
-    snprintf(held->before, sizeof(held->before), "%d %s %s", pid, words[end], what);
     held->pid = 0;
     held->start_ns = now;
     if (crew->stopping || code == 0) {

@@ -1,11 +1,9 @@
 /* supervisor.h: `prepd worker` as a user starts it: a small process that keeps workers alive.
  *
- * It starts each worker by exec and starts another when one dies. The new worker is told how the
- * old one died and says so in its JOIN. Only a parent process can tell a crash from a signal that
- * someone sent, and the dispatcher needs that to tell a sample that kills its worker from bad luck.
+ * It starts each worker by exec and starts another when one dies. It says nothing about deaths: a
+ * machine that the daemon does not control could say anything.
  *
- *   prepd worker (supervisor) --exec--> prepd worker --supervisor ID --JOIN{supervisor, before}-->
- *                                                                                     dispatcher
+ *   prepd worker (supervisor) --exec--> prepd worker --supervisor ID --JOIN--> dispatcher
  *
  * The supervisor touches no data and no image library. It tells the dispatcher that it is there,
  * and hears one thing from it: that the daemon is drained for good (BYE), at a time when there may
@@ -13,7 +11,6 @@
 #ifndef TESSERA_PREPD_WORKER_SUPERVISOR_H
 #define TESSERA_PREPD_WORKER_SUPERVISOR_H
 
-#include "common/json/json.h"
 #include "common/base/status.h"
 
 /* Keeps n_workers workers running for the dispatcher at this endpoint. keys may be NULL. Each is
@@ -25,9 +22,5 @@
  * for: 10 s, doubling to 10 minutes. */
 WARN_UNUSED status supervisor_run(char *const *args, int n_args, int n_workers,
                                   const char *endpoint, const char *keys);
-
-/* In a worker: writes "before":{"pid":P,"how":"crash|timeout|outside","what":TEXT} about the
- * process that it replaces, if there was one. Only the first call writes it. */
-void supervisor_put_before(json_writer *writer);
 
 #endif

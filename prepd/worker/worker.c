@@ -20,7 +20,6 @@
 #include "common/base/proc.h"
 #include "prepd/agreed/ticket.h"
 #include "prepd/worker/row_compare.h"
-#include "prepd/worker/supervisor.h"
 #include "prepd/worker/last_words.h"
 #include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
@@ -94,11 +93,8 @@ static status send_join(worker *self)
     json_put_key_int(&out, "pid", getpid());
     if (self->ticket[0])
         json_put_key_cstr(&out, "ticket", self->ticket);
-    if (self->options->supervisor) {
-        json_put_key_cstr(&out, "supervisor", self->options->supervisor);
+    if (self->options->supervisor)
         json_put_key_bool(&out, "ship", !self->options->data_root);
-        supervisor_put_before(&out);
-    }
     json_end_object(&out);
     status st = send_json(self, KIND_JOIN, 0, &out);
     json_writer_done(&out);

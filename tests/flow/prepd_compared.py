@@ -10,7 +10,7 @@ import threading
 
 import zmq
 
-from prepd_flow import BIN, Daemon, Folder, check, main, wait_for
+from prepd_flow import BIN, Daemon, Folder, check, main, run, wait_for
 from prepd_workers import LEASE, ON, ROW, answer
 
 sys.path.insert(0, os.path.join(os.environ.get("TESSERA_SOURCE", "."), "proto", "python"))
@@ -65,8 +65,14 @@ class Relay:
         return came
 
 
+def without_workers(f):
+    """A daemon that has its index, so that no worker of its own has to stay."""
+    run("plan", "-c", f.config)
+    return Daemon(f.config, "--prepd.workers", "-1")
+
+
 def rows_of_others_are_compared(**options):
-    with Folder(images=64, **{"prepd.workers": -1, **options}) as f, Daemon(f.config) as d:
+    with Folder(images=64, **options) as f, without_workers(f) as d:
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), d.said())
         relay = Relay(f)
         words = [BIN, "worker", "--connect", relay.end] + ([] if options else ["--data-root", f.file("data")])

@@ -15,6 +15,8 @@ import time
 
 import zmq
 
+import prepd_workers
+from hostile_target import dealer
 from prepd_flow import BIN, LIMIT_S, UNPRIVILEGED, Daemon, Folder, check, children, free_ports, gone, main, run, \
     unprivileged, wait_for, workers_below
 from terminal import Terminal
@@ -401,25 +403,32 @@ def worker_whose_words_are_changed(f, change):
 
 
 def a_worker_that_sends_invalid_records_is_dismissed():
-    """A worker elsewhere, perhaps of another version, sends records that are none. It has to leave; the daemon stays
+    """A worker of a trusted key, perhaps of another version, sends records that are none. It has to leave; the daemon stays
     and gets the index from another worker."""
-    def without_times(parts):
-        if b'"records"' in parts[1]:
-            parts[0] = parts[0][:40] + bytes(24)  # without digest and checksum
-            parts[1] = parts[1].replace(b'"mtime"', b'"time?"')
-        return parts
-
-    with Folder(**{"prepd.workers": -1}) as f, Daemon(f.config) as d:
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        with worker_whose_words_are_changed(f, without_times):
+    port = free_ports()
+    end, door = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"
+    with Folder(**{"prepd.workers": -1, "prepd.endpoint": end}) as f:
+        keys, join = f.file("keys"), prepd_workers.joining(f)
+        run("keygen", "--out", keys)
+        run("keygen", "--out", keys, "--client", "crew", "--roles", "trusted")
+        f.write_options(prepd__keys=keys)
+        with Daemon(f.config) as d, zmq.Context() as context, dealer(context, door, keys + "/crew") as s:
+            s.send_multipart(prepd_workers.message(join, prepd_workers.JOIN))
+            kind = 0
+            while kind != prepd_workers.LEASE:
+                check(s.poll(60000), f"no lease\n{d.said()}")
+                head, *body = s.recv_multipart()
+                kind, number = struct.unpack_from("<HQ", head, 6)
+            sizes = [os.path.getsize(f.file("data/" + one["path"])) for one in json.loads(body[0])["files"]]
+            s.send_multipart(prepd_workers.answer(prepd_workers.RECORDS, number, {"records": [{"bytes": n} for n in sizes]}))
             wait_for(lambda: "broke the protocol" in d.said() or d.p.poll() is not None, "its records are refused or the daemon ends")
             check(d.p.poll() is None and '"mtime" is missing' in d.said(), d.said())
-        good = subprocess.Popen([BIN, "worker", "--connect", f"ipc://{f.file('d.sock.workers')}", "--data-root", f.file("data")])
-        try:
-            wait_for(lambda: status(f)["train"]["state"] == "ready", "the index is built by the good one")
-        finally:
-            good.kill()
-            good.wait()
+            good = subprocess.Popen([BIN, "worker", "--connect", door, "--keys", keys + "/crew", "--data-root", f.file("data")])
+            try:
+                wait_for(lambda: status(f)["train"]["state"] == "ready", "the index is built by the good one")
+            finally:
+                good.kill()
+                good.wait()
 
 
 def a_rows_stage_times_are_known_when_it_comes():
@@ -429,9 +438,9 @@ def a_rows_stage_times_are_known_when_it_comes():
             time.sleep(0.3)
         return parts
 
-    with Folder(**{"prepd.workers": -1}) as f, Daemon(f.config):
-        wait_for(lambda: os.path.exists(f.file("d.sock.control")), "control endpoint")
-        with worker_whose_words_are_changed(f, late):
+    with Folder() as f:
+        run("plan", "-c", f.config)  # with an index no worker of the daemon's own has to stay
+        with Daemon(f.config, "--prepd.workers", "-1"), worker_whose_words_are_changed(f, late):
             rows = client.connect("ipc://" + f.file("d.sock"), timeout=float(LIMIT_S), credit_bytes=1)
             next(rows)
             seconds = status(f)["stage_seconds"]

@@ -453,13 +453,13 @@ def a_crowd_that_does_not_read():
 
 def long_hellos_without_an_index():
     """What is kept until the index is there has a bound; short ones are accepted meanwhile."""
-    with Folder(**{"prepd.buffer_bytes": BUFFER, "prepd.workers": -1}) as f, Daemon(f.config) as d:
+    with Folder(**{"prepd.buffer_bytes": BUFFER}) as f, Daemon(f.config, *f.without_workers()) as d:
         end = "ipc://" + f.file("d.sock")
         wait_for(lambda: os.path.exists(f.file("d.sock.control")), "the daemon")
         context = zmq.Context()
         held = [dealer(context, end) for _ in range(10)]
         for s in held:
-            s.send_multipart(message(dict(HELLO, program="x" * (3 << 19))))
+            s.send_multipart(message(dict(HELLO, cursor={"row": 0, "more": "x" * (3 << 19)})))
         held.append(dealer(context, end))
         held[-1].send_multipart(message(HELLO))
 

@@ -92,6 +92,7 @@ def known_keys_are_served_and_others_refused():
             y.write(x.read())  # the key of this daemon, with a client key that it does not know
         port = free_ports()
         end = f"tcp://127.0.0.1:{port}"
+        run("plan", "-c", f.config)  # with an index no worker of the daemon's own has to stay
         with Daemon(f.config, "--prepd.endpoint", f"tcp://0.0.0.0:{port}", "--prepd.keys",
                     keys) as d:
             with_keys = ("--connect", end, "--keys")

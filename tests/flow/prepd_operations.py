@@ -532,8 +532,8 @@ def one_daemon_builds_the_index():
 
         def start(name, workers):
             end = "ipc://" + f.file(name)
-            d = all_.enter_context(Daemon(f.config, "--prepd.endpoint", end, "--prepd.workers", str(workers),
-                                          "--prepd.cache_dir", cache))
+            words = ["--prepd.workers", str(workers)] if workers else f.without_workers()
+            d = all_.enter_context(Daemon(f.config, "--prepd.endpoint", end, "--prepd.cache_dir", cache, *words))
             wait_for(lambda: os.path.exists(f.file(name + ".control")), f"{name}\n{d.said()}")
             return d, lambda: json.loads(run("status", "--connect", end, "--json"))["train"]
 
@@ -544,7 +544,7 @@ def one_daemon_builds_the_index():
             return [name for name in os.listdir(cache) if name.endswith(".lock")]
 
         os.mkdir(cache)
-        a, of_a = start("a", -1)  # it has no worker, so it builds for as long as the test wants
+        a, of_a = start("a", 0)  # it has no worker, so it builds for as long as the test wants
         state(of_a, "building the index", a)
         b, of_b = start("b", 1)
         c, of_c = start("c", 1)
@@ -560,7 +560,7 @@ def one_daemon_builds_the_index():
         check("index built" in b.said() and not lock(), f"{lock()}\n{b.said()}")
         os.unlink(os.path.join(cache, name[:-len(".lock")]))
 
-        a, of_a = start("a2", -1)
+        a, of_a = start("a2", 0)
         state(of_a, "building the index", a)
         c, of_c = start("c2", 1)
         state(of_c, waiting, c)

@@ -36,7 +36,7 @@ def mixed_and_killed():
         site.worker()
         site.worker()
         site.command("scale", "1")
-        site.joined(4)
+        wait_for(lambda: len(site.status()["workers"]) == 4, "one of the daemon's own and three others")
         check(site.stream() == quiet, "local and remote workers give different rows")
 
         def kill_two():
@@ -48,7 +48,7 @@ def mixed_and_killed():
         killer.start()
         check(site.stream() == quiet, "the death of a remote worker changed the stream")
         killer.join()
-        site.joined(2)
+        site.joined(1)
 
 
 def a_proxy_outlives_its_daemon():
@@ -67,7 +67,6 @@ def a_proxy_outlives_its_daemon():
         check(never.returncode == 78, f"exit code {never.returncode}: {never.stderr}")
         site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
         wait_for(site.answers, "the daemon is back")
-        site.command("scale", "0")
         site.joined(1)
         check(site.stream(16) == quiet, "another stream")
 
@@ -102,8 +101,8 @@ def cut_copy(site, name):
 
 
 def one_with_a_copy_that_is_not_whole_is_dismissed():
-    """No sample is blamed for its rows, nor does it say how large a picture is. An index to which a worker elsewhere
-    contributed is good for the next daemon, whose files have other times."""
+    """No sample is blamed for its rows, nor does it say how large a picture is, even if its key is trusted. An index to
+    which a trusted worker elsewhere contributed is good for the next daemon, whose files have other times."""
     with Folder() as f, Site(f) as site:
         for folder, _, files in os.walk(site.root):
             for file in files:
@@ -122,7 +121,9 @@ def one_with_a_copy_that_is_not_whole_is_dismissed():
         site.daemon.stop()
         for d in [d for d, _, _ in os.walk(f.file("data")) if d.endswith(".tessera")]:
             shutil.rmtree(d)
-        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint, "--prepd.workers", "-1")
+        site.crew = site.keys + "/crew"
+        run("keygen", "--out", site.keys, "--client", "crew", "--roles", "trusted")
+        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
         wait_for(site.answers, "the daemon answers")
         blind = site.worker(root=partial)
         check(blind.wait(LIMIT_S) == 66, "its records are taken")
@@ -131,7 +132,10 @@ def one_with_a_copy_that_is_not_whole_is_dismissed():
         check(site.stream() == quiet, "who indexed changed the stream")
         whole.terminate()
         check(whole.wait(LIMIT_S) == 0, "the worker with all files does not leave")
-        site.again()
+        site.daemon.stop()
+        site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
+        wait_for(site.answers, "the daemon answers")
+        wait_for(lambda: site.status()["train"]["state"] == "ready", "the index is read")
         check("index is stale" not in site.daemon.said() and "index loaded" in site.daemon.said(), site.daemon.said())
 
 
@@ -153,7 +157,8 @@ def one_whose_mount_fails_is_dismissed():
 
 
 def what_no_one_can_open_now_counts_as_a_crash():
-    """One file server, and its trouble, for all machines."""
+    """One file server, and its trouble, for all machines. Nobody is wrong who says so, and what the daemon's own worker
+    cannot open either is bad."""
     if sanitized():
         return
     with Folder(**{"prepd.sample_timeout": 1, "prepd.solo_deaths": 1}) as f:
@@ -162,21 +167,22 @@ def what_no_one_can_open_now_counts_as_a_crash():
             worker = site.worker()
             site.joined(1)
             quiet = site.stream()
-            left(11)  # twice: five tries by the worker and one by the daemon
+            left(6)  # five tries by the worker and one by the daemon
             check(site.stream() == quiet, "what passed changed the stream")
             check(left() <= 0, "nothing failed")
-            check(not site.status()["train"]["quarantined"], "samples are in quarantine")
+            said = site.status()
+            check(not said["train"]["quarantined"] and not said["excluded"], f"blamed: {said['train']}, {said['excluded']}")
             left(ALWAYS)
             site.stream()
             bad = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
             check(bad and set(bad) <= set(f.questions_of(image)), f"blamed: {bad}")
-            check(all("neither there nor here" in c for c in bad.values()), f"blamed: {bad}")
+            check(all("Stale file handle" in c for c in bad.values()), f"blamed: {bad}")
             check(worker.poll() is None, "the supervisor of the worker left")
 
 
 def one_that_misses_files_does_not_write_the_index():
-    """The held-out index is built when it is first asked for: here by a worker that sees no file."""
-    with Folder() as f, Site(f) as site:
+    """The held-out index is built when it is first asked for: here by a worker of a trusted key that sees no file."""
+    with Folder() as f, Site(f, trusted=True) as site:
         os.mkdir(f.file("copy2"))
         blind = site.worker(root=f.file("copy2"))
         site.joined(1)
@@ -193,7 +199,7 @@ def one_that_misses_files_does_not_write_the_index():
         check(caches, "no index beside the data")
         for d in caches:
             shutil.rmtree(d)
-        with Daemon(f.config, "--prepd.endpoint", site.endpoint):
+        with Daemon(f.config, "--prepd.endpoint", site.endpoint, "--prepd.workers", "2"):
             wait_for(site.answers, "the daemon answers")
             check(got and got == site.stream(stream="eval"), "who indexed changed the stream")
 
@@ -371,10 +377,11 @@ def another_decoder_of_videos_is_refused():
 
 
 def a_poisonous_sample_is_found_without_local_workers():
-    """Only the supervisor elsewhere sees how a worker died; what it says is enough."""
+    """Workers of a trusted key decide. Nobody says how one of them ended, so each end at work counts as a crash, and what
+    kills them is bad."""
     limits = {"prepd.sample_timeout": 0.4, "prepd.solo_deaths": 1, "training.epochs": 1,
               "data.limit": 100}
-    with Folder(**limits) as f, Site(f) as site:
+    with Folder(**limits) as f, Site(f, trusted=True) as site:
         images = f.train_images()
         marks = {images[2]: "abort", images[5]: "exit", images[8]: "hang", images[14]: "fault"}
         for image, mark in marks.items():
@@ -386,17 +393,18 @@ def a_poisonous_sample_is_found_without_local_workers():
         site.joined(1)
         rows = site.stream(10**9)
         wanted = sorted(i for image in marks for i in f.questions_of(image) if i < 100)
-        found = {q["id"]: q["cause"] for q in site.status()["train"]["quarantined"]}
+        now = site.status()
+        found = {q["id"]: q["cause"] for q in now["train"]["quarantined"]}
         check(sorted(found) == wanted, f"quarantined {found}, poison is {wanted}")
-        check(len(wanted) >= 4 and any("takes a worker longer" in c for c in found.values()) and
-              any("ends its worker: signal 11" in c for c in found.values()), f"causes: {found}")
+        check(len(wanted) >= 4 and all("ends its worker" in c for c in found.values()), f"causes: {found}")
+        check(now["deciders"] == 1 and now["workers_alive"] == 0, f"{now['deciders']} deciders, {now['workers']}")
         site.worker(**POISON)
         site.joined(2)
         check(site.stream(10**9) == rows, "two workers give another stream")
 
 
 def signals_from_outside_blame_no_sample():
-    """At the strictest limit; a stopped worker is not a hanging one."""
+    """At the strictest limit. A row that two of these workers lost is made by one of the daemon's own."""
     with Folder(**{"prepd.solo_deaths": 1, "prepd.sample_timeout": 1}) as f, Site(f) as site:
         site.worker()
         site.joined(1)
@@ -489,7 +497,6 @@ def a_supervisor_waits_for_the_daemon_to_come_back():
             site.daemon.stop(sig, 30)
             site.daemon = Daemon(f.config, "--prepd.endpoint", site.endpoint)
             wait_for(site.answers, "the daemon is back")
-            site.command("scale", "0")
             site.joined(1)
             check(p.poll() is None and site.stream(8) == quiet, f"it did not come back after {sig}")
 

@@ -16,24 +16,27 @@ OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 
 
 class Site:
-    """A daemon on tcp, with keys and without local workers, and workers with a copy of the images."""
+    """A daemon on tcp, with keys and an index, and workers with a copy of the images. It starts workers of its own only
+    while something waits for a decider; none at all if the workers' key is trusted."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, trusted=False):
         self.folder, self.workers = folder, []
         self.port = free_ports()
         self.endpoint = f"tcp://127.0.0.1:{self.port}"
         self.keys, self.root = folder.file("keys"), folder.file("copy")
+        self.crew = self.keys + "/crew" if trusted else self.keys  # the workers'
         run("keygen", "--out", self.keys)
-        folder.write_options(prepd__keys=self.keys)
+        if trusted:
+            run("keygen", "--out", self.keys, "--client", "crew", "--roles", "trusted")
+        folder.write_options(prepd__keys=self.keys, prepd__workers=-1)
         shutil.copytree(folder.file("data"), self.root, ignore=shutil.ignore_patterns(".tessera"))
         self.start()
 
     def start(self):
+        run("plan", "-c", self.folder.config, "--prepd.workers", "2")  # makes the index
         self.daemon = Daemon(self.folder.config, "--prepd.endpoint", self.endpoint)
         wait_for(self.answers, "the daemon answers")
-        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is built")
-        self.command("scale", "0")
-        wait_for(lambda: not self.status()["workers"], "local workers have left")
+        wait_for(lambda: self.status()["train"]["state"] == "ready", "the index is read")
 
     def again(self):
         self.daemon.__exit__()
@@ -50,14 +53,18 @@ class Site:
         return p.returncode == 0
 
     def worker(self, *args, root=None, program=BIN, **environment):
-        p = subprocess.Popen([program, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.keys,
+        p = subprocess.Popen([program, "worker", "--connect", f"tcp://127.0.0.1:{self.port + 1}", "--keys", self.crew,
                               "--data-root", root or self.root, *args], stderr=subprocess.PIPE,
                              env={**os.environ, "ASAN_OPTIONS": OWN_SEGV, **environment})
         self.workers.append(p)
         return p
 
+    def remote(self):
+        """The workers that the daemon did not start."""
+        return [w for w in self.status()["workers"] if not w["local"]]
+
     def joined(self, n):
-        wait_for(lambda: len(self.status()["workers"]) == n, f"{n} workers")
+        wait_for(lambda: len(self.remote()) == n, f"{n} workers")
 
     def stream(self, rows=48, stream="train"):
         """Numbers and bytes of the first rows."""

@@ -70,7 +70,7 @@ def workers_one_by_one():
         thread.join(LIMIT_S)
         check(got and all(rows == quiet for rows in got), "the upgrade changed the stream")
         check(site.stream(96) == quiet, "the other build gives another stream")
-        check([w["build"] for w in site.status()["workers"]] == [OTHER] * 3, site.status()["workers"])
+        check([w["build"] for w in site.remote()] == [OTHER] * 3, site.status()["workers"])
         check(not site.status()["train"]["quarantined"] and ours != OTHER, "samples are in quarantine")
 
 
@@ -80,7 +80,7 @@ def a_build_that_makes_other_rows_is_refused():
         odd = site.worker(program=other, **OTHER_JPEG)
         check(odd.wait(LIMIT_S) == 69, "it is taken")
         check("decodes pictures differently" in odd.stderr.read().decode(), "it is not told why")
-        check(not site.status()["workers"], site.status()["workers"])
+        check(not site.remote(), site.status()["workers"])
 
 
 def the_daemon_under_its_consumers():

@@ -237,7 +237,8 @@ static void throw_away(void)
         seat_gone(&state, state.seats, LOSS_OUTSIDE, "end of the input");
     }
     while (state.book.lost) {
-        lease *leased = lease_book_take(&state.book, true);
+        lease *leased = state.book.lost;
+        lease_book_remove(&state.book, leased);
         lease_free(&leased);
     }
     bad_samples_done(&state.train.bad);
@@ -245,7 +246,7 @@ static void throw_away(void)
     lease_book_init(&state.book, 2);
     state.counts = (serve_counts){0};
     state.peer_limits = (peer_limits){0};
-    state.breaches = (breaches){0};
+    accounts_free(&state.accounts);
     state.stopping = state.draining = false;
     state.drain_ns = state.retired_ns = 0;
     state.outcome = ST_OK;

@@ -42,6 +42,8 @@ void consumer_free(consumer_seat *consumer)
     for (int i = 0; i < consumer->n_slots; i++)
         wire_msg_free(&consumer->slots[(consumer->first_slot + i) % SESSION_SLOTS].msg);
     planning_leave(consumer);
+    if (consumer->of)
+        consumer->of->uses--;
     known_leave(consumer);
     free(consumer->rank_of);
     free(consumer->made);
@@ -312,8 +314,8 @@ static void deliver(dispatch *state, consumer_seat *consumer)
             return;
         }
         wire_msg_free(&first->msg);
-        const made_row sent = {first->row, first->by, bytes, first->audited};
-        if (sent_row_add(consumer, &sent) != ST_OK)
+        first->made.bytes = bytes;
+        if (sent_row_add(consumer, &first->made) != ST_OK)
             dispatch_fail(state, status_last()->code);
         consumer->credit += first->reserved - bytes;
         consumer->reserved -= first->reserved;
@@ -365,8 +367,11 @@ void consumer_take_row(dispatch *state, consumer_seat *consumer, lease *leased, 
             continue;
         for (int64_t k = 0; k < leased->n_items && consumer->src->bad.n; k++)
             at->n_blank += bad_samples_find(&consumer->src->bad, leased->item[k]) != NULL;
-        at->by = leased->by;
-        at->audited = leased->audited;
+        at->made = (made_row){.row = leased->row,
+                              .by = leased->by,
+                              .account = leased->account,
+                              .bad_mark = leased->bad_mark,
+                              .digest = made_digest(made)};
         at->msg = made;
         made = NULL;
         break;

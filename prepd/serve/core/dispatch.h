@@ -37,6 +37,7 @@ typedef struct daemon_place {
     int cpus;            /* so many local workers if prepd.workers is 0 */
     const char *build;   /* the build id (prepd_build) */
     uint64_t secret;     /* draws the rows that are made twice (prepd.audit) */
+    bool trusted;        /* some allowed key has the role trusted */
     bool for_command;    /* it serves the command that started it, and nobody else */
     bool on_one_machine; /* nothing comes or goes over a network */
 } daemon_place;
@@ -82,5 +83,7 @@ void fingerprinting_ended(dispatch *state);
 void signal_came(dispatch *state, signal_kind kind, const char *name);
 /* The options have been read again. Those that a running daemon may change are taken over. */
 void options_again(dispatch *state, const conf *now);
+/* The allowed keys have been read again: whether some of them have the role trusted. */
+void trust_again(dispatch *state, bool trusted);
 
 #endif

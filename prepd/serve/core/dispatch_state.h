@@ -18,8 +18,9 @@
 #include "prepd/plan/index.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
-#include "prepd/serve/core/breaches.h"
+#include "prepd/serve/core/accounts.h"
 #include "prepd/serve/core/dispatch.h"
+#include "prepd/serve/core/doubt.h"
 #include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/lease.h"
 #include "prepd/serve/core/peer_limits.h"
@@ -80,6 +81,16 @@ struct source {
     void *opening; /* the shell's: what opens the files, and its lock on the index; or NULL */
 };
 
+/* A row that was made, and by whom. */
+typedef struct made_row {
+    uint64_t row;
+    uint64_t by;       /* worker_seat.number */
+    uint64_t account;  /* account.number of that worker's key; 0: a decider */
+    uint64_t bad_mark; /* which of its documents were blank */
+    hash128 digest;
+    int64_t bytes;
+} made_row;
+
 /* Bad samples that consumers of one key and run know of (known_lists.c). It takes 8 bytes a sample.
  */
 typedef struct known_list {
@@ -99,24 +110,16 @@ typedef struct slot {
     int64_t reserved;           /* bytes of credit */
     int64_t n_samples, n_blank; /* n_blank of them are in this daemon's quarantine */
     wire_msg *msg;              /* NULL until a worker has made the row */
-    uint64_t by;                /* worker_seat.number of that worker */
-    bool audited;               /* another worker has made it alike */
+    made_row made;
 } slot;
 
-/* A row that was sent, and the worker_seat.number of the worker that had made it. */
-typedef struct made_row {
-    uint64_t row, by;
-    int64_t bytes;
-    bool audited;
-} made_row;
-
-/* A row that a consumer refused (refusals.c). `by` 0 is a free place. */
+/* A row that a consumer refused, to be made again when it comes back for it (doubts.c). */
 typedef struct refusal {
-    const source *section;
+    made_row made;
+    const source *section; /* NULL: a free place */
     plan_kind kind;
-    int rank, ranks; /* of the consumer */
-    uint64_t row, by;
-    int64_t told_ns;
+    int rank, ranks;  /* of the consumer */
+    uint64_t account; /* account.number of its key */
 } refusal;
 enum { MAX_REFUSALS = 64 };
 
@@ -130,6 +133,7 @@ enum { SESSION_SLOTS = 1024 };
 /* A consumer: one peer's walk over the rows of one stream that its rank is owed. */
 typedef struct consumer_seat {
     wire_peer peer;
+    account *of;
     source *src;
     plan *plan;      /* the source's; NULL until the index is ready */
     row_range *from; /* where its cursor says that its epoch begins; NULL: the whole stream */
@@ -173,8 +177,9 @@ typedef struct worker_seat {
     uint64_t number; /* from 1; never given twice */
     pid_t pid;
     char host[64];             /* as it calls itself */
-    char from[WIRE_HOST_TEXT]; /* the address of its connection; "" over ipc */
-    bool local;                /* a child of this process */
+    bool local;                /* a child of this process, by its ticket */
+    bool decider;              /* local, or of a key with the role trusted */
+    account *of;               /* of its key; NULL for a local one */
     fingerprints fingerprints; /* as it said */
     char build[HASH_TEXT];     /* likewise, cut to the length of a build id */
     bool other_build;          /* it is not the daemon's */
@@ -184,14 +189,15 @@ typedef struct worker_seat {
     bool begun;                /* it has reported an item or an answer, so its start went well */
     bool ship;                 /* it has no data root: files are sent with its leases */
     int64_t shipped;           /* bytes of such files under way to it */
-    char supervisor[24];       /* the remote process that starts it again and says how it died */
-    int64_t lost_ns; /* when its connection was found to be gone; its supervisor has a moment to
-                      * say why. 0: it is there */
+    bool unreachable;          /* its connection was found to be gone */
     lease *work;
     lease *ahead;     /* its next lease, sent before it has answered for work; NULL if none */
     bool last_item;   /* it has begun the last item of work */
     bool ended;       /* its process has ended; what it said before may still come */
     bool late;        /* it took too long, and all that it still says comes too late */
+    bool excused;     /* new terms make it start anew */
+    bool owes;        /* its lease was given to another, and it has not answered yet */
+    bool passed;      /* in this turn there is nothing for it */
     bool unbegun;     /* it has said nothing about work, so if it leaves, work was not begun */
     int64_t since_ns; /* when work was given, or its last item was reported in order */
     int64_t leased_ns,
@@ -211,13 +217,13 @@ typedef struct supervisor_seat {
 
 /* A local worker process (local.c). */
 typedef struct local_child {
-    pid_t pid;                /* 0: a free place */
-    char ticket[TICKET_TEXT]; /* that it was given */
+    pid_t pid; /* 0: a free place */
     int64_t started_ns;
     bool joined;
-    bool begun;   /* as in worker_seat */
-    bool leaving; /* it was told to go, because the pool shrinks or the daemon stops */
-    bool ended;   /* the process is gone, as `end` says; its last messages are awaited until */
+    char ticket[TICKET_TEXT]; /* that it was given */
+    bool begun;               /* as in worker_seat */
+    bool leaving;             /* it was told to go, because the pool shrinks or the daemon stops */
+    bool ended; /* the process is gone, as `end` says; its last messages are awaited until */
     int64_t bury_ns;
     child_end end;
 } local_child;
@@ -225,7 +231,9 @@ typedef struct local_child {
 enum { MAX_LOCAL = 1024 };
 
 typedef struct local_pool {
-    int target;
+    int target;        /* as many as options or operator ask for */
+    int needed;        /* so many, at least, to decide */
+    int64_t needed_ns; /* when they were last needed */
     local_child child[MAX_LOCAL];
     int n_places;        /* the places of `child` from this one on are free */
     int deaths_at_start; /* in a row: workers that died before they began any work */
@@ -249,9 +257,11 @@ typedef struct serve_counts {
     uint64_t shipped;      /* bytes of files sent with leases */
     uint64_t leases_ahead; /* leases sent to workers that were still at the one before */
     uint64_t leases_lost, crashes, timeouts, outside, breaches;
-    uint64_t audited, unaudited; /* rows drawn for the audit: made alike by two workers; not
-                                    compared, since there was no second worker */
-    uint64_t deviants;           /* workers that said or made something else than two others */
+    uint64_t checked, unchecked; /* rows made alike by two processes; rows that were drawn and sent
+                                    unchecked, since there was no decider */
+    uint64_t contradicted;       /* words of keys that deciders found false */
+    uint64_t taken;              /* leases taken from slow workers by idle deciders */
+    uint64_t joins_deferred;     /* JOINs that were told to wait */
     int64_t stage_ns[N_STAGES];  /* of all workers */
     int64_t longest_turn_ns; /* the longest turn of the loop, during which no peer is answered */
     uint64_t rows_at_tick;
@@ -268,6 +278,13 @@ typedef struct print_maker {
     bool asked[N_PRINTS];  /* what it is to make */
     int deaths;            /* in a row, before it had told all of it */
 } print_maker;
+
+/* What an operator must look into. */
+typedef struct alarm_note {
+    char why[320];
+    int64_t at_ns;
+    uint64_t count;
+} alarm_note;
 
 struct dispatch {
     outside outside;
@@ -294,16 +311,17 @@ struct dispatch {
     bool stopping, stop_now, draining;
     bool signalled;      /* a signal has asked for the end; the next one sets stop_now */
     int64_t drain_ns;    /* when draining ends whatever is in work; 0: only when all is done */
+    int64_t row_ns;      /* about how long deciders take for a row */
     int64_t answered_ns; /* when a lease last came back or made progress, or the first went out */
     status outcome;      /* of the run */
     status_note cause;
     arena scratch; /* for one message at a time */
     serve_counts counts;
     peer_limits peer_limits;
-    breaches breaches;
+    accounts accounts;
+    alarm_note alarm;
     refusal refusals[MAX_REFUSALS]; /* a ring */
     unsigned next_refusal;
-    bool third_worker; /* one more local worker was started, to decide between two others */
     int64_t started_ns, ticked_ns;
 };
 
@@ -343,9 +361,7 @@ enum { INDEX_LEASE_ITEMS = 128 };
 WARN_UNUSED status index_build_start(source *source);
 /* The next lease of the index; *out is NULL if there is nothing to lease now. */
 WARN_UNUSED status index_build_produce(dispatch *dispatch, source *source, lease **out);
-/* Records that an item of the lease is refused, because it kills its workers. What was claimed of
- * texts that are compared with it is forgotten: it is told again without that comparison, and no
- * worker may be blamed for the difference. */
+/* Records that an item of the lease is refused, because it kills its workers. */
 WARN_UNUSED status index_build_poison(dispatch *dispatch, lease *lease, int64_t item,
                                       const char *cause);
 /* Whether a text that is to be tried alone must wait. It is compared with its predecessor's text,
@@ -360,24 +376,8 @@ WARN_UNUSED status index_build_finish(source *source);
 /* index_records.c */
 /* Takes the records that a worker sent for a lease, or for its one solo item, which is then done
  * with. PROTOCOL is the worker's fault; any other failure is not. */
-WARN_UNUSED status index_build_take(dispatch *dispatch, lease *lease, const json_value *records,
+WARN_UNUSED status index_build_take(lease *lease, const json_value *records,
                                     const worker_seat *worker, const char *from);
-
-/* claims.c: what a remote worker tells of the index counts once another process says the same. */
-typedef struct claim_asker {
-    const dispatch *dispatch;
-    const worker_seat *worker; /* the one that would do the lease */
-} claim_asker;
-/* Whether the asking worker may do a lease that carries claims; a lease_filter. */
-bool claim_may_take(const void *asker, const lease *lease);
-/* Decides which records of item [count] count now: out_settled [count]. facts [count] are hashes of
- * the records. The items of the others are leased again. PROTOCOL if the worker contradicts itself.
- */
-WARN_UNUSED status claims_settle(dispatch *dispatch, const lease *lease, const int64_t *item,
-                                 const uint64_t *facts, int64_t count, const worker_seat *worker,
-                                 const char *from, bool *out_settled);
-/* Starts a local worker if two claims differ and no local worker is there to decide. */
-void claims_want_local(dispatch *dispatch);
 
 /* known_lists.c */
 /* Why the sample is blank in the consumer's rows; NULL if it is not. */
@@ -433,64 +433,56 @@ WARN_UNUSED status twin_make_room(dispatch *dispatch, const consumer_seat *newco
                                   const char *name);
 
 /* sample_failures.c */
-/* The worker says that an item of its row lease cannot be decoded. */
+/* The worker says that an item of its row lease cannot be decoded. A decider tries it alone. */
 WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
                                 const worker_seat *worker);
-/* The worker has decoded the item that it was to try alone. */
-void failure_denied(lease *lease, const worker_seat *worker);
-/* A worker that was to try the item alone lacks its file, which the daemon has. */
-void failure_missed(lease *lease, const worker_seat *worker);
-/* Whether this worker may try the item of which others have said that it cannot be decoded. */
+/* The decider has decoded the item that it was to try alone. Who said otherwise is excluded, and
+ * all its seats go. */
+void failure_denied(dispatch *dispatch, lease *lease, const worker_seat *worker);
+/* Whether this decider may try the item of which another has said that it cannot be decoded. */
 bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
-/* Quarantines what is decided, and has the next item tried alone. The lease is in the book. */
-void failures_settle(dispatch *dispatch, lease *lease);
-/* Decides where whoever could be asked has left; has a worker started where two disagree. */
-void failures_go_on(dispatch *dispatch);
-bool failure_wants_third(const lease *lease); /* two disagree about a sample */
-/* Whether two disagree about a sample and nobody will come who could decide. */
-bool failure_is_stuck(const dispatch *dispatch, const lease *lease);
+void failures_go_on(dispatch *dispatch); /* has what was told tried alone */
 
-/* audit.c */
-/* A worker has made the row of this lease: its consumer gets it, or another worker makes it as
- * well. Takes the lease and the message's parts, unless it fails. */
-WARN_UNUSED status audit_made(dispatch *dispatch, lease *lease, const worker_seat *worker,
-                              wire_msg *message);
-/* Whether this worker may make a row that others have made already. */
-bool audit_may_take(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
-/* The worker lacks a file of the row, which the daemon has: its machine is not asked for it again.
- */
-void audit_missed(lease *lease, const worker_seat *worker);
-/* Sends rows that nobody can make again, and has a worker started where two rows differ. */
-void audits_go_on(dispatch *dispatch);
-bool audit_wants_third(const lease *lease); /* its row came out differently from two */
+/* doubts.c */
+/* A worker has made the row of this lease: its consumer gets it, or a decider makes it first. Takes
+ * the lease and the message's parts, unless it fails. */
+WARN_UNUSED status row_made(dispatch *dispatch, lease *lease, const worker_seat *worker,
+                            wire_msg *message);
+/* Whether the worker has not made this row before. */
+bool doubt_may_take(const worker_seat *worker, const lease *lease);
+/* How many deciders at least must be here for this lease. */
+int doubt_deciders(const dispatch *dispatch, const lease *lease);
+void doubts_go_on(dispatch *dispatch); /* sends drawn rows that no decider can check */
+int doubts_waiting(const dispatch *dispatch);
+bool decider_is_here(const dispatch *dispatch, uint64_t except); /* but for that seat's number */
+bool decider_can_take(const dispatch *dispatch, const lease *lease);
+/* A decider has found the word of this account's workers to be false: excludes it. Its seats go. */
+void key_contradicted(dispatch *dispatch, uint64_t account, const char *why);
+void alarm_raise(dispatch *dispatch, const char *why);
+/* Handles REFUSE of a consumer, whose session ends. */
+WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, const json_value *said,
+                                const char *name);
+/* If the row of this new lease was refused before, a decider makes it and says who is wrong. */
+WARN_UNUSED status refusal_apply(dispatch *dispatch, const consumer_seat *consumer, lease *lease);
+
+/* consumers.c */
 /* Removes a consumer, telling it `error` first unless that is NULL. */
 void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
 
 /* sent_rows.c */
+hash128 made_digest(const wire_msg *made); /* as its header says */
 /* Remembers who made a row that was sent. Its bytes must not be in consumer->unreturned yet. */
 WARN_UNUSED status sent_row_add(consumer_seat *consumer, const made_row *sent);
 /* NULL if the row was not sent lately. A row that was given back long ago may be forgotten. */
 const made_row *sent_row_find(const consumer_seat *consumer, uint64_t row);
-
-/* refusals.c */
-/* Handles REFUSE of a consumer, whose session ends. */
-WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, const json_value *said,
-                                const char *name);
 
 /* seats.c */
 worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer);      /* NULL if there is none */
 worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL: it has left */
 /* Whether a worker was asked to start anew so lately that it will be back. */
 bool seat_is_awaited(const dispatch *dispatch);
-/* Whether the worker may be given work: it is there, has shown what it is and is not held off. */
-bool seat_can_work(const dispatch *dispatch, const worker_seat *worker);
-/* Whether the worker's copy of the data lacks the file, since it is on a machine that does. It is
- * the machine that counts, since its workers may start anew before they have missed enough files to
- * be dismissed, and so could be waited for without end. After MOST_LACKING machines no other copy
- * is asked. Local workers, and those that are sent files, have what the daemon has. */
-bool seat_lacks_file(const worker_seat *worker, const lacking *file);
-/* The worker has not found the file. */
-void seat_note_lack(const worker_seat *worker, lacking *inout_file);
+/* Whether the worker may be given work: it is there and has shown what it is. */
+bool seat_can_work(const worker_seat *worker);
 worker_seat *seat_of_pid(dispatch *dispatch, pid_t pid); /* a local one; NULL */
 /* Removes a worker that has gone. Its leases are given again, and its item in work is judged by how
  * it went; `what` is the cause in words. */
@@ -503,13 +495,23 @@ void seat_set_aside(dispatch *dispatch, worker_seat *worker, const char *what);
 void seats_quarantine(dispatch *dispatch, source *source, int64_t sample, const char *cause);
 /* Quarantines the sample that an item of a row lease is, or all branches of a prefix. */
 void seats_condemn(dispatch *dispatch, const lease *lease, int64_t item, const char *cause);
-/* The worker's process has ended after it sent what was just read, which is no breach. What it sent
- * last may say why, or its parent will. The seat stays until then, or for as long as that may take.
- */
-void seat_unreachable(const dispatch *dispatch, worker_seat *worker);
+/* The worker's connection has ended after it sent what was just read, which is no breach. */
+void seat_unreachable(worker_seat *worker);
+/* The worker has left, or its connection has ended. If that is all that it did, it counts as a
+ * breach of its key, whose other seats may go with it. */
+void seat_left(dispatch *dispatch, worker_seat *worker, loss how, const char *what);
+/* Takes the lease in work from a worker that still may answer for it. */
+lease *seat_take_away(worker_seat *worker);
+/* Tells a worker to come back after this time, and why. */
+WARN_UNUSED status seat_send_wait(dispatch *dispatch, const wire_peer *to, int64_t wait_ns,
+                                  const char *why);
+void seats_send_off(dispatch *dispatch, account *of); /* all workers of an excluded key */
+/* Counts a breach of its key. True if that excludes the key: then call seats_send_off. */
+bool seat_breach(dispatch *dispatch, const worker_seat *worker, const char *why);
 /* Tells a worker that holds no lease to leave, to come back (`again`) or for good. */
 void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
-void seat_give_back(dispatch *dispatch, lease *lease); /* a lease that was not begun; may be NULL */
+/* A lease that the worker has not begun; may be NULL. */
+void seat_give_back(dispatch *dispatch, const worker_seat *worker, lease *lease);
 source *lease_source(const lease *lease);
 
 /* Tells a worker, and the log, why it is dismissed: the thread's note, with this code. */
@@ -615,20 +617,17 @@ WARN_UNUSED status tag_list_bytes(consumer_seat *consumer, const planned_row *ro
 /* local.c */
 void local_tick(dispatch *dispatch, int64_t now);
 void local_scale(dispatch *dispatch, int target);
-/* The same as an operator asks for it, who need not know of a worker that was started to decide: if
- * that one is still needed, it is called again, in addition. */
-void local_want(dispatch *dispatch, int target);
-/* Starts one more local worker, to decide where two others disagree. False if that was done before
- * and it is still needed, while the daemon drains, or if as many as there can be are wanted: the
- * next of them to come decides. */
-bool local_call_third(dispatch *dispatch);
-void local_third_done(dispatch *dispatch);     /* it is no longer needed */
+/* So many deciders are needed now; a minute after that they may leave. */
+void local_need(dispatch *dispatch, int deciders);
+/* Whether local workers decide, or will once they have started. */
+bool local_may_decide(const dispatch *dispatch);
 void local_follow_options(dispatch *dispatch); /* as many as prepd.workers says */
 void local_joined(dispatch *dispatch, pid_t pid);
 void local_begun(dispatch *dispatch, pid_t pid);
 /* The thread's note says why this child cannot begin. */
 void local_said_why(dispatch *dispatch, pid_t pid);
-bool local_is_child(const dispatch *dispatch, pid_t pid);
+/* The child with this ticket; NULL if there is none. */
+const local_child *local_child_with(const dispatch *dispatch, const char *ticket);
 void local_kill(dispatch *dispatch, pid_t pid); /* a child that does not keep its own time limit */
 bool local_is_leaving(const dispatch *dispatch, pid_t pid);
 int local_alive(const dispatch *dispatch);

@@ -393,6 +393,25 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     return consumer->rank_of ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a consumer");
 }
 
+/* Finds the account of the consumer's key, which may be turned away for a while. */
+static status take_account(dispatch *state, consumer_seat *consumer, const char *name)
+{
+    char address[WIRE_HOST_TEXT];
+    account *of;
+    state->outside.peer_host(state->outside.shell, &consumer->peer, address);
+    TRY(account_open(&state->accounts, &consumer->peer, address, state->now_ns, &of));
+    if (penalty_holds(&of->refused, state->now_ns))
+        return FAIL_IN(
+            ST_UNAVAILABLE, name,
+            "a consumer of %s refused rows that are what was ordered: try again in %lld s, "
+            "or have the operator run prepd admit %s",
+            of->name, (long long)((of->refused.until_ns - state->now_ns) / 1000000000 + 1),
+            of->name);
+    consumer->of = of;
+    of->uses++;
+    return ST_OK;
+}
+
 /* Keeps where the consumer wants to begin until the index is there, and what it knows of bad
  * samples. */
 static status keep_place(dispatch *state, consumer_seat *consumer, const json_value *said,
@@ -439,6 +458,7 @@ status consumer_hello(dispatch *state, const wire_peer *from, const json_value *
         return FAIL(ST_NO_MEMORY, "no memory for a consumer");
     status st = ST_OK;
     consumer->peer = *from;
+    TRY_OR(failed, take_account(state, consumer, name));
     consumer->step = UINT64_MAX;
     consumer->started_ns = consumer->said_ns = state->now_ns;
     TRY_OR(failed, take_hello(state, consumer, said, name));

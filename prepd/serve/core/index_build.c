@@ -163,28 +163,6 @@ bool index_build_waits(const lease *leased)
            !lease_has(leased, before);
 }
 
-/* Forgets the claims of a lease that has a text which is compared with the refused one. */
-static void forget_compared(lease *leased, const source *section, int64_t refused)
-{
-    if (!leased || leased->owner != section || leased->kind != LEASE_TEXTS)
-        return;
-    for (int64_t k = 0; k < leased->n_items; k++)
-        if (leased->item[k] - predecessors_back(section->build.before, leased->item[k]) == refused)
-            lease_forget_claims(leased);
-}
-
-static void forget_all_compared(dispatch *state, const source *section, int64_t refused)
-{
-    if (!section->build.before)
-        return;
-    for (lease *lost = state->book.lost; lost; lost = lost->next)
-        forget_compared(lost, section, refused);
-    for (worker_seat *worker = state->seats; worker; worker = worker->next) {
-        forget_compared(worker->work, section, refused);
-        forget_compared(worker->ahead, section, refused);
-    }
-}
-
 void index_build_order_trials(lease *leased)
 {
     if (leased->kind != LEASE_TEXTS || !leased->owner)
@@ -219,7 +197,6 @@ status index_build_poison(dispatch *state, lease *leased, int64_t item, const ch
     } else {
         index_sample record = {.cause = cause};
         TRY(index_put_sample(section->index, item, &record));
-        forget_all_compared(state, section, item);
     }
     outside_warn(&state->outside, "index: item %lld refused cause=\"%s\"", (long long)item, cause);
     lease_drop_item(leased, item);

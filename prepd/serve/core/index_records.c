@@ -4,28 +4,12 @@
 
 #include "prepd/serve/core/dispatch_state.h"
 
-/* A record as a worker told it, and a hash by which two workers' records are compared. */
+/* A record as a decider told it. */
 typedef struct told {
     index_image image;
     index_sample text;
     index_beginning begins; /* only where the index has beginnings */
-    uint64_t facts;
 } told;
-
-static uint64_t facts_of(const int64_t *value, size_t count)
-{
-    const hash128 digest = hash_bytes(value, count * sizeof(*value));
-    uint64_t out;
-    memcpy(&out, digest.bytes, sizeof(out));
-    return out;
-}
-
-/* The hash of a record with a cause. Two workers that found the same file bad may say so in
- * different words, so the cause is not part of it. */
-static uint64_t facts_of_bad(void)
-{
-    return facts_of(&(int64_t){-1}, 1);
-}
 
 static status read_size(const source *section, const json_value *result, const char *from,
                         index_image *image)
@@ -62,10 +46,7 @@ static status read_image(const source *section, int64_t item, const json_value *
     }
     if (!image.cause)
         TRY(read_size(section, result, from, &image));
-    int64_t facts[] = {image.file_bytes, image.width, image.height, image.frames, 0};
-    memcpy(&facts[4], &image.fps, sizeof(image.fps));
     out->image = image;
-    out->facts = image.cause ? facts_of_bad() : facts_of(facts, sizeof(facts) / sizeof(*facts));
     return ST_OK;
 }
 
@@ -123,8 +104,6 @@ static status read_text(const source *section, int64_t item, const json_value *r
             TRY(read_beginning(section, item, result, tokens, from, beginning, out));
     }
     out->text = record;
-    const int64_t facts[] = {tokens, targets, beginning[0], beginning[1], beginning[2]};
-    out->facts = record.cause ? facts_of_bad() : facts_of(facts, begins ? 5 : 2);
     return ST_OK;
 }
 
@@ -147,19 +126,10 @@ static status read_all(const lease *leased, const int64_t *item, int64_t count,
     return ST_OK;
 }
 
-/* Puts the records that count into the index. */
-static status put_settled(dispatch *state, lease *leased, const int64_t *item, const told *change,
-                          int64_t count, const worker_seat *worker, const char *from)
+static status put_all(const lease *leased, const int64_t *item, const told *change, int64_t count)
 {
     source *section = leased->owner;
-    bool settled[INDEX_LEASE_ITEMS];
-    uint64_t facts[INDEX_LEASE_ITEMS];
-    for (int64_t k = 0; k < count; k++)
-        facts[k] = change[k].facts;
-    TRY(claims_settle(state, leased, item, facts, count, worker, from, settled));
     for (int64_t k = 0; k < count; k++) {
-        if (!settled[k])
-            continue;
         if (leased->kind == LEASE_IMAGES)
             TRY(index_put_image(section->index, item[k], &change[k].image));
         else
@@ -172,8 +142,8 @@ static status put_settled(dispatch *state, lease *leased, const int64_t *item, c
     return ST_OK;
 }
 
-status index_build_take(dispatch *state, lease *leased, const json_value *records,
-                        const worker_seat *worker, const char *from)
+status index_build_take(lease *leased, const json_value *records, const worker_seat *worker,
+                        const char *from)
 {
     const int64_t solo = lease_solo_item(leased),
                   count = solo != LEASE_NO_ITEM ? 1 : leased->n_items;
@@ -187,7 +157,7 @@ status index_build_take(dispatch *state, lease *leased, const json_value *record
         return ST_PROTOCOL;
     }
     TRY(st);
-    TRY(put_settled(state, leased, item, change, count, worker, from));
+    TRY(put_all(leased, item, change, count));
     if (solo != LEASE_NO_ITEM)
         lease_drop_item(leased, solo);
     else

@@ -1,39 +1,17 @@
 /* joining.c: JOIN: which worker may work here.
  *
  * A worker says its version, build, lease form and fingerprints. One of another form or with other
- * fingerprints is refused; one of another build must have those of rows as well. A worker gets
- * TERMS once the fingerprint of its pictures agrees, and work once all fingerprints do. */
+ * fingerprints is refused; one of another build must have those of rows as well, and is watched. A
+ * worker gets TERMS once the fingerprint of its pictures agrees, and work once all fingerprints do.
+ *
+ * The daemon's own workers say the ticket that it gave them when it started them; nothing else
+ * makes a worker local. Whoever holds another key may be excluded, or be here too often: then it is
+ * told how long to wait. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "prepd/serve/core/dispatch_state.h"
-
-/* Handles "before" of a JOIN: how the process died that this one replaces. The dispatcher itself
- * saw at most that a connection ended. */
-static status bury(dispatch *state, const char *supervisor, const json_value *before,
-                   const char *name)
-{
-    static const struct {
-        const char *word;
-        loss how;
-    } ends[] = {{"outside", LOSS_OUTSIDE}, {"crash", LOSS_CRASH}, {"timeout", LOSS_TIMEOUT}};
-    const char *how, *what;
-    int64_t pid;
-    TRY(json_want_int(before, "pid", name, &pid));
-    TRY(json_want_text(before, "how", name, &how));
-    TRY(json_want_text(before, "what", name, &what));
-    worker_seat *worker = state->seats;
-    while (worker &&
-           (worker->pid != pid || !supervisor[0] || strcmp(worker->supervisor, supervisor) != 0))
-        worker = worker->next;
-    for (size_t i = 0; worker && i < sizeof(ends) / sizeof(*ends); i++)
-        if (strcmp(how, ends[i].word) == 0) {
-            seat_gone(state, worker, ends[i].how, what);
-            return ST_OK;
-        }
-    return ST_OK; /* its seat is gone: it had nothing in work */
-}
 
 /* Removes the seat of a worker that differs, and keeps the thread's note about it. What the worker
  * had in work is given again, and nothing is blamed. */
@@ -68,7 +46,7 @@ status seat_prove(dispatch *state, worker_seat *worker, const char *name)
     if (!worker->has_terms && state->fingerprints.of[PRINT_IMAGES][0]) {
         const status st = seat_send_terms(state, &worker->peer);
         if (st == ST_UNAVAILABLE) {
-            seat_unreachable(state, worker);
+            seat_unreachable(worker);
             return ST_OK;
         }
         if (st != ST_OK)
@@ -92,30 +70,40 @@ static status join_again(dispatch *state, worker_seat *worker, const char *name,
 
 /* What a worker says of itself. Its texts lie in the message. */
 typedef struct joiner {
-    const char *host, *supervisor;
+    const char *host;
     const char *version, *build;
     int64_t pid, form;
     fingerprints fingerprints;
-    bool local, ship, other_build;
+    bool local, decider, ship, other_build;
+    bool dead_ticket;
+    account *of; /* NULL for a local worker */
 } joiner;
 
-static status read_joiner(const dispatch *state, const char *name, const json_value *said,
-                          joiner *out)
+static status read_joiner(dispatch *state, const wire_peer *from, const char *name,
+                          const json_value *said, joiner *out)
 {
+    char address[WIRE_HOST_TEXT];
+    const char *ticket = json_text(json_find(said, "ticket"), "");
+    const local_child *child = local_child_with(state, ticket);
     TRY(json_want_text(said, "version", name, &out->version));
     TRY(json_want_text(said, "host", name, &out->host));
     TRY(json_want_int(said, "pid", name, &out->pid));
     TRY(fingerprints_read(said, name, &out->fingerprints));
     out->build = json_text(json_find(said, "build"), "unknown");
+    out->local = child != NULL;
+    out->dead_ticket = ticket[0] && !child;
+    out->decider = child || (from->roles & WIRE_TRUSTED);
     out->form = json_int(json_find(said, "form"), 0);
     out->other_build =
         strcmp(out->build, state->place.build) != 0 || strcmp(out->version, TESSERA_VERSION) != 0;
-    out->local =
-        strcmp(out->host, state->place.host) == 0 && local_is_child(state, (pid_t)out->pid);
     out->ship = !out->local && json_bool(json_find(said, "ship"), false);
-    out->supervisor =
-        json_text(json_find(said, "supervisor"), json_text(json_find(said, "keeper"), ""));
-    return ST_OK;
+    out->of = NULL;
+    if (child) {
+        out->pid = child->pid;
+        return ST_OK;
+    }
+    state->outside.peer_host(state->outside.shell, from, address);
+    return account_open(&state->accounts, from, address, state->now_ns, &out->of);
 }
 
 /* Workers of another build may work here if they understand the same leases; whether they make the
@@ -161,15 +149,19 @@ static worker_seat *seat_new(const dispatch *state, const wire_peer *from, const
     worker->peer = *from;
     worker->pid = (pid_t)waiting->pid;
     worker->local = waiting->local;
+    worker->decider = waiting->decider;
+    worker->of = waiting->of;
     worker->ship = waiting->ship;
     worker->fingerprints = waiting->fingerprints;
     worker->other_build = waiting->other_build;
     snprintf(worker->build, sizeof(worker->build), "%s", waiting->build);
     worker->fresh = true;
     worker->joined_ns = worker->heard_ns = worker->since_ns = worker->told_ns = state->now_ns;
-    snprintf(worker->supervisor, sizeof(worker->supervisor), "%s", waiting->supervisor);
     snprintf(worker->host, sizeof(worker->host), "%s", waiting->host);
-    state->outside.peer_host(state->outside.shell, from, worker->from);
+    if (worker->of) {
+        worker->of->uses++;
+        worker->of->seats++;
+    }
     return worker;
 }
 
@@ -184,6 +176,29 @@ static void append_seat(dispatch *state, worker_seat *worker)
     state->outside.know_worker(state->outside.shell, &worker->peer);
 }
 
+/* Tells a worker to wait that may not join now. True if it was told. */
+static bool is_to_wait(dispatch *state, const wire_peer *from, const joiner *waiting)
+{
+    static const int64_t SECOND_NS = 1000000000;
+    account *of = waiting->of;
+    int64_t wait_ns = 0;
+    const char *why = "its key joins too often, or has too many workers here";
+    if (!of)
+        return false;
+    if (account_is_excluded(of, state->now_ns)) {
+        wait_ns = of->excluded.until_ns - state->now_ns;
+        why = of->why;
+    } else if (!account_may_join(of, state->now_ns)) {
+        wait_ns = SECOND_NS;
+    }
+    if (wait_ns == 0)
+        return false;
+    state->counts.joins_deferred++;
+    if (seat_send_wait(state, from, wait_ns, why) != ST_OK)
+        outside_debug(&state->outside, "worker could not be told to wait: %s", status_text());
+    return true;
+}
+
 status seat_join(dispatch *state, const wire_peer *from, const char *name, const json_value *said)
 {
     joiner waiting;
@@ -192,25 +207,29 @@ status seat_join(dispatch *state, const wire_peer *from, const char *name, const
                  * there
                  */
         return join_again(state, worker, name, said);
-    TRY(read_joiner(state, name, said, &waiting));
+    TRY(read_joiner(state, from, name, said, &waiting));
     TRY(may_join(state, name, &waiting));
+    if (is_to_wait(state, from, &waiting))
+        return ST_OK;
+    if (waiting.dead_ticket) /* of a child that has ended, or of nobody */
+        return seat_send_wait(state, from, 0, "its ticket is no longer good");
     worker_seat *old = waiting.local ? seat_of_pid(state, (pid_t)waiting.pid) : NULL;
     if (old)
         seat_gone(state, old, LOSS_OUTSIDE, "joined again");
     if (state->n_seats >= MAX_SEATS)
         return FAIL_IN(ST_UNAVAILABLE, name, "%d workers are here already", MAX_SEATS);
-    const json_value *before = json_find(said, "before");
-    if (before && !waiting.local)
-        TRY(bury(state, waiting.supervisor, before, name));
     worker = seat_new(state, from, &waiting);
     if (!worker)
         return FAIL(ST_NO_MEMORY, "no memory for a worker");
     state->retired_ns = 0; /* this is a fresh worker */
     worker->number = ++state->seats_seen;
     append_seat(state, worker);
+    if (worker->other_build && !worker->decider)
+        account_take_build(worker->of, worker->build);
     if (worker->local)
         local_joined(state, worker->pid);
-    outside_debug(&state->outside, "worker joined pid=%d host=\"%s\" local=%d", (int)worker->pid,
-                  worker->host, worker->local);
+    outside_debug(&state->outside, "worker joined pid=%d host=\"%s\" local=%d key=\"%s\"",
+                  (int)worker->pid, worker->host, worker->local,
+                  worker->of ? worker->of->name : "");
     return seat_prove(state, worker, name);
 }

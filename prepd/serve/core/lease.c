@@ -1,9 +1,10 @@
 /* lease.c: the book of lost leases, and the trial of a lease's items one by one (lease.h). */
 #include "prepd/serve/core/lease.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "prepd/serve/core/doubt.h"
 
 void lease_book_init(lease_book *book, int solo_limit)
 {
@@ -41,14 +42,6 @@ void lease_drop_failure(lease *leased)
     free(told);
 }
 
-void lease_forget_audit(lease *leased)
-{
-    for (int k = 0; leased->audit && k < leased->audit->count; k++)
-        wire_msg_free(&leased->audit->made[k]);
-    free(leased->audit);
-    leased->audit = NULL;
-}
-
 void lease_free(lease **leased)
 {
     if (!*leased)
@@ -59,8 +52,7 @@ void lease_free(lease **leased)
     free((*leased)->tag);
     while ((*leased)->failures)
         lease_drop_failure(*leased);
-    lease_forget_audit(*leased);
-    lease_forget_claims(*leased);
+    doubt_free(&(*leased)->doubt);
     free(*leased);
     *leased = NULL;
 }
@@ -83,6 +75,11 @@ void lease_book_return(lease_book *book, lease *leased)
         at = &(*at)->next;
     leased->next = NULL;
     *at = leased;
+}
+
+bool lease_needs_decider(const lease *leased)
+{
+    return leased->kind != LEASE_ROW || leased->solo || leased->decide || leased->doubt;
 }
 
 /* Whether only a worker that has done nothing yet may do the lease. */
@@ -109,17 +106,6 @@ lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const 
 {
     lease *leased = fresh ? take_first(book, true, may, user) : NULL;
     return leased ? leased : take_first(book, false, may, user);
-}
-
-static bool any_may(const void *user, const lease *leased)
-{
-    (void)user, (void)leased;
-    return true;
-}
-
-lease *lease_book_take(lease_book *book, bool fresh)
-{
-    return lease_book_take_if(book, fresh, any_may, NULL);
 }
 
 bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user)
@@ -318,6 +304,13 @@ lease_verdict lease_lost(lease_book *book, lease *leased, loss how, int64_t *out
     return verdict;
 }
 
+void lease_struck(lease_book *book, lease *leased)
+{
+    if (++leased->strikes >= LEASE_MAX_STRIKES)
+        leased->decide = true;
+    push_front(book, leased);
+}
+
 void lease_solo_done(lease_book *book, lease *leased)
 {
     if (leased->n_untried > 0) {
@@ -334,34 +327,8 @@ void lease_solo_done(lease_book *book, lease *leased)
 void lease_drop_item(lease *leased, int64_t item)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < leased->n_items; i++) {
-        if (leased->item[i] == item)
-            continue;
-        for (int claim = 0; claim < leased->n_claims; claim++)
-            leased->claim[claim].facts[count] = leased->claim[claim].facts[i];
-        leased->item[count++] = leased->item[i];
-    }
+    for (int64_t i = 0; i < leased->n_items; i++)
+        if (leased->item[i] != item)
+            leased->item[count++] = leased->item[i];
     leased->n_items = count;
-}
-
-status lease_add_claim(lease *leased, uint64_t by, const char *host, const uint64_t *facts)
-{
-    uint64_t *copy = NULL;
-    if (leased->n_claims < LEASE_MAX_CLAIMS)
-        copy = calloc((size_t)leased->n_items + 1, sizeof(*copy));
-    if (!copy)
-        return FAIL(ST_NO_MEMORY, "no memory for a claim of %lld records",
-                    (long long)leased->n_items);
-    memcpy(copy, facts, (size_t)leased->n_items * sizeof(*copy));
-    lease_claim *claim = &leased->claim[leased->n_claims++];
-    *claim = (lease_claim){.by = by, .facts = copy};
-    snprintf(claim->host, sizeof(claim->host), "%s", host);
-    return ST_OK;
-}
-
-void lease_forget_claims(lease *leased)
-{
-    for (int i = 0; i < leased->n_claims; i++)
-        free(leased->claim[i].facts);
-    leased->n_claims = 0;
 }

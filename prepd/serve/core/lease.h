@@ -5,11 +5,12 @@
  * that one worker does at a time. When its worker goes, the lease is handed out again. The question
  * is whether one of its items is to blame, and the answer must never cost a good sample:
  *
- *   - A death by a signal from outside blames nothing. Neither does a worker that is dismissed for
- * a breach of the protocol: what such a worker says proves nothing, not even that it tried.
- *   - A worker that crashes or exceeds its time limit by its own doing counts. After
+ *   - A death by a signal from outside blames nothing. Neither does the loss of a worker that is no
+ *     decider: what such a worker says proves nothing, not even that it tried. After
+ *     LEASE_MAX_STRIKES of these only deciders get the lease.
+ *   - A decider that crashes or exceeds its time limit by its own doing counts. After
  *     LEASE_MAX_LOSSES of these the lease goes solo: its items are tried alone, each in a fresh
- *     worker. The item that was last reported to be in work is tried first, and only that one, if
+ *     decider. The item that was last reported to be in work is tried first, and only that one, if
  *     one is known. If it was harmless, the next time every item is tried.
  *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
  *     quarantine (or refuses it in the index), and the lease is handed out again without it.
@@ -27,7 +28,7 @@
  *      ^                     |
  *      +----lease_lost-------+   at the front of the queue, since it is late
  *
- * (lease_give is lease_new or lease_book_take; lease_done is whatever the answer leads to.) */
+ * (lease_give is lease_new or lease_book_take_if; lease_done is whatever the answer leads to.) */
 #ifndef TESSERA_PREPD_SERVE_CORE_LEASE_H
 #define TESSERA_PREPD_SERVE_CORE_LEASE_H
 
@@ -55,15 +56,8 @@ typedef enum lease_verdict {
 
 /* How many workers a lease may cost by their own doing before its items are tried one by one. */
 enum { LEASE_MAX_LOSSES = 2 };
-
-/* What one remote worker told of the items of an index lease. It does not count until others say
- * the same (claims.c). */
-typedef struct lease_claim {
-    uint64_t by;     /* worker_seat.number */
-    char host[64];   /* worker_seat.host, which is known after the worker has gone too */
-    uint64_t *facts; /* [n_items] a hash of each record; owned */
-} lease_claim;
-enum { LEASE_MAX_CLAIMS = 2 };
+/* How often others may lose a lease before it goes to a decider. */
+enum { LEASE_MAX_STRIKES = 2 };
 
 /* No item: neither a sample, nor a prefix, nor an image. */
 #define LEASE_NO_ITEM INT64_MIN
@@ -74,67 +68,48 @@ static inline int64_t lease_sample(int64_t item)
     return item < 0 ? ~item : item;
 }
 
-/* Machines whose copy of the data lacks a file that the daemon has, as a worker there has found. */
-enum { MOST_LACKING = 3 };
-typedef struct lacking {
-    char host[MOST_LACKING][64]; /* [count] worker_seat.host */
-    int count;
-} lacking;
-
-/* What workers say of a sample of a row: that it cannot be decoded, or that it can
- * (sample_failures.c). */
-enum { FAILURE_VOTES = 3 };
+/* A sample of a row that a worker could not decode (sample_failures.c). A decider tries it alone.
+ */
 typedef struct failure {
     int64_t item;
-    char *cause;                /* as the first one told it; owned */
-    char host[64];              /* of the first one */
-    uint64_t by[FAILURE_VOTES]; /* [n_votes] worker_seat.number; each votes once */
-    bool failed[FAILURE_VOTES]; /* what it says */
-    int n_votes;
-    lacking lacking; /* the item's file */
+    char *cause;      /* as it was told; owned */
+    uint64_t by;      /* worker_seat.number */
+    uint64_t account; /* account.number of that worker's key; 0: a decider's word */
     struct failure *next;
 } failure;
 
-/* What came of a row that is made more than once (audit.c): the messages of the workers that have
- * made it. */
-enum { AUDIT_TRIES = 3 };
-typedef struct row_audit {
-    wire_msg *made[AUDIT_TRIES]; /* [count] owned */
-    uint64_t by[AUDIT_TRIES];    /* worker_seat.number */
-    hash128 digest[AUDIT_TRIES];
-    pid_t pid[AUDIT_TRIES];
-    char host[AUDIT_TRIES][64];
-    int count;
-    lacking lacking; /* a file of the row */
-} row_audit;
+typedef struct doubt doubt; /* doubt.h */
 
 typedef struct lease {
     lease_kind kind;
-    uint64_t number; /* unique in the dispatcher's life */
-    void *owner;     /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
-    uint64_t row;    /* LEASE_ROW: the row of the stream */
-    uint64_t after;  /* LEASE_ROW: the row with which its consumer continues after this one */
-    uint64_t by;     /* worker_seat.number of the one that has it, or had it last */
-    char *tag;       /* LEASE_ROW, given as a whole: the tag of its row (proto/tag.h); owned */
-    int64_t n_items; /* samples or images; 0 for an empty row */
-    int64_t *item;   /* [n_items] owned */
+    uint64_t number;  /* unique in the dispatcher's life */
+    void *owner;      /* a consumer_seat (LEASE_ROW) or a source; NULL once its consumer has gone */
+    uint64_t row;     /* LEASE_ROW: the row of the stream */
+    uint64_t after;   /* LEASE_ROW: the row with which its consumer continues after this one */
+    uint64_t by;      /* worker_seat.number of the one that has it, or had it last */
+    uint64_t account; /* account.number of that worker's key; 0: a decider */
+    char *tag;        /* LEASE_ROW, given as a whole: the tag of its row (proto/tag.h); owned */
+    int64_t n_items;  /* samples or images; 0 for an empty row */
+    int64_t *item;    /* [n_items] owned */
     int64_t *branches; /* [n_items] how many of the items after a prefix are its branches, 0 for any
                         * other item; NULL if no item is a prefix; owned */
     int64_t reached;   /* items up to the last one that its present worker has reported */
     int losses;        /* by a worker's own doing, since the last verdict */
     int64_t suspect;   /* the item last reported in work, or LEASE_NO_ITEM */
-    bool solo;         /* items are being tried one by one */
-    bool asking;      /* solo, to hear what another worker says, fresh or not; a death ends it, does
-                       * not count, and leaves the trial to fresh workers */
-    int64_t *untried; /* [n_untried] items still to be tried, the next one first; owned */
+    bool solo;         /* items are being tried one by one, by deciders */
+    bool asking;       /* solo, to hear what a decider says, fresh or not; a death ends it, does not
+                        * count, and leaves the trial to fresh ones */
+    int64_t *untried;  /* [n_untried] items still to be tried, the next one first; owned */
     int64_t n_untried;
-    int solo_deaths; /* workers that died of untried[0] alone */
-    int rounds;      /* how often the lease has gone solo */
-    lease_claim claim[LEASE_MAX_CLAIMS];
-    int n_claims;      /* if there are two, they differ */
+    int solo_deaths;   /* workers that died of untried[0] alone */
+    int rounds;        /* how often the lease has gone solo */
+    bool all_sent;     /* LEASE_ROW: its worker has all files, its own or those sent with it */
+    int strikes;       /* how often workers that are no deciders have lost it */
+    bool decide;       /* only deciders may do it */
     failure *failures; /* LEASE_ROW: samples that workers could not decode; owned */
-    bool audited;      /* LEASE_ROW: two workers have made it alike */
-    row_audit *audit;  /* LEASE_ROW, kept to be made again; owned; NULL for most */
+    int comparing; /* LEASE_ROW: from 1: which row of `doubt` its decider decodes now; 0: none */
+    bool same[2];  /* LEASE_ROW: what its decider found the rows of `doubt` to be */
+    doubt *doubt;  /* LEASE_ROW: what is known of the row already; owned; NULL for most */
     uint64_t bad_mark; /* LEASE_ROW: which of its documents were quarantined when it was given */
     struct lease *next;
 } lease;
@@ -153,13 +128,14 @@ WARN_UNUSED status lease_new(lease_book *book, lease_kind kind, void *owner, uin
                              const int64_t *item, int64_t n_items, lease **out);
 void lease_free(lease **lease);
 void lease_drop_failure(lease *lease); /* frees the first of its failures */
-void lease_forget_audit(lease *lease); /* frees what was made of its row so far */
 
-/* Takes the first lost lease that this worker may do off the queue; NULL if there is none. A fresh
- * worker (one that has done nothing yet) gets a solo lease if there is any; other workers never do.
- */
-lease *lease_book_take(lease_book *book, bool fresh);
-/* The same among the leases that `may` allows; `user` is passed on to it. */
+/* Whether only deciders may do the lease: records of the index, what is tried alone, and what
+ * others could not do or may not say. */
+bool lease_needs_decider(const lease *lease);
+
+/* Takes the first lost lease off the queue that this worker may do and `may` allows (`user` is
+ * passed on to it); NULL if there is none. A fresh worker (one that has done nothing yet) gets a
+ * solo lease if there is any; other workers never do. */
 typedef bool (*lease_filter)(const void *user, const lease *lease);
 lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user);
 /* Whether lease_book_take_if would find one. */
@@ -204,18 +180,13 @@ void lease_end_alone(lease *lease); /* the lease is whole again */
 /* The worker that had the lease has gone. Queues the lease at the front and says whether an item is
  * poison now. */
 lease_verdict lease_lost(lease_book *book, lease *lease, loss how, int64_t *out_item);
+/* The same where the worker was no decider: nothing is blamed, and in the end a decider does it. */
+void lease_struck(lease_book *book, lease *lease);
 
 /* The solo item was done without harm. Queues the lease for its next item, or as a whole. */
 void lease_solo_done(lease_book *book, lease *lease);
 
-/* Removes an item (an image found to be poison, say) and what was claimed of it. */
+/* Removes an item (an image found to be poison, say). */
 void lease_drop_item(lease *lease, int64_t item);
-
-/* Keeps a copy of what seat `by`, on machine `host`, told of the lease's items: facts [n_items], in
- * their order. */
-WARN_UNUSED status lease_add_claim(lease *lease, uint64_t by, const char *host,
-                                   const uint64_t *facts);
-/* Forgets what was told of all of them. */
-void lease_forget_claims(lease *lease);
 
 #endif

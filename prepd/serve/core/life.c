@@ -77,6 +77,11 @@ void options_again(dispatch *state, const conf *now)
         outside_warn(&state->outside, "workers keep the limits they had: %s", status_text());
 }
 
+void trust_again(dispatch *state, bool trusted)
+{
+    state->place.trusted = trusted;
+}
+
 void dispatch_stop(dispatch *state)
 {
     char why[STATUS_MESSAGE_MAX];
@@ -110,14 +115,15 @@ void dispatch_free(dispatch **out)
     dispatch *state = *out;
     if (!state)
         return;
-    while (state->book.lost) {
-        lease *leased = lease_book_take(&state->book, true);
+    for (lease *leased = state->book.lost, *next; leased; leased = next) {
+        next = leased->next;
         lease_free(&leased);
     }
     state->outside.close_section(state->outside.shell, &state->train);
     state->outside.close_section(state->outside.shell, &state->eval);
     free(state->terms);
     arena_done(&state->scratch);
+    accounts_free(&state->accounts);
     if (state->train.opening || state->eval.opening)
         return; /* a thread that hangs still reads it */
     free(state);

@@ -1,5 +1,7 @@
 /* local.c: how many local worker processes there are to be. They are replaced when they die, and
  * counted when they cannot even start, so that the daemon gives up instead of trying for ever. */
+#include <string.h>
+
 #include "prepd/serve/core/dispatch_state.h"
 
 enum {
@@ -63,9 +65,20 @@ static int staying(const local_pool *pool)
     return count;
 }
 
-bool local_is_child(const dispatch *state, pid_t pid)
+const local_child *local_child_with(const dispatch *state, const char *ticket)
 {
-    return local_child_of(state, pid) != NULL;
+    for (int i = 0; i < state->local.n_places; i++) {
+        const local_child *one = &state->local.child[i];
+        if (one->pid && one->ticket[0] && strcmp(one->ticket, ticket) == 0)
+            return one;
+    }
+    return NULL;
+}
+
+/* How many there are to be: what was asked for, or what is needed to decide. */
+static int wanted_now(const local_pool *pool)
+{
+    return pool->needed > pool->target ? pool->needed : pool->target;
 }
 
 void local_joined(dispatch *state, pid_t pid)
@@ -183,7 +196,7 @@ void local_tick(dispatch *state, int64_t now)
     }
     if (state->stopping || now < pool->not_before_ns)
         return;
-    int missing = pool->target - staying(pool);
+    int missing = wanted_now(pool) - staying(pool);
     for (int i = 0; i < MAX_LOCAL && missing > 0; i++) {
         if (pool->child[i].pid)
             continue;
@@ -198,42 +211,13 @@ void local_tick(dispatch *state, int64_t now)
     }
 }
 
-bool local_call_third(dispatch *state)
-{
-    if (state->third_worker || state->draining || state->local.target >= MAX_LOCAL)
-        return false;
-    state->third_worker = true;
-    local_scale(state, state->local.target + 1);
-    return true;
-}
-
-void local_third_done(dispatch *state)
-{
-    if (!state->third_worker)
-        return;
-    state->third_worker = false;
-    local_scale(state, state->local.target - 1);
-}
-
-void local_want(dispatch *state, int target)
-{
-    state->third_worker = false;
-    local_scale(state, target);
-}
-
-void local_follow_options(dispatch *state)
-{
-    local_want(state, wanted(state));
-}
-
-/* Sets how many workers are wanted. The youngest go first: a worker that has joined is told to
- * leave when it has no work (seats_schedule), one that has not is sent SIGTERM. */
-void local_scale(dispatch *state, int target)
+/* Has those leave that are more than there are to be, the youngest first: a worker that has joined
+ * is told to leave when it has no work (seats_schedule), one that has not is sent SIGTERM. */
+static void send_home(dispatch *state)
 {
     local_pool *pool = &state->local;
-    pool->target = target > MAX_LOCAL ? MAX_LOCAL : target;
-    pool->not_before_ns = 0;
-    for (int i = pool->n_places - 1, over = staying(pool) - pool->target; i >= 0 && over > 0; i--) {
+    for (int i = pool->n_places - 1, over = staying(pool) - wanted_now(pool); i >= 0 && over > 0;
+         i--) {
         local_child *one = &pool->child[i];
         if (!one->pid || one->leaving)
             continue;
@@ -242,6 +226,42 @@ void local_scale(dispatch *state, int target)
             local_end(state, one, false);
         over--;
     }
+}
+
+bool local_may_decide(const dispatch *state)
+{
+    return (state->options->prepd_workers >= 0 || !state->place.trusted) &&
+           local_is_expected(state);
+}
+
+void local_need(dispatch *state, int deciders)
+{
+    static const int64_t KEEP_NS = INT64_C(60) * 1000 * 1000000;
+    local_pool *pool = &state->local;
+    if (state->options->prepd_workers < 0 && state->place.trusted)
+        return; /* those that have the data decide */
+    if (deciders >= pool->needed)
+        pool->needed_ns = state->now_ns;
+    if (deciders > pool->needed) {
+        pool->needed = deciders < MAX_LOCAL ? deciders : MAX_LOCAL;
+    } else if (deciders < pool->needed && state->now_ns - pool->needed_ns > KEEP_NS) {
+        pool->needed = deciders;
+        pool->needed_ns = state->now_ns;
+        send_home(state);
+    }
+}
+
+void local_follow_options(dispatch *state)
+{
+    local_scale(state, wanted(state));
+}
+
+void local_scale(dispatch *state, int target)
+{
+    local_pool *pool = &state->local;
+    pool->target = target > MAX_LOCAL ? MAX_LOCAL : target;
+    pool->not_before_ns = 0;
+    send_home(state);
 }
 
 bool local_is_leaving(const dispatch *state, pid_t pid)

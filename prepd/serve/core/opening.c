@@ -8,7 +8,11 @@ static status begin(dispatch *state, source *section)
     if (!state->videos && section->data->adapter->videos &&
         section->data->adapter->videos(section->data)) {
         state->videos = true; /* workers get these TERMS before any lease with a video */
-        TRY(dispatch_new_terms(state));
+        const status st = dispatch_new_terms(state);
+        if (st != ST_OK) {
+            state->videos = false;
+            return st;
+        }
         for (worker_seat *worker = state->seats; worker; worker = worker->next)
             worker->proved = false; /* it gets no work before it has started anew */
     }

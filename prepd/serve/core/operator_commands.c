@@ -4,6 +4,7 @@
  *   {"command":"status"}
  *   {"command":"scale","workers":N}
  *   {"command":"drain"}
+ *   {"command":"admit","name":NAME}   lifts what holds against a key, or an address
  *   {"command":"damaged","from":K}   pictures of the train section that decoded with warnings
  *
  * An answer is an object with "ok":true; that of status has the daemon's figures. Who may send
@@ -25,8 +26,9 @@ static void put_workers(const dispatch *state, int64_t now, json_writer *writer)
         json_put_key_int(writer, "pid", seat->pid);
         json_put_key_cstr(writer, "host", seat->host);
         json_put_key_cstr(writer, "build", seat->build);
-        json_put_key_cstr(writer, "key", seat->peer.key_name);
         json_put_key_bool(writer, "local", seat->local);
+        json_put_key_bool(writer, "decider", seat->decider);
+        json_put_key_cstr(writer, "key", seat->of ? seat->of->name : "");
         json_put_key_bool(writer, "busy", seat->work != NULL);
         json_put_key_real(writer, "seconds", (double)(now - seat->since_ns) / 1e9);
         json_put_key_bool(writer, "ship", seat->ship);
@@ -110,6 +112,58 @@ static status put_damaged(const dispatch *state, const json_value *said, const c
     return ST_OK;
 }
 
+/* Writes the keys for which `until` or `watched` says something, with what it says. */
+static void put_keys(const dispatch *state, const char *member, bool excluded, json_writer *writer)
+{
+    const int64_t now = state->now_ns;
+    json_begin_key_array(writer, member);
+    for (int i = 0; i < state->accounts.used; i++) {
+        const account *held = state->accounts.of[i];
+        if (excluded ? !account_is_excluded(held, now) : held->watched == 0)
+            continue;
+        json_begin_object(writer);
+        json_put_key_cstr(writer, "key", held->name);
+        if (excluded) {
+            json_put_key_real(writer, "seconds", (double)(held->excluded.until_ns - now) / 1e9);
+            json_put_key_cstr(writer, "why", held->why);
+        } else {
+            json_put_key_int(writer, "rows", held->watched);
+        }
+        json_end_object(writer);
+    }
+    json_end_array(writer);
+}
+
+/* What waits for a decider where none is here; "" if nothing does. */
+static const char *waits_for_decider(const dispatch *state)
+{
+    for (const lease *leased = state->book.lost; leased; leased = leased->next)
+        if (lease_needs_decider(leased) && !decider_can_take(state, leased))
+            return leased->kind != LEASE_ROW ? "the index waits for a worker of this machine"
+                   : leased->doubt ? "rows wait for a worker of this machine to check them"
+                   : leased->failures || leased->solo
+                       ? "samples wait for a worker of this machine to try them alone"
+                       : "rows wait for a worker of this machine to make them";
+    return "";
+}
+
+/* Whom the daemon believes, and whom not. */
+static void put_trust(const dispatch *state, json_writer *writer)
+{
+    int deciders = 0;
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next)
+        deciders += seat->decider && seat_can_work(seat);
+    json_put_key_int(writer, "deciders", deciders);
+    put_keys(state, "excluded", true, writer);
+    put_keys(state, "watched", false, writer);
+    json_put_key_int(writer, "doubts_waiting", doubts_waiting(state));
+    json_put_key_cstr(writer, "waits_for_decider", waits_for_decider(state));
+    json_put_key_int(writer, "alarms", state->alarm.count);
+    json_put_key_cstr(writer, "alarm", state->alarm.why);
+    json_put_key_real(writer, "alarm_seconds_ago",
+                      state->alarm.count ? (double)(state->now_ns - state->alarm.at_ns) / 1e9 : -1);
+}
+
 static void put_status(const dispatch *state, json_writer *writer)
 {
     const serve_counts *counts = &state->counts;
@@ -137,9 +191,12 @@ static void put_status(const dispatch *state, json_writer *writer)
     json_put_key_int(writer, "lost_by_timeout", counts->timeouts);
     json_put_key_int(writer, "lost_from_outside", counts->outside);
     json_put_key_int(writer, "lost_by_breach", counts->breaches);
-    json_put_key_int(writer, "rows_audited", counts->audited);
-    json_put_key_int(writer, "rows_unaudited", counts->unaudited);
-    json_put_key_int(writer, "audit_deviants", counts->deviants);
+    json_put_key_int(writer, "rows_checked", counts->checked);
+    json_put_key_int(writer, "rows_unchecked", counts->unchecked);
+    json_put_key_int(writer, "words_contradicted", counts->contradicted);
+    json_put_key_int(writer, "leases_taken", counts->taken);
+    json_put_key_int(writer, "joins_deferred", counts->joins_deferred);
+    put_trust(state, writer);
     json_put_key_int(writer, "leases_waiting", lease_book_waiting(&state->book));
     json_put_key_int(writer, "refused_messages", state->peer_limits.refused);
     json_put_key_int(writer, "refused_keys", state->peer_limits.refused_keys);
@@ -161,6 +218,21 @@ static void put_status(const dispatch *state, json_writer *writer)
     put_source(state, &state->eval, writer);
 }
 
+static status admit(dispatch *state, const json_value *said, const char *name, json_writer *writer)
+{
+    const char *key, *was;
+    TRY(json_want_text(said, "name", name, &key));
+    const int count = accounts_admit(&state->accounts, key, state->now_ns, &was);
+    if (count == 0)
+        return FAIL(ST_USAGE,
+                    "no key or address \"%s\" has been here; prepd status lists those that are "
+                    "excluded or watched",
+                    key);
+    outside_info(&state->outside, "key admitted name=\"%s\"", key);
+    json_put_key_cstr(writer, "was", was);
+    return ST_OK;
+}
+
 static status command(dispatch *state, const wire_peer *from, const json_value *said,
                       const char *name, json_writer *writer)
 {
@@ -178,15 +250,18 @@ static status command(dispatch *state, const wire_peer *from, const json_value *
                         MAX_LOCAL);
         outside_info(&state->outside, "scaled workers=%lld were=%d", (long long)count,
                      state->local.target);
-        local_want(state, (int)count);
+        local_scale(state, (int)count);
         json_put_key_int(writer, "workers_target", count);
     } else if (strcmp(what, "drain") == 0) {
         outside_info(&state->outside, "draining");
         state->draining = true;
+    } else if (strcmp(what, "admit") == 0) {
+        TRY(admit(state, said, name, writer));
     } else if (strcmp(what, "damaged") == 0) {
         TRY(put_damaged(state, said, name, writer));
     } else {
-        return FAIL(ST_USAGE, "unknown command \"%s\"; expected status, scale, drain or damaged",
+        return FAIL(ST_USAGE,
+                    "unknown command \"%s\"; expected status, scale, drain, admit or damaged",
                     what);
     }
     return ST_OK;

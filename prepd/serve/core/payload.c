@@ -257,17 +257,24 @@ static int64_t file_number(file_set *sent, int32_t image)
     return sent->count++;
 }
 
+/* *out_sent: whether all files were sent that are to be. */
 static status put_files(const source *section, const file_set *sent, arena *memory, wire_msg *ship,
-                        json_writer *writer)
+                        json_writer *writer, bool *out_sent)
 {
+    const size_t before = ship ? wire_msg_parts(ship) : 0;
+    size_t wanted = 0;
     json_begin_key_array(writer, "files");
     for (int64_t i = 0; i < sent->count; i++) {
         index_image image;
+        image_place place;
         taken got;
         index_image_get(section->index, sent->image[i], &image);
         TRY(take_frames(section, sent->image[i], memory, &got));
         TRY(put_file(section, sent->image[i], &image, &got, ship, writer));
+        dataset_image_place(section->data, sent->image[i], &place);
+        wanted += place.n_frames ? (size_t)got.count : 1;
     }
+    *out_sent = !ship || wire_msg_parts(ship) - before == wanted;
     json_end_array(writer);
     return ST_OK;
 }
@@ -551,7 +558,7 @@ static status put_alone(const consumer_seat *consumer, const planned_row *placed
     return ST_OK;
 }
 
-static status put_row(const lease *leased, const planned_row *placed, int64_t solo, arena *memory,
+static status put_row(lease *leased, const planned_row *placed, int64_t solo, arena *memory,
                       wire_msg *ship, json_writer *writer)
 {
     const consumer_seat *consumer = leased->owner;
@@ -568,7 +575,20 @@ static status put_row(const lease *leased, const planned_row *placed, int64_t so
     TRY(solo == LEASE_NO_ITEM ? put_docs(consumer, placed, &files, memory, writer)
                               : put_alone(consumer, placed, solo, &files, memory, writer));
     json_end_array(writer);
-    return put_files(section, &files, memory, ship, writer);
+    return put_files(section, &files, memory, ship, writer, &leased->all_sent);
+}
+
+/* Writes how many parts each row has with which a decider compares its own. */
+static void put_compare(const lease *leased, json_writer *writer)
+{
+    const wire_msg *rows[2];
+    const int count = doubt_rows(leased, rows);
+    if (count == 0)
+        return;
+    json_begin_key_array(writer, "compare");
+    for (int k = 0; k < count; k++)
+        json_put_int(writer, (int64_t)wire_msg_parts(rows[k]));
+    json_end_array(writer);
 }
 
 status payload_lease(dispatch *state, lease *leased, const planned_row *placed, bool press,
@@ -584,6 +604,8 @@ status payload_lease(dispatch *state, lease *leased, const planned_row *placed, 
     json_put_key_cstr(&writer, "kind", kinds[leased->kind]);
     if (leased->kind == LEASE_ROW) {
         json_put_key_bool(&writer, "press", press);
+        if (solo == LEASE_NO_ITEM)
+            put_compare(leased, &writer);
         TRY_OR(done, put_row(leased, placed, solo, memory, ship, &writer));
     } else {
         source *section = leased->owner;

@@ -37,26 +37,9 @@ bool seat_is_awaited(const dispatch *state)
     return state->retired_ns && state->now_ns - state->retired_ns < FRESH_PAUSE_NS;
 }
 
-bool seat_can_work(const dispatch *state, const worker_seat *worker)
+bool seat_can_work(const worker_seat *worker)
 {
-    return worker->proved && !worker->ended && !worker->lost_ns &&
-           (worker->local || !breach_is_held(&state->breaches, worker->from, state->now_ns));
-}
-
-bool seat_lacks_file(const worker_seat *worker, const lacking *file)
-{
-    bool lacks = file->count == MOST_LACKING;
-    for (int k = 0; k < file->count; k++)
-        lacks |= strcmp(file->host[k], worker->host) == 0;
-    return lacks && !worker->local && !worker->ship;
-}
-
-void seat_note_lack(const worker_seat *worker, lacking *inout_file)
-{
-    if (worker->local || worker->ship || seat_lacks_file(worker, inout_file))
-        return;
-    char *host = inout_file->host[inout_file->count++];
-    snprintf(host, sizeof(inout_file->host[0]), "%s", worker->host);
+    return worker->proved && !worker->ended && !worker->late;
 }
 
 static void remove_seat(dispatch *state, worker_seat *worker)
@@ -67,6 +50,10 @@ static void remove_seat(dispatch *state, worker_seat *worker)
     if (*at) {
         *at = worker->next;
         state->n_seats--;
+        if (worker->of) {
+            worker->of->uses--;
+            worker->of->seats--;
+        }
     }
     free(worker);
 }
@@ -99,9 +86,18 @@ void seats_condemn(dispatch *state, const lease *leased, int64_t item, const cha
         seats_quarantine(state, lease_source(leased), id, cause);
 }
 
-/* Counts a lease whose worker went, and quarantines or refuses the item that is found to be poison.
- */
-static void lose_lease(dispatch *state, lease *leased, loss how, const char *what)
+static void count_loss(dispatch *state, loss how)
+{
+    uint64_t *count[] = {[LOSS_OUTSIDE] = &state->counts.outside,
+                         [LOSS_CRASH] = &state->counts.crashes,
+                         [LOSS_TIMEOUT] = &state->counts.timeouts,
+                         [LOSS_BREACH] = &state->counts.breaches};
+    state->counts.leases_lost++;
+    (*count[how])++;
+}
+
+/* Counts a lease whose worker went, and condemns or refuses the item that is found to be poison. */
+static void lose_lease(dispatch *state, lease *leased, bool decider, loss how, const char *what)
 {
     int64_t item = LEASE_NO_ITEM;
     char cause[160];
@@ -109,15 +105,15 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
         lease_free(&leased);
         return;
     }
-    state->counts.leases_lost++;
-    if (how == LOSS_CRASH)
-        state->counts.crashes++;
-    else if (how == LOSS_TIMEOUT)
-        state->counts.timeouts++;
-    else if (how == LOSS_BREACH)
-        state->counts.breaches++;
-    else
-        state->counts.outside++;
+    count_loss(state, how);
+    if (!decider) {
+        lease_struck(&state->book, leased);
+        return;
+    }
+    if (leased->doubt && leased->comparing && (how == LOSS_CRASH || how == LOSS_TIMEOUT)) {
+        doubt_killed(leased->doubt); /* no sample of the row did that */
+        how = LOSS_OUTSIDE;
+    }
     if (lease_lost(&state->book, leased, how, &item) != LEASE_POISON) {
         index_build_order_trials(leased);
         return;
@@ -135,12 +131,16 @@ static void lose_lease(dispatch *state, lease *leased, loss how, const char *wha
         dispatch_fail(state, status_last()->code);
 }
 
-void seat_give_back(dispatch *state, lease *leased)
+void seat_give_back(dispatch *state, const worker_seat *worker, lease *leased)
 {
-    if (leased && leased->owner)
-        lease_unbegun(&state->book, leased);
-    else if (leased)
+    if (!leased)
+        return;
+    if (!leased->owner)
         lease_free(&leased); /* its consumer has left */
+    else if (worker->decider)
+        lease_unbegun(&state->book, leased);
+    else
+        lease_struck(&state->book, leased);
 }
 
 /* Says in the log that a worker is no longer counted on. */
@@ -155,11 +155,12 @@ static void log_gone(const dispatch *state, const worker_seat *worker, loss how,
 void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
 {
     lease *leased = worker->work;
-    seat_give_back(state, worker->ahead);
+    const bool decider = worker->decider;
+    seat_give_back(state, worker, worker->ahead);
     log_gone(state, worker, how, what);
     remove_seat(state, worker);
     if (leased)
-        lose_lease(state, leased, how, what);
+        lose_lease(state, leased, decider, how, what);
 }
 
 void seat_set_aside(dispatch *state, worker_seat *worker, const char *what)
@@ -167,11 +168,66 @@ void seat_set_aside(dispatch *state, worker_seat *worker, const char *what)
     lease *leased = worker->work, *ahead = worker->ahead;
     log_gone(state, worker, LOSS_OUTSIDE, what);
     worker->work = worker->ahead = NULL;
-    worker->proved = worker->unbegun = false;
+    worker->proved = worker->unbegun = worker->owes = false;
     worker->late = true;
     worker->shipped = 0;
-    seat_give_back(state, ahead);
-    lose_lease(state, leased, LOSS_OUTSIDE, what);
+    seat_give_back(state, worker, ahead);
+    if (leased)
+        lose_lease(state, leased, worker->decider, LOSS_OUTSIDE, what);
+}
+
+lease *seat_take_away(worker_seat *worker)
+{
+    lease *leased = worker->work;
+    worker->work = NULL;
+    worker->owes = true;
+    return leased;
+}
+
+status seat_send_wait(dispatch *state, const wire_peer *to, int64_t wait_ns, const char *why)
+{
+    static const int64_t SECOND_NS = 1000000000;
+    json_writer writer;
+    char *text = NULL;
+    size_t size;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_bool(&writer, "again", true);
+    json_put_key_int(&writer, "wait_s", (wait_ns + SECOND_NS - 1) / SECOND_NS);
+    json_put_key_cstr(&writer, "why", why);
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = outside_send_json(&state->outside, DOOR_WORKERS, to, KIND_BYE, 0, text, size);
+    free(text);
+    json_writer_done(&writer);
+    return st;
+}
+
+void seats_send_off(dispatch *state, account *of)
+{
+    for (worker_seat *worker = state->seats, *next; worker; worker = next) {
+        next = worker->next;
+        if (worker->of != of || worker->decider)
+            continue;
+        if (seat_send_wait(state, &worker->peer, of->excluded.until_ns - state->now_ns, of->why) !=
+            ST_OK)
+            outside_debug(&state->outside, "worker could not be told to wait: %s", status_text());
+        seat_gone(state, worker, LOSS_BREACH, "its key is excluded");
+    }
+}
+
+bool seat_breach(dispatch *state, const worker_seat *worker, const char *why)
+{
+    account *of = worker->of;
+    if (worker->decider)
+        return false;
+    account_lost(of);
+    if (!account_breach(of, why, state->now_ns))
+        return false;
+    outside_warn(&state->outside, "key excluded name=\"%s\" seconds=%lld why=\"%s\"", of->name,
+                 (long long)((of->excluded.until_ns - state->now_ns) / 1000000000), why);
+    return true;
 }
 
 void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)
@@ -183,17 +239,35 @@ void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)
 
 void seat_dismiss(dispatch *state, worker_seat *worker, const char *what)
 {
+    account *excluded = NULL;
     if (worker->local)
         local_kill(state, worker->pid);
-    else
-        breach_note(&state->breaches, worker->from, state->now_ns);
+    else if (seat_breach(state, worker, what))
+        excluded = worker->of;
     seat_gone(state, worker, LOSS_BREACH, what);
+    if (excluded)
+        seats_send_off(state, excluded);
 }
 
-void seat_unreachable(const dispatch *state, worker_seat *worker)
+void seat_left(dispatch *state, worker_seat *worker, loss how, const char *what)
 {
-    if (!worker->local && !worker->lost_ns)
-        worker->lost_ns = state->now_ns;
+    static const int64_t EMPTY_NS = 3000000000;
+    account *excluded = NULL;
+    if (worker->unbegun) {
+        seat_give_back(state, worker, worker->work);
+        worker->work = NULL;
+    } else if (!worker->begun && !worker->excused && state->now_ns - worker->joined_ns < EMPTY_NS &&
+               seat_breach(state, worker, "it joined again and again without working")) {
+        excluded = worker->of;
+    }
+    seat_gone(state, worker, how, what);
+    if (excluded)
+        seats_send_off(state, excluded);
+}
+
+void seat_unreachable(worker_seat *worker)
+{
+    worker->unreachable = !worker->local;
 }
 
 void seat_retire(dispatch *state, worker_seat *worker, bool again)

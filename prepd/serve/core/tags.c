@@ -160,9 +160,10 @@ status tag_make(dispatch *state, lease *leased, const planned_row *placed,
     free(leased->tag);
     leased->tag = text;
     leased->by = worker->number;
+    leased->account = worker->decider ? 0 : worker->of->number;
     const uint64_t mark = bad_mark(consumer, placed);
     if (mark != leased->bad_mark)
-        lease_forget_audit(leased); /* what was made of it before is another row now */
+        doubt_void(&state->accounts, leased); /* what was made of it before is another row now */
     leased->bad_mark = mark;
     return ST_OK;
 }

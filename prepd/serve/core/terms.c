@@ -48,8 +48,10 @@ status seat_send_terms(dispatch *state, const wire_peer *to)
 status dispatch_new_terms(dispatch *state)
 {
     TRY(dispatch_make_terms(state));
-    for (worker_seat *worker = state->seats; worker; worker = worker->next)
+    for (worker_seat *worker = state->seats; worker; worker = worker->next) {
+        worker->excused = true;
         if (seat_send_terms(state, &worker->peer) != ST_OK)
             outside_debug(&state->outside, "worker could not be told: %s", status_text());
+    }
     return ST_OK;
 }

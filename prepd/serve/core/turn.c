@@ -40,18 +40,17 @@ static void tick_core(dispatch *state)
     measure(state);
 }
 
-/* Whether no work is left. Rows that were made have been sent, as far as their
- * consumers take them. Index records that wait to be confirmed are not waited for, since the
- * workers that could confirm them may have left; nor is a row that workers disagree on
- * where none is to come who could decide: its consumer gets it from the next daemon. */
+/* Whether no work is left. Rows that were made have been sent, as far as their consumers take them.
+ * What waits for a decider where none can come is not waited for: its consumer gets it from the
+ * next daemon. */
 static bool is_drained(const dispatch *state)
 {
     for (const worker_seat *worker = state->seats; worker; worker = worker->next)
         if (worker->work)
             return false;
     const lease *leased = state->book.lost;
-    while (leased &&
-           (leased->n_claims > 0 || audit_wants_third(leased) || failure_is_stuck(state, leased)))
+    while (leased && lease_needs_decider(leased) && !decider_can_take(state, leased) &&
+           !local_may_decide(state))
         leased = leased->next;
     return !leased;
 }

@@ -1,9 +1,9 @@
 /* worker_answers.c: what a worker sends for its lease: the row, index records, or the samples that
  * could not be decoded; and ON, by which it tells in between how far it is.
  *
- * A remote worker is not believed about files. If it says that a file is missing, the dispatcher
- * looks at its own copy: a file that is there means that the worker's copy is incomplete, and after
- * a few of these it is dismissed. Nothing but the files of the lease is opened for it. */
+ * A worker whose machine lacks files is not believed about them. If it says that a file of its row
+ * is missing that the daemon has, its copy is incomplete, and after a few of these it is dismissed.
+ * Nothing but the files of the lease is opened for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,24 +25,22 @@ static lease *end_work(dispatch *state, worker_seat *worker)
     worker->shipped = 0;
     worker->fresh = false;
     worker->leases_done++;
+    if (worker->of)
+        account_answered(worker->of);
+    if (worker->decider && leased->kind == LEASE_ROW)
+        state->row_ns += (state->now_ns - worker->leased_ns - state->row_ns) / 8;
     worker->since_ns = worker->leased_ns = state->now_ns;
     state->answered_ns = worker->since_ns;
     return leased;
 }
 
-/* The worker has made the one sample that it was to try alone, without harm. */
-static void tried_alone(dispatch *state, lease *leased, const worker_seat *worker)
-{
-    failure_denied(leased, worker);
-    lease_solo_done(&state->book, leased);
-    failures_settle(state, leased);
-}
-
 status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_msg *message,
                   const char *name)
 {
-    if (!worker->work)
-        return ST_OK; /* late */
+    if (!worker->work) {
+        worker->owes = false; /* late, or it was taken from it */
+        return ST_OK;
+    }
     if (worker->work->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with a row");
@@ -55,15 +53,15 @@ status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_
     if (worker->made_ns > 0) /* the rest of the time since the lease was spent on the link */
         compression_link_saw(&worker->link, (int64_t)wire_msg_bytes(message),
                              state->now_ns - worker->leased_ns - worker->made_ns);
-    if (!worker->local)
-        breach_made_good(&state->breaches, worker->from);
     lease *leased = end_work(state, worker);
-    if (!leased->owner)
+    if (!leased->owner) {
         lease_free(&leased); /* its consumer has left */
-    else if (lease_solo_item(leased) != LEASE_NO_ITEM)
-        tried_alone(state, leased, worker);
-    else if (audit_made(state, leased, worker, message) != ST_OK)
+    } else if (lease_solo_item(leased) != LEASE_NO_ITEM) {
+        failure_denied(state, leased, worker);
+        lease_solo_done(&state->book, leased);
+    } else if (row_made(state, leased, worker, message) != ST_OK) {
         dispatch_fail(state, status_last()->code);
+    }
     return ST_OK;
 }
 
@@ -107,84 +105,44 @@ static sight look_at_indexed(dispatch *state, const source *section, int64_t id,
     return same ? SIGHT_THERE : SIGHT_GONE;
 }
 
-/* Neither the worker nor the dispatcher can read the file now. The sample is judged as if the
- * worker had died of it, and the worker starts anew. */
-static void lost_in_trouble(dispatch *state, worker_seat *worker, const char *file)
-{
-    static const char json[] = "{\"again\":true}";
-    char what[128];
-    snprintf(what, sizeof(what), "%.80s can be read neither there nor here", file);
-    if (outside_send_json(&state->outside, DOOR_WORKERS, &worker->peer, KIND_BYE, 0, json,
-                          strlen(json)) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to start anew: %s", status_text());
-    seat_gone(state, worker, LOSS_CRASH, what);
-}
-
 /* Dismisses a worker that has missed too many files. `file` is one that it could not open just now,
  * or NULL. The reason is sent to the worker, so that its user reads it where the worker runs. */
 static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *file)
 {
     if (!file || worker->missing_files < MISSING_LIMIT)
         return;
-    const status st =
-        worker->ship
-            ? FAIL_IN(ST_PROTOCOL, file,
-                      "a remote worker (pid %d on %s) tells sizes for this and %lld other files "
-                      "that differ from what the daemon sent it",
-                      (int)worker->pid, worker->host, (long long)worker->missing_files - 1)
-            : FAIL_IN(ST_NO_INPUT, file,
-                      "this and %lld other files that the daemon has cannot be opened by a remote "
-                      "worker (pid %d on %s), or differ there: its --data-root must name the "
-                      "folder of a complete copy",
-                      (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
+    const status st = FAIL_IN(
+        ST_NO_INPUT, file,
+        "this and %lld other files that the daemon has cannot be opened by a remote worker (pid %d "
+        "on %s), or differ there: its --data-root must name the folder of a complete copy",
+        (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
     seat_tell_dismissal(state, worker, st);
-    if (worker->ship) /* then it cannot be a bad copy */
-        breach_note(&state->breaches, worker->from, state->now_ns);
-    seat_gone(state, worker, worker->ship ? LOSS_BREACH : LOSS_OUTSIDE, "dismissed");
+    seat_gone(state, worker, LOSS_OUTSIDE, "dismissed");
 }
 
-/* What the dispatcher sees of image `index` where a worker could not open its file `missing` (NULL:
- * it could), or told the size `told` (-1: none, which index_build_take refuses). THERE contradicts
- * the worker. With data.ship a file that could not be sent is the daemon's problem, and its size is
- * not told. */
-static sight look_at_told(const worker_seat *worker, const source *section, int64_t index,
-                          const char *missing, int64_t told)
-{
-    int64_t bytes, mtime_ns;
-    if (missing && !worker->ship)
-        return dataset_image_has(section->data, index, missing) ? look_at(section, missing, &bytes)
-                                                                : SIGHT_GONE;
-    stat_image(section, index, &bytes, &mtime_ns);
-    return told >= (worker->ship ? 1 : 0) && bytes > 0 && bytes != told ? SIGHT_THERE : SIGHT_GONE;
-}
-
-/* Counts the files of an index lease that a remote worker could not open and the dispatcher can, or
- * that have another size here than the worker says: the index must not depend on who read for it. A
- * file that changed after it was sent counts too, but it takes MISSING_LIMIT of them to dismiss the
- * worker. *out_trouble: a file that it could not open, and that cannot be read here now; or NULL.
- */
+/* Counts the files of an index lease that a trusted worker on another machine could not open and
+ * the daemon can, or that have another size here: the index must not depend on who read for it. */
 static int64_t missed_files(const worker_seat *worker, const lease *leased, const json_value *said,
-                            const char **out_file, const char **out_trouble)
+                            const char **out_file)
 {
     const json_value *list = json_find(said, "records");
     const int64_t solo = lease_solo_item(leased),
                   count = solo != LEASE_NO_ITEM ? 1 : leased->n_items;
     const source *section = leased->owner;
     int64_t missed = 0;
-    *out_file = *out_trouble = NULL;
-    if (worker->local || leased->kind != LEASE_IMAGES)
+    *out_file = NULL;
+    if (worker->local || worker->ship || leased->kind != LEASE_IMAGES)
         return 0;
     for (int64_t k = 0; k < count; k++) {
         const json_value *result = json_item(list, (size_t)k);
         const int64_t j = solo != LEASE_NO_ITEM ? solo : leased->item[k];
-        const char *missing = json_text(json_find(result, "missing"), NULL);
-        const sight seen =
-            look_at_told(worker, section, j, missing, json_int(json_find(result, "bytes"), -1));
-        *out_trouble = seen == SIGHT_TROUBLE ? missing : *out_trouble;
-        if (seen != SIGHT_THERE)
-            continue;
+        int64_t bytes, mtime_ns;
+        stat_image(section, j, &bytes, &mtime_ns);
+        if (!json_find(result, "bytes") || bytes <= 0 ||
+            bytes == json_int(json_find(result, "bytes"), -1))
+            continue; /* a record without it is refused by index_build_take */
         missed++;
-        *out_file = missing ? missing : section->data->adapter->image_path(section->data, j);
+        *out_file = section->data->adapter->image_path(section->data, j);
     }
     return missed;
 }
@@ -199,12 +157,8 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of a row with index records");
     bool solo = lease_solo_item(leased) != LEASE_NO_ITEM;
-    const char *file, *trouble;
-    const int64_t missed = missed_files(worker, leased, said, &file, &trouble);
-    if (trouble) {
-        lost_in_trouble(state, worker, trouble);
-        return ST_OK;
-    }
+    const char *file;
+    const int64_t missed = missed_files(worker, leased, said, &file);
     if (missed > 0) {
         worker->missing_files += missed;
         end_work(state, worker);
@@ -212,7 +166,7 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
         dismiss_if_blind(state, worker, file);
         return ST_OK;
     }
-    const status st = index_build_take(state, leased, said, worker, name);
+    const status st = index_build_take(leased, said, worker, name);
     if (st != ST_OK && st != ST_PROTOCOL) { /* the daemon's own failure, not the worker's */
         dispatch_fail(state, st);
         return ST_OK;
@@ -253,6 +207,26 @@ static status check_failed(const lease *leased, const json_value *said, const ch
     return ST_OK;
 }
 
+/* What the daemon sees of a file that a worker of another machine says is missing. GONE where it
+ * has no files of its own, or is a decider. */
+static sight look_for(dispatch *state, const worker_seat *worker, const lease *leased, int64_t item,
+                      const char *missing)
+{
+    return missing && !worker->decider && !worker->ship
+               ? look_at_indexed(state, lease_source(leased), lease_sample(item), missing)
+               : SIGHT_GONE;
+}
+
+/* A decider could not decode the one sample that it tried alone: the sample is bad. */
+static void fail_alone(dispatch *state, lease *leased, const json_value *said)
+{
+    const int64_t item = lease_solo_item(leased);
+    seats_condemn(state, leased, item, json_text(json_find(said, "cause"), ""));
+    if (leased->failures && leased->failures->item == item)
+        lease_drop_failure(leased);
+    lease_solo_done(&state->book, leased);
+}
+
 /* Handles FAILED: samples that the worker could not decode, of a prefix all branches
  * (sample_failures.c). A file that only this worker misses is the worker's fault. */
 status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
@@ -260,51 +234,39 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
 {
     lease *leased = worker->work;
     const json_value *list;
-    const char *trouble = NULL, *missed = NULL; /* files */
-    int64_t solo, item;
+    const char *missed = NULL; /* a file */
     if (!leased || head->row != leased->number)
         return ST_OK; /* late */
     if (leased->kind != LEASE_ROW)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of index records with failed samples");
     TRY(check_failed(leased, said, name, &list));
+    end_work(state, worker);
     if (!leased->owner) { /* its consumer has left */
-        end_work(state, worker);
         lease_free(&leased);
         return ST_OK;
     }
-    solo = lease_solo_item(leased);
-    for (size_t i = 0; i < json_count(list); i++) {
-        const json_value *value = json_item(list, i);
-        item = json_int(json_find(value, "id"), LEASE_NO_ITEM);
-        item = solo != LEASE_NO_ITEM ? solo : item;
-        const char *missing = json_text(json_find(value, "missing"), NULL);
-        const sight seen =
-            missing && !worker->local && !worker->ship
-                ? look_at_indexed(state, lease_source(leased), lease_sample(item), missing)
-                : SIGHT_GONE;
-        worker->missing_files += seen == SIGHT_THERE;
-        missed = seen == SIGHT_THERE ? missing : missed;
-        trouble = seen == SIGHT_TROUBLE ? missing : trouble;
-        if (seen == SIGHT_GONE &&
-            failure_told(leased, item, json_text(json_find(value, "cause"), ""), worker) != ST_OK)
-            dispatch_fail(state, ST_NO_MEMORY);
-    }
-    if (trouble) {
-        lost_in_trouble(state, worker, trouble);
+    if (lease_solo_item(leased) != LEASE_NO_ITEM) {
+        fail_alone(state, leased, json_item(list, 0));
         return ST_OK;
     }
-    end_work(state, worker);
-    if (missed) {
-        failure_missed(leased, worker);
-        audit_missed(leased, worker);
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *value = json_item(list, i);
+        const int64_t item = json_int(json_find(value, "id"), LEASE_NO_ITEM);
+        const char *missing = json_text(json_find(value, "missing"), NULL);
+        const sight seen = look_for(state, worker, leased, item, missing);
+        leased->decide |= seen != SIGHT_GONE;
+        if (seen == SIGHT_THERE) {
+            worker->missing_files++;
+            missed = missing;
+        } else if (seen == SIGHT_GONE &&
+                   failure_told(leased, item, json_text(json_find(value, "cause"), ""), worker) !=
+                       ST_OK) {
+            dispatch_fail(state, ST_NO_MEMORY);
+        }
     }
-    if (solo != LEASE_NO_ITEM && !missed)
-        lease_solo_done(&state->book, leased);
-    else /* a worker that could not open the file has not tried the item */
-        lease_book_return(&state->book, leased);
+    lease_book_return(&state->book, leased);
     dismiss_if_blind(state, worker, missed);
-    failures_settle(state, leased);
     return ST_OK;
 }
 
@@ -325,6 +287,22 @@ static void count_stages(dispatch *state, worker_seat *worker, const json_value 
     }
 }
 
+/* The decider begins to decode row number `which` of those that it compares its own with. What it
+ * dies of then is that row. */
+static status answer_comparing(dispatch *state, worker_seat *worker, int64_t which,
+                               const char *name)
+{
+    const wire_msg *rows[2];
+    lease *leased = worker->work;
+    if (which < leased->comparing || which >= doubt_rows(leased, rows))
+        return FAIL_IN(ST_PROTOCOL, name,
+                       "the worker says that it compares row %lld, which it was not given",
+                       (long long)which);
+    leased->comparing = (int)which + 1;
+    state->answered_ns = worker->since_ns = state->now_ns;
+    return ST_OK;
+}
+
 status answer_on(dispatch *state, worker_seat *worker, const frame *head, const json_value *said,
                  const char *name)
 {
@@ -332,9 +310,15 @@ status answer_on(dispatch *state, worker_seat *worker, const frame *head, const 
     if (!worker->work || head->row != worker->work->number)
         return ST_OK;
     if (stages) {
+        const json_value *same = json_find(said, "same");
+        lease *made = worker->work;
+        for (size_t k = 0; k < sizeof(made->same) / sizeof(*made->same); k++)
+            made->same[k] = json_bool(json_item(same, k), false);
         count_stages(state, worker, stages, json_find(said, "cache"));
         return damage_heard(state, worker->work, json_find(said, "damaged"), name);
     }
+    if (json_find(said, "comparing"))
+        return answer_comparing(state, worker, json_int(json_find(said, "comparing"), -1), name);
     const int64_t item = json_int(json_find(said, "item"), LEASE_NO_ITEM);
     const lease *leased = worker->work;
     if (!lease_has(leased, item))

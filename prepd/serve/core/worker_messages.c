@@ -13,17 +13,6 @@ static void begun(dispatch *state, worker_seat *worker)
     local_begun(state, worker->local ? worker->pid : 0);
 }
 
-/* The worker left between two leases. A lease that was on its way to it was not begun, so it does
- * not count as lost. */
-static void left(dispatch *state, worker_seat *worker)
-{
-    if (worker->unbegun) {
-        seat_give_back(state, worker->work);
-        worker->work = NULL;
-    }
-    seat_gone(state, worker, LOSS_OUTSIDE, "left");
-}
-
 /* The worker cannot continue and says why. If it has not begun any work, no sample is to blame: the
  * reason is its model folder, say, or its memory. */
 static void give_up(dispatch *state, worker_seat *worker, const json_value *said, const char *name)
@@ -88,6 +77,8 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
                      "connect to prepd.endpoint itself");
     else if (!worker)
         st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(state, from) : ST_OK;
+    else if (worker->owes && (head.kind == KIND_RECORDS || head.kind == KIND_FAILED))
+        worker->owes = false; /* what was taken from it */
     else if (head.kind == KIND_ON)
         st = answer_on(state, worker, &head, said, name);
     else if (head.kind == KIND_RECORDS)
@@ -95,7 +86,7 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
     else if (head.kind == KIND_FAILED)
         st = answer_failed(state, worker, &head, said, name);
     else if (head.kind == KIND_BYE)
-        left(state, worker);
+        seat_left(state, worker, LOSS_OUTSIDE, "left");
     else if (head.kind == KIND_ERROR)
         give_up(state, worker, said, name);
     else
@@ -109,7 +100,15 @@ static void refuse_worker(dispatch *state, const wire_peer *from, status st)
 {
     worker_seat *worker = seat_find(state, from);
     if (worker && st == ST_UNAVAILABLE) {
-        seat_unreachable(state, worker);
+        seat_unreachable(worker);
+        return;
+    }
+    if (st == ST_NO_MEMORY) { /* the daemon's own want, which is no breach */
+        outside_warn(&state->outside, "worker not heard: %s", status_text());
+        if (worker) { /* a supervisor would leave for good, and says so again anyway */
+            (void)send_away(state, from);
+            seat_gone(state, worker, LOSS_OUTSIDE, "no memory to read what it said");
+        }
         return;
     }
     peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_WORKERS, from, "worker", st);

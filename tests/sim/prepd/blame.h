@@ -18,7 +18,4 @@ trial trial_of(const worker_seat *seat);
 /* The answer has counted: an item that ends whoever looks at it is not let off by it. */
 void check_trial(simulation *sim, const sim_daemon *daemon, const trial *was);
 
-/* What a consumer says arrives: who made a row that it refuses has gone after that. */
-void consumer_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *message);
-
 #endif

@@ -2,6 +2,7 @@
  * Whoever is killed from outside, is dismissed, leaves or loses its connection does not. */
 #include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/people.h"
 
 /* The deaths that may count against a lease; NULL if there is no room for more. */
 static sim_blame *blame_of(simulation *sim, const sim_daemon *daemon, uint64_t lease_number)
@@ -26,9 +27,12 @@ static void add_end(simulation *sim, const sim_daemon *daemon, uint64_t lease_nu
 void blame_note_end(simulation *sim, const sim_worker *worker)
 {
     const child_end *end = &worker->end;
+    if (!worker_decides(sim, worker))
+        return;
     const bool left = end->how == PROC_END_LEFT && worker->local && !worker->leaving &&
                       end->code != PROC_EXIT_AGAIN; /* local ones have no reason to */
-    if (end->how != PROC_END_CRASH && end->how != PROC_END_TIME && !left)
+    /* Of a trusted worker on another machine nobody says how it ended. */
+    if (worker->local && end->how != PROC_END_CRASH && end->how != PROC_END_TIME && !left)
         return;
     const sim_daemon *daemon = &sim->daemon[worker->daemon];
     add_end(sim, daemon, worker->job.number);

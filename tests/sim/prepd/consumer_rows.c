@@ -72,7 +72,10 @@ static bool read_row(simulation *sim, int number, const wire_msg *message, const
         sim_break(sim, INV_WIRE, "rank %d gets a row that no worker has made", number);
         return false;
     }
-    *why = sim_row_fits_tag(out) ? NULL : "it has other samples";
+    *why = !sim_row_fits_tag(out) ? "it has other samples"
+           : out->kills           ? "decoding it ends the process"
+           : !out->is_whole       ? "its content is not that of its digest"
+                                  : NULL;
     return true;
 }
 
@@ -96,12 +99,20 @@ void rank_take_row(simulation *sim, int number, const wire_msg *message, const f
     if (!read_row(sim, number, message, head, &row, &why))
         return;
     if (why) {
+        note_refused(sim, rank, head->row, row.tag);
         refuse_row(sim, number, head->row, why);
         check_tag(sim, number, head->row, &row);
         sim_row_done(&row);
         return;
     }
+    if (sim->job[rank->job].refuses && sim->now_ns < sim->calm_ns &&
+        sim_random_chance(&sim->people, 1, 4)) {
+        refuse_row(sim, number, head->row, "it is not to my liking");
+        sim_row_done(&row);
+        return;
+    }
     check_row(sim, number, head->row, &row);
+    check_found_out(sim, rank, head->row);
     if (row.n_docs > 0) /* an empty row of the sample stream lists what the index refuses */
         rank_hear(sim, number, head->row, json_text(json_find(row.tag, "quarantine"), ""));
     note_taken(sim, rank, head->row);

@@ -17,7 +17,9 @@ static void open_section(sim_daemon *daemon, int which)
     }
     section->data = &daemon->sim->data[which].base;
     section->index = daemon->kept[which] ? reference_index(&daemon->sim->data[which]) : NULL;
+    daemon_enter(daemon);
     section_opened(daemon->state, section, ST_OK);
+    daemon_leave(daemon);
     if (which == 0) { /* what the shell does before it binds its sockets */
         if (dispatch_begin(daemon->state) != ST_OK)
             sim_break(daemon->sim, INV_GOES_ON, "a daemon cannot begin: %s", status_text());
@@ -56,9 +58,10 @@ static void hear_of_child(sim_daemon *daemon, const sim_worker *child)
 {
     if (child->state != WORKER_GONE)
         return;
-    daemon_tell_time(daemon);
     check_death(daemon->sim, daemon, child);
+    daemon_enter(daemon);
     child_ended(daemon->state, child->pid, &child->end);
+    daemon_leave(daemon);
     daemon_wake(daemon);
 }
 

@@ -33,6 +33,7 @@ static int64_t bytes_now(const sim_daemon *daemon, const source *section, const 
 void daemon_stat_image(void *user, const source *section, int64_t image, int64_t *out_bytes,
                        int64_t *out_mtime_ns)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     const sim_picture *own = &data_of(daemon, section)->picture[image];
     *out_bytes = bytes_now(daemon, section, own);
@@ -47,6 +48,7 @@ void daemon_stat_image(void *user, const source *section, int64_t image, int64_t
 
 sight daemon_look_at(void *user, const source *section, const char *file, int64_t *out_size)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     const sim_data *data = data_of(daemon, section);
     const bool blind = daemon->no_sight || (section->ready && fault_comes_before_look(daemon));
@@ -81,6 +83,7 @@ static status add_bytes(int64_t image, int64_t nth, int64_t at_ns, wire_msg *par
 status daemon_ship_file(void *user, const source *section, int64_t image, const image_place *place,
                         const int64_t *index, int64_t count, wire_msg *parts, json_writer *out)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     const sim_picture *own = &data_of(daemon, section)->picture[image];
     const int64_t bytes = bytes_now(daemon, section, own);

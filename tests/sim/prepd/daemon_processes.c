@@ -1,5 +1,4 @@
 /* daemon_processes.c: the processes that the core of a simulated daemon starts and ends. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/sim/prepd/daemon_world.h"
@@ -13,6 +12,18 @@ static bool has_no_process(sim_daemon *daemon)
     return none;
 }
 
+/* Whether one of its local workers is on bad memory. There is never a second one: what two of three
+ * say is believed. */
+static bool any_flips(const sim_daemon *daemon)
+{
+    const simulation *sim = daemon->sim;
+    for (int i = 0; i < sim->n_workers; i++)
+        if (sim->worker[i]->bent == BENT_FLIPS && sim->worker[i]->daemon == daemon->number &&
+            sim->worker[i]->state != WORKER_GONE)
+            return true;
+    return false;
+}
+
 static worker_bent bent_of_local(const sim_daemon *daemon)
 {
     static const worker_bent of[] = {[HOPELESS_WORKERS_SAY] = BENT_CANNOT_BEGIN,
@@ -22,22 +33,32 @@ static worker_bent bent_of_local(const sim_daemon *daemon)
                                      [HOPELESS_PRINTS_SAY] = BENT_HONEST};
     if (daemon->sim->now_ns < daemon->bad_until_ns)
         return daemon->bad_bent;
-    return of[daemon->sim->rules.hopeless];
+    const sim_rules *rules = &daemon->sim->rules;
+    if (rules->flips && !any_flips(daemon) && daemon->sim->now_ns < daemon->sim->calm_ns &&
+        sim_random_chance(&daemon->sim->lies, 1, 2))
+        return BENT_FLIPS;
+    return rules->slow_local ? BENT_SLOW : of[rules->hopeless];
 }
 
 status daemon_start_worker(void *user, char out_ticket[TICKET_TEXT], pid_t *out_pid)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     if (has_no_process(daemon))
         return FAIL(ST_OS, "no process is left");
     const int number = worker_start(daemon->sim, daemon->number, -1, 0, bent_of_local(daemon));
-    *out_pid = daemon->sim->worker[number]->pid;
-    snprintf(out_ticket, TICKET_TEXT, "%032x", (unsigned)*out_pid);
+    sim_worker *made = daemon->sim->worker[number];
+    const uint64_t luck = sim_random_mix(daemon->sim->seed ^ (uint64_t)made->pid << 20);
+    snprintf(made->ticket, sizeof made->ticket, "%016llx%016llx", (unsigned long long)luck,
+             (unsigned long long)sim_random_mix(luck));
+    memcpy(out_ticket, made->ticket, sizeof made->ticket);
+    *out_pid = made->pid;
     return ST_OK;
 }
 
 status daemon_start_prints(void *user, const char *only, pid_t *out_pid)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     simulation *sim = daemon->sim;
     if (has_no_process(daemon))
@@ -58,8 +79,10 @@ static void check_kill(const sim_daemon *daemon, int number)
 {
     const sim_worker *worker = daemon->sim->worker[number];
     const bool works = worker->state == WORKER_IDLE || worker->state == WORKER_BUSY;
-    if (works && !worker->stopped && !worker->job.frozen && !daemon->stopping &&
-        !daemon->state->stopping && daemon->sim->rules.weight[FAULT_JUMP] == 0)
+    if (works && !worker->stopped && !worker->job.frozen && !worker->breached &&
+        !daemon->stopping && !daemon->state->stopping &&
+        daemon->sim->rules.weight[FAULT_JUMP] == 0 &&
+        daemon->sim->rules.weight[FAULT_NO_MEMORY] == 0)
         sim_break(daemon->sim, INV_PROCESSES, "the core kills pid %d, which is at work",
                   (int)worker->pid);
     if (works && worker->asked_ns > 0 && daemon->sim->now_ns - worker->asked_ns < 2 * SECOND &&
@@ -70,9 +93,10 @@ static void check_kill(const sim_daemon *daemon, int number)
 
 void daemon_end_process(void *user, pid_t pid, bool at_once)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     int number;
-    if (pid == daemon->prints_pid)
+    if (pid > 0 && pid == daemon->prints_pid)
         return; /* it ends by itself */
     if (!worker_of_pid(daemon->sim, pid, &number)) {
         sim_break(daemon->sim, INV_PROCESSES, "the core ends process %d, which is not its own",

@@ -28,6 +28,7 @@ int daemon_which(const sim_daemon *daemon, const source *section)
 
 static status send_down(void *user, door at, const wire_peer *to, wire_msg *message)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     const span head = wire_msg_part(message, 0);
     frame sent;
@@ -51,6 +52,7 @@ static status send_down(void *user, door at, const wire_peer *to, wire_msg *mess
 
 static void know_worker(void *user, const wire_peer *worker)
 {
+    OUTSIDE_CORE;
     const sim_daemon *daemon = user;
     sim_link *link = link_of_peer(daemon->sim, worker);
     if (link)
@@ -59,6 +61,7 @@ static void know_worker(void *user, const wire_peer *worker)
 
 static void name_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT])
 {
+    OUTSIDE_CORE;
     const sim_daemon *daemon = user;
     const sim_link *link = link_of_peer(daemon->sim, peer);
     int host = 0;
@@ -71,6 +74,7 @@ static void name_host(void *user, const wire_peer *peer, char out[WIRE_HOST_TEXT
 
 static status want_section(void *user, source *section)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     simulation *sim = daemon->sim;
     const int which = daemon_which(daemon, section);
@@ -89,6 +93,7 @@ static status want_section(void *user, source *section)
 
 static void close_section(void *user, source *section)
 {
+    OUTSIDE_CORE;
     source was = *section;
     (void)user;
     section_clear(section); /* its plans borrow what is freed after them */
@@ -100,6 +105,7 @@ static void close_section(void *user, source *section)
 
 static void keep_index(void *user, source *section)
 {
+    OUTSIDE_CORE;
     sim_daemon *daemon = user;
     daemon->kept[daemon_which(daemon, section)] = true;
     check_index(daemon->sim, daemon_which(daemon, section), section->index);
@@ -121,6 +127,7 @@ static bool writes_log(void *user, int level)
 
 static void write_log(void *user, int level, const char *line)
 {
+    OUTSIDE_CORE;
     const sim_daemon *daemon = user;
     (void)level;
     sim_log_tell(&daemon->sim->log, daemon->sim->now_ns, "daemon %d: %s", daemon->number, line);

@@ -2,6 +2,7 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_DAEMON_WORLD_H
 #define TESSERA_TESTS_SIM_PREPD_DAEMON_WORLD_H
 
+#include "tests/sim/common/sim_memory.h"
 #include "tests/sim/prepd/sim.h"
 
 extern const char sim_build[];                 /* the build id of honest peers */
@@ -11,6 +12,15 @@ enum {
     SENT_WORDS = 3,        /* of the bytes that are sent of a file */
     PARTS_BEFORE_FILES = 2 /* of a lease's message */
 };
+
+/* The first line of every function of the table: until it returns, the world has memory, whatever
+ * its daemon is refused. */
+static inline void daemon_world_left(const bool *was)
+{
+    sim_memory_hold(*was);
+}
+#define OUTSIDE_CORE                                                                               \
+    const bool was_held __attribute__((cleanup(daemon_world_left), unused)) = sim_memory_hold(true)
 
 /* 0: train, 1: eval. */
 int daemon_which(const sim_daemon *daemon, const source *section);

@@ -3,6 +3,8 @@
  * daemon_world.c, and what comes of it later in daemon_events.c. */
 #include <stdlib.h>
 
+#include "tests/sim/common/sim_memory.h"
+
 #include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
@@ -36,6 +38,22 @@ void daemon_tell_time(sim_daemon *daemon)
     dispatch_at(daemon->state, daemon_now(daemon));
 }
 
+void daemon_enter(sim_daemon *daemon)
+{
+    daemon_tell_time(daemon);
+    sim_memory_refuse(daemon->short_in);
+}
+
+void daemon_leave(sim_daemon *daemon)
+{
+    const int64_t left = sim_memory_refuse(0);
+    if (daemon->short_in > 0 && left == 0) {
+        daemon->ran_short = true;
+        daemon->short_ns = daemon->sim->now_ns;
+    }
+    daemon->short_in = left;
+}
+
 void daemon_start(simulation *sim, int number)
 {
     sim_daemon *daemon = &sim->daemon[number];
@@ -44,20 +62,22 @@ void daemon_start(simulation *sim, int number)
                                 .cpus = 2,
                                 .build = sim_build,
                                 .secret = sim->seed,
+                                .trusted = sim->rules.trusted[0],
                                 .for_command = sim->rules.for_command};
     const outside world = daemon_world(daemon);
     daemon->incarnation++;
     daemon->most_seats = 0;
     daemon->any_worked = false;
-    daemon->bad_until_ns = daemon->third_ns = 0;
+    daemon->taken_ns = daemon->waited_ns = sim->now_ns;
+    daemon->bad_until_ns = 0;
     daemon->touched = true;
     daemon->options = sim->options;
     daemon->options.prepd_ranks = daemon->ranks;
     daemon->listens = daemon->stopping = daemon->for_good = daemon->draining_asked = false;
-    daemon->third_asked = daemon->saw_trouble = daemon->no_memory = daemon->ran_short = false;
+    daemon->saw_trouble = daemon->no_memory = daemon->ran_short = false;
     wanted_by_options(daemon, &daemon->options);
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
-    daemon->drain_by_ns = 0;
+    daemon->drain_by_ns = daemon->short_in = daemon->short_ns = 0;
     daemon->had_none = daemon->no_process = daemon->no_files = daemon->no_sight = daemon->no_ship =
         daemon->no_stat = false;
     if (sim->rules.bad_start_ns > 0) {
@@ -174,15 +194,28 @@ static void wind_down(sim_daemon *daemon)
         has_ended(daemon, true);
 }
 
+/* Whoever runs a daemon that had no memory starts it again: something may have been lost for good.
+ */
+static bool is_started_again(sim_daemon *daemon)
+{
+    if (daemon->short_ns == 0 || daemon->sim->now_ns - daemon->short_ns < 10 * SECOND)
+        return false;
+    daemon_kill(daemon, true);
+    return true;
+}
+
 void daemon_turn(sim_daemon *daemon)
 {
+    if (is_started_again(daemon))
+        return;
     daemon->turn_ns = 0;
-    daemon_tell_time(daemon);
+    daemon_enter(daemon);
     daemon->sim->stats->turns++;
     if (!daemon->listens) /* as the shell does while it opens the data */
         daemon->state->stopping |= daemon->state->draining;
     else if (!daemon->stopping)
         dispatch_turn(daemon->state);
+    daemon_leave(daemon);
     dispatch_took(daemon->state, MS, MS);
     if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
         !daemon->state->stopping)
@@ -191,7 +224,6 @@ void daemon_turn(sim_daemon *daemon)
         wind_down(daemon);
     if (!daemon->state)
         return;
-    scale_beside_third(daemon);
     put_turn(daemon, daemon->sim->now_ns + (daemon->state->plans_wait ? 100 * US : TICK_NS));
 }
 
@@ -204,7 +236,8 @@ void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
     peer_limits *limits = &to->state->peer_limits;
     if (to->stopping || peer_limits_ignores(limits, &link->peer))
         return;
-    daemon_tell_time(to);
+    daemon_enter(to);
     handlers[link->at](to->state, &link->peer, message);
+    daemon_leave(to);
     daemon_wake(to);
 }

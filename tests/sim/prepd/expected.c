@@ -152,7 +152,8 @@ static void keep_doc(const reference *of, const slow_doc *doc, reference_doc *ou
                                  .before = doc->before,
                                  .n_pictures = doc->n_shown,
                                  .shared = doc->shared,
-                                 .turns = sim_data_turns_hash(of->data, doc->sample),
+                                 .turns = sim_data_turns_hash(of->data, doc->sample) +
+                                          of->data->sample[doc->sample].plain,
                                  .pictures = hash_pictures(of, doc)};
     *out = (reference_doc){doc->sample, (int32_t)doc->prefix, content_hash(&content)};
 }

@@ -42,7 +42,7 @@ int fault_worker(simulation *sim, sim_fault fault)
 {
     const bool busy = fault == FAULT_ACCIDENT || fault == FAULT_FREEZE_WORKER ||
                       fault == FAULT_BREACH || sim_random_chance(&sim->faults, 3, 4);
-    const int number = pick_worker(sim, busy, fault == FAULT_CUT_WORKER || fault == FAULT_BREACH);
+    const int number = pick_worker(sim, busy, fault == FAULT_CUT_WORKER);
     if (number < 0)
         return -1;
     const sim_worker *worker = sim->worker[number];

@@ -11,10 +11,10 @@ void check_gone(simulation *sim, sim_daemon *daemon)
     if (sim->rules.weight[FAULT_JUMP] > 0)
         return;
     for (const worker_seat *seat = daemon->state->seats; seat; seat = seat->next) {
-        const int number = worker_find(sim, seat->pid);
+        int number;
+        const sim_worker *worker = worker_of_seat(sim, seat, &number);
         const sim_link *link = link_of_peer(sim, &seat->peer); /* gone after its last message */
-        if (number >= 0 && sim->worker[number]->state == WORKER_GONE && link &&
-            link->gone_ns < sim->now_ns - NOTICED_NS)
+        if (worker && worker->state == WORKER_GONE && link->gone_ns < sim->now_ns - NOTICED_NS)
             sim_break(sim, INV_MEMORY, "worker %d has gone long ago, and has a seat", number);
     }
     for (const consumer_seat *seat = daemon->state->consumer_seats; seat; seat = seat->next) {

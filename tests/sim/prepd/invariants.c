@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/jobs.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/sim_twins.h"
@@ -86,6 +87,38 @@ static uint64_t row_after(const simulation *sim, const sim_stream_job *job, cons
                : step_end;
 }
 
+/* Writes what the answers of a row are judged by, as its tag has it; "" if nothing is known of any.
+ */
+static void write_references(const sim_data *data, const reference_row *want, char *out,
+                             size_t size)
+{
+    size_t length = (size_t)snprintf(out, size, "[");
+    bool any = false;
+    for (int64_t i = 0; i < want->n_docs && length < size; i++) {
+        const char *text =
+            want->docs[i].branches ? "" : data->sample[want->docs[i].sample].judged_by;
+        any |= text[0] != 0;
+        length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "," : "",
+                                   text[0] ? text : "null");
+    }
+    if (length < size)
+        snprintf(out + length, size - length, "]");
+    if (!any)
+        out[0] = 0;
+}
+
+static void check_references(simulation *sim, const sim_stream_job *job, const reference_row *want,
+                             const json_value *tag)
+{
+    static char text[MOST_DOCS * 48];
+    text[0] = 0;
+    if (job->rows->options->data_references)
+        write_references(job->rows->data, want, text, sizeof text);
+    if (strcmp(json_text(json_find(tag, "references"), ""), text) != 0)
+        sim_break(sim, INV_TAGS, "a tag says that answers are judged by %.120s, and not by %.120s",
+                  json_text(json_find(tag, "references"), ""), text);
+}
+
 void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
 {
     const sim_rank *rank = sim->rank[who];
@@ -100,16 +133,8 @@ void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
     if (!same)
         sim_break(sim, INV_TAGS, "the tag of row %llu does not say what the plan says",
                   (unsigned long long)number);
-}
-
-/* Whether the daemon that sent this rank its row has had every row made twice so far. One that has
- * ended since cannot be asked: it may have drained rows that no other worker was there to make. */
-static bool all_made_twice(const simulation *sim, const sim_rank *rank)
-{
-    const sim_daemon *from = &sim->daemon[rank->daemon];
-    return sim->options.prepd_audit >= 1 && from->state && rank->link >= 0 &&
-           sim->link[rank->link].incarnation == from->incarnation &&
-           from->state->counts.unaudited == 0;
+    else
+        check_references(sim, job, want, row->tag);
 }
 
 void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
@@ -138,8 +163,8 @@ void check_row(simulation *sim, int who, uint64_t number, const sim_row *row)
         bad += row->doc[i].bad && want->docs[i].branches == 0;
     }
     sim->stats->rows_lied += row->lied;
-    if (row->lied && all_made_twice(sim, rank))
-        sim_break(sim, INV_AUDIT, "row %llu is a lie, although all rows are made twice",
+    if (row->lied && sim->options.prepd_audit >= 1)
+        sim_break(sim, INV_AUDIT, "row %llu is a lie, although deciders check all rows",
                   (unsigned long long)number);
     sim->stats->quarantined += (uint64_t)bad;
     /* The sample stream names what the index refuses as well. */
@@ -165,6 +190,11 @@ void check_welcome(simulation *sim, int who, const json_value *said)
         return;
     if (rank->astray)
         sim_break(sim, INV_ROLES, "rank %d is welcomed by a daemon that does not serve it", who);
+    const json_value *prints = json_find(said, "fingerprints");
+    if (strcmp(json_text(json_find(prints, "images"), ""), sim_prints[PRINT_IMAGES]) != 0 ||
+        strcmp(json_text(json_find(prints, "tokens"), ""), sim_prints[PRINT_TOKENS]) != 0)
+        sim_break(sim, INV_WIRE, "rank %d is welcomed with fingerprints that are not the daemon's",
+                  who);
     hash_print(index_digest(job->rows->index), digest);
     if (strcmp(json_text(json_find(said, "index"), ""), digest) != 0)
         sim_break(sim, INV_INDEX, "rank %d is welcomed with another index than the data has", who);
@@ -191,6 +221,8 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why)
         !sim->daemon[worker->daemon].was_blind)
         sim_break(sim, INV_DEVIANT, "a worker with a poor copy is refused for another reason: %s",
                   status_text());
+    if (why == ST_NO_MEMORY && sim->rules.weight[FAULT_NO_MEMORY] > 0)
+        return;
     const bool differs = worker->bent == BENT_OTHER_BUILD || worker->bent == BENT_OTHER_DECODER ||
                          worker->bent == BENT_OTHER_TOKENIZER;
     if (differs && why != ST_MISMATCH)
@@ -209,6 +241,9 @@ void check_refusal(simulation *sim, const sim_worker *worker, status why)
 void check_consumer_refusal(simulation *sim, int who, status why)
 {
     const sim_rank *rank = sim->rank[who];
+    if (strstr(status_text(), "that are what was ordered") && !sim->job[rank->job].refuses)
+        sim_break(sim, INV_HONEST, "rank %d has refused no good row, and is turned away: %s", who,
+                  status_text());
     if (rank->astray && why == ST_CONFIG) {
         char named[64];
         snprintf(named, sizeof named, "(prepd.ranks), and the consumer is rank %d of", rank->rank);
@@ -223,6 +258,7 @@ void check_consumer_refusal(simulation *sim, int who, status why)
         return;
     if (why != ST_UNAVAILABLE && why != ST_STOPPED &&
         !(why == ST_IO && sim->rules.weight[FAULT_NO_FILES] > 0) &&
-        !(why == ST_NO_MEMORY && sim->rules.weight[FAULT_NO_SHIP] > 0))
+        !(why == ST_NO_MEMORY &&
+          sim->rules.weight[FAULT_NO_SHIP] + sim->rules.weight[FAULT_NO_MEMORY] > 0))
         sim_break(sim, INV_HONEST, "rank %d is refused: %s", who, status_text());
 }

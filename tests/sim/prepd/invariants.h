@@ -78,6 +78,8 @@ void check_union(simulation *sim, const sim_rank *rank);
 void check_index(simulation *sim, int which, const data_index *index);
 /* A worker or consumer is refused: it must have deserved it. */
 void check_refusal(simulation *sim, const sim_worker *worker, status why);
+/* A worker is told to stay away for a while: its key, or its address, has deserved it. */
+void check_wait(simulation *sim, const sim_worker *worker, const char *why);
 void check_consumer_refusal(simulation *sim, int rank, status why);
 /* A daemon ends: not by a failure. */
 void check_end(simulation *sim, const sim_daemon *daemon);
@@ -88,6 +90,11 @@ void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
 void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *worker);
 /* Parts of check_daemon: lease_checks.c, memory_checks.c, gone_checks.c. */
 void check_leases(simulation *sim, const dispatch *state);
+/* A rank refuses a row, whose tag says who made it; it takes the row that was made again: something
+ * holds against the maker's key, since the row was wrong, or may have been. */
+void note_refused(simulation *sim, sim_rank *rank, uint64_t row, const json_value *tag);
+void check_found_out(simulation *sim, sim_rank *rank, uint64_t row);
+void check_accounts(simulation *sim, const dispatch *state); /* trust_checks.c */
 void check_memory(simulation *sim, sim_daemon *daemon);
 void check_gone(simulation *sim, sim_daemon *daemon);
 /* The world is taken apart: nothing is left of the blocks of memory that it took. */

@@ -65,6 +65,7 @@ void jobs_start(simulation *sim)
         sim_stream_job *job = &sim->job[sim->n_jobs];
         *job = (sim_stream_job){.stream = sim->rules.job[i].stream,
                                 .again = sim->rules.job[i].again,
+                                .refuses = sim->rules.job[i].refuses,
                                 .life_rows = sim->rules.job[i].rows};
         job->rows = rows_of(sim, job->stream);
         if (!job->rows)

@@ -3,7 +3,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 
-enum { TOLD_SHARE = 8, CLAIMS_PER_SEAT = 2 }; /* as in known_lists.c and leasing.c */
+enum { TOLD_SHARE = 8 }; /* as in known_lists.c */
 
 void check_memory_is_back(simulation *sim, int64_t blocks_before)
 {
@@ -65,20 +65,6 @@ static void check_told(simulation *sim, const dispatch *state)
                   (long long)told);
 }
 
-/* Leases of the index that wait to be confirmed. One whose worker died comes apart into pieces of a
- * single item, which are no more than was leased. */
-static void check_claims(simulation *sim, sim_daemon *daemon)
-{
-    int64_t waiting = 0;
-    for (const lease *lost = daemon->state->book.lost; lost; lost = lost->next)
-        waiting += lost->n_claims > 0 && lost->n_items > 1;
-    if (daemon->state->n_seats > daemon->most_seats)
-        daemon->most_seats = daemon->state->n_seats;
-    if (waiting > (CLAIMS_PER_SEAT + 2) * (int64_t)daemon->most_seats)
-        sim_break(sim, INV_MEMORY, "%lld leases of the index wait to be confirmed",
-                  (long long)waiting);
-}
-
 void check_memory(simulation *sim, sim_daemon *daemon)
 {
     const dispatch *state = daemon->state;
@@ -97,7 +83,6 @@ void check_memory(simulation *sim, sim_daemon *daemon)
                       section->name);
     }
     check_told(sim, state);
-    check_claims(sim, daemon);
     if (state->peer_limits.reading)
         sim_break(sim, INV_MEMORY, "the core keeps the address of a peer after its message");
 }

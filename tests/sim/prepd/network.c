@@ -26,7 +26,21 @@ static const unsigned roles_of[] = {[END_WORKER] = WIRE_WORK,
                                     [END_OPERATOR] = WIRE_CONTROL | WIRE_STATUS,
                                     [END_STRANGER] = 0};
 
-static void name_peer(int number, end_kind kind, wire_peer *out)
+/* What the daemon's list of keys says of a peer. Local workers come over ipc, without a key. */
+static void give_key(const simulation *sim, end_kind kind, int who, wire_peer *out)
+{
+    const bool crew = kind == END_SUPERVISOR || (kind == END_WORKER && !sim->worker[who]->local);
+    const int number = kind == END_WORKER ? sim->worker[who]->supervisor : who;
+    if (crew && sim->rules.trusted[number] && kind == END_WORKER)
+        out->roles |= WIRE_TRUSTED;
+    if (!sim->rules.keyed || (!crew && kind != END_RANK))
+        return;
+    snprintf(out->key_name, sizeof out->key_name, crew ? "crew%d" : "job%d",
+             crew ? sim->rules.key[number] : sim->rank[who]->job);
+    snprintf(out->key, sizeof out->key, "key of %s", out->key_name);
+}
+
+static void name_peer(const simulation *sim, int number, end_kind kind, int who, wire_peer *out)
 {
     out->roles = roles_of[kind];
     out->size = PEER_BYTES;
@@ -34,6 +48,7 @@ static void name_peer(int number, end_kind kind, wire_peer *out)
     out->id[0] = 0;
     for (int i = 1; i < PEER_BYTES; i++)
         out->id[i] = (uint8_t)((unsigned)number >> (8 * (PEER_BYTES - 1 - i)));
+    give_key(sim, kind, who, out);
 }
 
 sim_link *link_of_peer(simulation *sim, const wire_peer *peer)
@@ -62,8 +77,9 @@ int link_open(simulation *sim, end_kind kind, int who, int daemon, door at, int6
                        .at = at,
                        .served = true,
                        .gone_ns = INT64_MAX,
-                       .latency_ns = latency_ns};
-    name_peer(sim->n_links, kind, &made->peer);
+                       .latency_ns = latency_ns,
+                       .opened_ns = sim->now_ns + to->skew_ns};
+    name_peer(sim, sim->n_links, kind, who, &made->peer);
     return sim->n_links++;
 }
 
@@ -174,8 +190,6 @@ static void arrive(simulation *sim, const sim_event *event, const sim_link *link
     const bool must_go = event->word == BREACH && check_is_at_work(sim, to, link, event->data);
     if (link->kind == END_WORKER)
         worker_message_arrives(to, link, event->data);
-    else if (link->kind == END_RANK)
-        consumer_message_arrives(to, link, event->data);
     else if (link->kind == END_OPERATOR)
         operator_message_arrives(to, link, event->data);
     else

@@ -32,6 +32,9 @@ void daemon_rude_peer(sim_daemon *daemon);
 int64_t daemon_now(const sim_daemon *daemon); /* by its own clock */
 /* Tells the core what time it is, before anything is given to it. */
 void daemon_tell_time(sim_daemon *daemon);
+/* The core is given something; it is done with it. In between it may be refused memory. */
+void daemon_enter(sim_daemon *daemon);
+void daemon_leave(sim_daemon *daemon);
 /* Has the daemon's loop turn after what was just given to it. */
 void daemon_wake(sim_daemon *daemon);
 void daemon_free(sim_daemon *daemon);
@@ -46,6 +49,10 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
 /* SIGTERM. */
 void worker_ask_to_leave(simulation *sim, int number);
 int worker_find(const simulation *sim, pid_t pid); /* its number; -1: it is no worker's */
+/* The worker that has this seat, whatever it says that it is; NULL: it is none. */
+sim_worker *worker_of_seat(const simulation *sim, const worker_seat *seat, int *out_number);
+/* Whether what the worker says decides: a local one, or one of a trusted key. */
+bool worker_decides(const simulation *sim, const sim_worker *worker);
 sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number); /* NULL: no local one */
 
 /* Has it go on after a while; what was planned for it before does not happen. */
@@ -61,6 +68,8 @@ void worker_done(simulation *sim, int number);
 /* Connects, and says JOIN; or tries again later. */
 void worker_connect(simulation *sim, int number);
 void worker_send_join(simulation *sim, sim_worker *worker);
+/* Joins and leaves a few times. False if it has done so often enough. */
+bool worker_floods(simulation *sim, int number);
 /* Loads what TERMS name; other TERMS than before make it start anew. */
 void worker_take_terms(simulation *sim, int number, const heard *text);
 

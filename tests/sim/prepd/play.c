@@ -111,7 +111,7 @@ static bool reaches_core(const sim_event *event)
 /* Checks the state of a daemon's core, if anything was given to it. */
 static void look_at(simulation *sim, sim_daemon *daemon)
 {
-    if (daemon->touched && daemon->state && !daemon->stopping)
+    if (daemon->touched && daemon->state && !daemon->stopping && daemon->state->outcome == ST_OK)
         check_daemon(sim, daemon);
     daemon->touched = false;
 }

@@ -4,11 +4,13 @@
  * item that kills in the same lease may come in between, after which the lease is given whole
  * again. */
 #include "tests/sim/prepd/invariants.h"
+#include "tests/sim/prepd/people.h"
 
-static const worker_seat *seat_at(const dispatch *state, const sim_worker *worker)
+static const worker_seat *seat_at(simulation *sim, const dispatch *state, const sim_worker *worker)
 {
     const worker_seat *seat = state->seats;
-    while (seat && (seat->pid != worker->pid || !seat->work ||
+    int number;
+    while (seat && (worker_of_seat(sim, seat, &number) != worker || !seat->work ||
                     seat->work->number != worker->job.number || !seat->work->owner))
         seat = seat->next;
     return seat;
@@ -49,7 +51,7 @@ static bool any_lies_about_samples(const simulation *sim)
 
 void check_death(simulation *sim, const sim_daemon *daemon, const sim_worker *worker)
 {
-    const worker_seat *seat = seat_at(daemon->state, worker);
+    const worker_seat *seat = seat_at(sim, daemon->state, worker);
     if (!seat || !worker->job.doom || worker->end.how == PROC_END_OUTSIDE ||
         worker->end.how == PROC_END_LEFT || worker->job.kind == LEASE_TEXTS)
         return;

@@ -93,7 +93,7 @@ bool real_lie(row *packed, row_lie lie, uint64_t luck)
         N_IDS = sizeof of_ids / sizeof *of_ids,
         N_CONTENT = sizeof of_content / sizeof *of_content
     };
-    if (lie == ROW_LIES_CONTENT)
+    if (lie == ROW_LIES_CONTENT || lie == ROW_FLIPS || lie == ROW_KILLS)
         return of_content[luck % N_CONTENT](packed) || lie_token(packed);
     /* One in N_IDS + 1 changes nothing here: then the message is damaged. */
     const uint64_t which = luck % (N_IDS + 1);

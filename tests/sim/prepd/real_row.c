@@ -171,8 +171,9 @@ wire_msg *real_row_make(codec *coder, arena *memory, const sim_data *data, const
     wire_msg *made;
     row packed;
     build(data, lease, memory, &packed);
-    const bool lied = lie != ROW_TRUE && real_lie(&packed, lie, luck >> 8);
-    snprintf(note, sizeof note, "%lld %d", (long long)began_ns, lied && lie == ROW_LIES_CONTENT);
+    const bool lied =
+        lie != ROW_TRUE && lie != ROW_LIES_DIGEST && real_lie(&packed, lie, luck >> 8);
+    snprintf(note, sizeof note, "%lld %d", (long long)began_ns, lied && lie != ROW_LIES_IDS);
     packed.references = note;
     if (lie == ROW_LIES_IDS) { /* nobody believes a worker's words on these */
         packed.cursor = "{\"row\":1}";
@@ -182,7 +183,30 @@ wire_msg *real_row_make(codec *coder, arena *memory, const sim_data *data, const
     must_do(codec_encode(coder, &packed, (uint64_t)number,
                          press ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE,
                          press ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE, made));
-    if (lie == ROW_LIES_IDS && !lied)
+    if ((lie == ROW_LIES_IDS || lie == ROW_LIES_DIGEST) && !lied)
         real_damage(made, luck >> 16);
     return made;
+}
+
+bool real_row_same(codec *coder, const wire_msg *made, const wire_msg *other, size_t at,
+                   size_t n_parts)
+{
+    frame own, theirs;
+    wire_msg *bare;
+    arena memory;
+    row packed;
+    arena_init(&memory, 0);
+    must_do(wire_msg_new(&bare));
+    for (size_t i = at; i < at + n_parts; i++) {
+        const span bytes = wire_msg_part(other, i);
+        must_do(wire_msg_add(bare, bytes.data, bytes.size));
+    }
+    /* The codec holds the content against the digest of the header. */
+    const bool same = frame_decode(wire_msg_part(made, 0), "own", &own) == ST_OK &&
+                      frame_decode(wire_msg_part(bare, 0), "theirs", &theirs) == ST_OK &&
+                      codec_decode(coder, bare, "theirs", &memory, &packed, NULL) == ST_OK &&
+                      hash_equal(own.digest, theirs.digest);
+    wire_msg_free(&bare);
+    arena_done(&memory);
+    return same;
 }

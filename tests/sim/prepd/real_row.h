@@ -13,6 +13,11 @@
 wire_msg *real_row_make(codec *coder, arena *memory, const sim_data *data, const json_value *lease,
                         row_lie lie, int64_t began_ns);
 
+/* Whether a row that was made and the one in parts [at, at + n_parts) of another message have the
+ * same content, which is computed from both. */
+bool real_row_same(codec *coder, const wire_msg *made, const wire_msg *other, size_t at,
+                   size_t n_parts);
+
 /* --- real_lies.c --- */
 /* Changes the row as a liar does: ROW_LIES_IDS in something that its tag tells or that anybody can
  * check, ROW_LIES_CONTENT in something that only another worker can tell. `luck` chooses what; the

@@ -123,9 +123,6 @@ static void draw_people(sim_random *luck, const conf *options, sim_rules *out)
         out->arrive_ns[i] = (int64_t)sim_random_below(luck, 2000000000u);
         if ((any_local || i >= out->n_daemons) && sim_random_chance(luck, 1, 2))
             out->bent[i] = (worker_bent)sim_random_below(luck, N_BENTS);
-        /* The only worker is believed, for there is no other to ask. */
-        if ((out->bent[i] == BENT_LIES_RECORDS || out->bent[i] == BENT_LIES_FAILED) && !any_local)
-            out->bent[i] = BENT_HONEST;
         /* Where files are not sent, workers without a copy are refused; one daemon may have to do
          * with them. */
         out->ships[i] = out->bent[i] != BENT_POOR_COPY && sim_random_chance(luck, 1, 2) &&
@@ -165,7 +162,7 @@ static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out,
 {
     sim_random real = sim_random_split(luck, 9); /* changes nothing else of a seed */
     sim_random rare = sim_random_split(luck, 10), names = sim_random_split(luck, 11),
-               seldom = sim_random_split(luck, 12);
+               seldom = sim_random_split(luck, 12), hostile = sim_random_split(luck, 13);
     *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, choice->real_every)};
     draw_options(luck, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
@@ -187,6 +184,7 @@ static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out,
     if (!out->hopeless) {
         rules_draw_rare(&rare, out, out_options);
         rules_draw_seldom(&seldom, out, out_options);
+        rules_draw_hostile(&hostile, out, out_options);
     }
 }
 
@@ -215,6 +213,7 @@ static void make_thousand(sim_random *luck, sim_rules *out, conf *out_options)
     out->n_supervisors = 0;
     out->hopeless = HOPELESS_NOT;
     out->for_command = out->wordy = out->real_rows = out->appear = out->other_cursors = false;
+    out->flips = out->slow_local = false;
     out->bad_start_ns = out->hold_every = 0;
     draw_faults(luck, out);
     out->fault_every_ns = 100000000;

@@ -7,7 +7,7 @@
 #include "common/conf/conf.h"
 #include "tests/sim/prepd/sim_data.h"
 
-enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
+enum { MOST_SUPERVISORS = 8, MOST_JOBS = 3 };
 
 /* What can go wrong; FAULTS(X) names each for people. */
 #define SIM_FAULTS(X)                                                                              \
@@ -29,7 +29,7 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_RELOAD, "a daemon reads its options again")                                            \
     X(FAULT_SCALE, "an operator changes the number of workers")                                    \
     X(FAULT_STATUS, "an operator asks for the status")                                             \
-    X(FAULT_JUMP, "a daemon's clock jumps forward")                                                \
+    X(FAULT_JUMP, "a daemon's clock jumps")                                                        \
     X(FAULT_KILL_PRINTS, "the process that makes fingerprints is killed")                          \
     X(FAULT_BAD_TIMES, "local workers of a daemon cannot begin for a while")                       \
     X(FAULT_NO_PROCESS, "the system has no process for the next child of a daemon")                \
@@ -38,7 +38,8 @@ enum { MOST_SUPERVISORS = 5, MOST_JOBS = 3 };
     X(FAULT_NO_SHIP, "a daemon cannot read, or keep, the next file that it wants to send")         \
     X(FAULT_RUDE_PEER, "a stranger sends nonsense, or asks for what its role does not allow")      \
     X(FAULT_TWIN, "another comes in the place of a rank")                                          \
-    X(FAULT_NO_STAT, "a daemon cannot ask for the size of the next file")
+    X(FAULT_NO_STAT, "a daemon cannot ask for the size of the next file")                          \
+    X(FAULT_NO_MEMORY, "there is no memory for what a daemon wants next")
 
 typedef enum sim_fault {
 #define SIM_FAULT_ENUM(name, words) name,
@@ -67,7 +68,13 @@ typedef enum worker_bent {
     BENT_CANNOT_BEGIN, /* says why it cannot begin any work, and leaves */
     BENT_DIES_EARLY,   /* crashes before it has joined */
     BENT_MUTE,         /* joins and then never says its fingerprints */
-    N_BENTS
+    BENT_LIES_DIGEST,  /* changes what is in its rows, under the digest of what should be */
+    BENT_LIES_KILLS,   /* makes rows that end whoever decodes them */
+    BENT_FLOODS,       /* joins and leaves, again and again */
+    BENT_HOGS,         /* takes leases and does nothing */
+    N_BENTS,
+    BENT_KILLED_EARLY = N_BENTS, /* somebody kills it before it has begun */
+    BENT_FLIPS /* a local worker whose memory is bad: some of its rows are wrong */
 } worker_bent;
 
 typedef struct sim_job_rules {
@@ -76,6 +83,7 @@ typedef struct sim_job_rules {
     int64_t start_ns;
     int again;    /* how often it starts over, from the first row */
     int64_t rows; /* after so many of a rank it starts over; otherwise at its end */
+    bool refuses; /* its ranks refuse good rows */
 } sim_job_rules;
 
 /* Why nothing can ever work, so that the daemon has to give up and say so. */
@@ -98,6 +106,15 @@ typedef struct sim_rules {
     int kept[MOST_SUPERVISORS];         /* workers of each supervisor */
     worker_bent bent[MOST_SUPERVISORS]; /* how all of them differ */
     bool ships[MOST_SUPERVISORS];       /* they have no copy of the data */
+    bool keyed;                         /* peers have keys; otherwise addresses tell them apart */
+    int key[MOST_SUPERVISORS];          /* which key its workers have */
+    bool trusted[MOST_SUPERVISORS];     /* with the role of that name */
+    bool newer[MOST_SUPERVISORS];       /* of another build, which makes the same rows */
+    bool forges[MOST_SUPERVISORS];      /* they say that they are local: host, pid and a ticket */
+    bool obstinate[MOST_SUPERVISORS];   /* they come back before they may */
+    int lies_of;                        /* liars lie about one row in so many, all about the same */
+    bool flips;                         /* the memory of one local worker at a time is bad */
+    bool slow_local;                    /* local workers are slow */
     int64_t arrive_ns[MOST_SUPERVISORS];
     sim_job_rules job[MOST_JOBS];
     int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */
@@ -140,5 +157,9 @@ int rules_free_supervisor(sim_random *luck, sim_rules *inout, const conf *option
 
 /* rules_seldom.c: adds what comes in a few of a hundred schedules each. */
 void rules_draw_seldom(sim_random *luck, sim_rules *inout, conf *inout_options);
+
+/* rules_hostile.c: keys and roles; in a third of the schedules, peers that mean harm, as many as
+ * fit, and a pool of local workers that is empty, slow or on bad memory. */
+void rules_draw_hostile(sim_random *luck, sim_rules *inout, conf *inout_options);
 
 #endif

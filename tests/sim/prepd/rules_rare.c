@@ -51,8 +51,7 @@ static void bend_workers(sim_random *luck, sim_rules *inout, const conf *options
                                         BENT_LIES_RECORDS, BENT_LIES_RECORDS};
     const int number = rules_free_supervisor(luck, inout, options);
     const worker_bent bent = bents[sim_random_below(luck, sizeof bents / sizeof *bents)];
-    if (number < 0 ||
-        ((bent == BENT_LIES_FAILED || bent == BENT_LIES_RECORDS) && options->prepd_workers <= 0))
+    if (number < 0)
         return;
     inout->bent[number] = bent;
     if (sim_random_chance(luck, 1, 2)) /* before the first local worker */

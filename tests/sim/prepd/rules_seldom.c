@@ -115,6 +115,8 @@ void rules_draw_seldom(sim_random *luck, sim_rules *inout, conf *inout_options)
     }
     if (sim_random_chance(luck, 1, 10))
         inout->weight[FAULT_NO_STAT] = (int)sim_random_between(luck, 1, 8);
+    if (sim_random_chance(luck, 1, 12))
+        inout->weight[FAULT_NO_MEMORY] = (int)sim_random_between(luck, 1, 8);
     switch (sim_random_below(luck, 40)) {
     case 0:
         begin_badly(luck, inout, inout_options);

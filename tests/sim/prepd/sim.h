@@ -62,8 +62,6 @@ typedef struct sim_blame {
     int ends;
 } sim_blame;
 
-enum { MOST_LIED = 256 };
-
 typedef struct simulation {
     uint64_t seed;
     sim_choice choice;
@@ -90,11 +88,6 @@ typedef struct simulation {
     sim_stream_job job[MOST_JOBS];
     int n_jobs;
     int *accidents; /* [samples + pictures of both] deaths that were no item's doing, while alone */
-    int64_t lied[MOST_LIED]; /* [n_lied] rows that some worker said other samples of */
-    int liar[MOST_LIED];     /* [n_lied] the number of that worker */
-    int n_lied;
-    int64_t doubted[MOST_LIED]; /* [n_doubted] samples that some worker has lied about */
-    int n_doubted;
     sim_deaths deaths[MOST_DEATHS]; /* [n_deaths] */
     int n_deaths;
     sim_blame blame[MOST_BLAMES]; /* [n_blames] */

@@ -141,7 +141,7 @@ void rank_event(simulation *sim, const sim_event *event)
 }
 
 /* It has been told to wait, to go, or that something is wrong. It comes back later. */
-static void go_away(simulation *sim, int number)
+static void go_away(simulation *sim, int number, int64_t after_ns)
 {
     sim_rank *rank = sim->rank[number];
     if (rank->link >= 0)
@@ -149,7 +149,7 @@ static void go_away(simulation *sim, int number)
     rank->link = -1;
     rank->refuses = false;
     rank->state = RANK_AWAY;
-    rank_go_on(sim, number, AGAIN_NS + sim_random_tail(&sim->people, 1, 200 * MS));
+    rank_go_on(sim, number, after_ns + sim_random_tail(&sim->people, 1, 200 * MS));
 }
 
 static void take_welcome(simulation *sim, int number, const json_value *said)
@@ -195,7 +195,8 @@ void rank_message(simulation *sim, int number, const wire_msg *message)
         const status st = wire_error(text->said, "core");
         sim_log_tell(&sim->log, sim->now_ns, "rank %d is told: %s", number, status_text());
         check_consumer_refusal(sim, number, st);
-        go_away(sim, number);
+        const char *later = strstr(status_text(), "try again in ");
+        go_away(sim, number, later ? atoll(later + strlen("try again in ")) * SECOND : AGAIN_NS);
     }
     heard_drop(&text);
 }
@@ -204,7 +205,7 @@ void rank_lost(simulation *sim, int number)
 {
     const sim_rank *rank = sim->rank[number];
     if (rank->state == RANK_GREETING || rank->state == RANK_READING)
-        go_away(sim, number);
+        go_away(sim, number, AGAIN_NS);
 }
 
 void rank_begin(simulation *sim, int number, uint64_t from)

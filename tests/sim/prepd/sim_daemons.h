@@ -22,6 +22,7 @@ typedef struct sim_link {
     int64_t clogged_ns;     /* until then the far end takes nothing from its socket */
     int unread;             /* messages sent to it meanwhile */
     int64_t latency_ns;
+    int64_t opened_ns;  /* by the daemon's clock */
     bool known;         /* it may send messages as long as a row */
     bool wants_report;  /* of the plan; then it leaves */
     bool trespasses;    /* it asks for what it has no role for */
@@ -41,11 +42,11 @@ typedef struct sim_daemon {
     char ranks[RANKS_TEXT]; /* prepd.ranks; borrowed by options */
     bool listens;           /* its sockets are bound */
     bool stopping;
-    bool touched;     /* something has happened to it since its state was looked at last */
-    int wanted;       /* local workers that its operators want */
-    bool third_asked; /* one more was there to decide between two, when it was looked at last */
-    int64_t third_ns; /* from when on its third worker has had nothing to decide; 0 */
-    bool any_worked;  /* a local worker has answered a lease in this life */
+    bool touched;      /* something has happened to it since its state was looked at last */
+    int wanted;        /* local workers that its operators want */
+    int64_t waited_ns; /* when something waited for a local worker that decides */
+    int64_t taken_ns;  /* when no row had to be taken from a silent worker */
+    bool any_worked;   /* a local worker has answered a lease in this life */
     int64_t bad_until_ns;
     worker_bent bad_bent;          /* of local workers that start before bad_until_ns */
     int most_seats;                /* workers at once, of this life */
@@ -62,6 +63,8 @@ typedef struct sim_daemon {
     bool no_process, no_files, no_sight, no_ship, no_stat; /* the next of these fails */
     bool no_memory;    /* there is none for the next file that it sends */
     bool ran_short;    /* there was none, so it has to end */
+    int64_t short_ns;  /* when one was refused; 0: none was */
+    int64_t short_in;  /* of its requests for memory, this one is refused; 0: none */
     bool saw_trouble;  /* it could not look at a file, since this was cleared last */
     bool knew_no_size; /* nor ask for a file's size */
 } sim_daemon;

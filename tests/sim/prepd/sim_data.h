@@ -59,6 +59,7 @@ typedef struct sim_sample {
     index_sample record;    /* its cause is set where the index refuses it */
     index_beginning begins; /* zeros unless the data set has beginnings */
     char question[24], answer[24], name[16];
+    char judged_by[40]; /* what its answer is judged by, as JSON; "" if there is nothing */
     part parts[MOST_TURN_PARTS + 1];
     part told[1]; /* of the system prompt */
     turn turns[3];

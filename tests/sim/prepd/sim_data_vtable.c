@@ -105,11 +105,17 @@ static int64_t find_piece(const dataset *set, int64_t number)
     return sim_data_place(data_of(set), number).piece;
 }
 
+static const char *find_reference(const dataset *set, int64_t number)
+{
+    const char *text = data_of(set)->sample[number].judged_by;
+    return text[0] ? text : NULL;
+}
+
 #define OF_BOTH                                                                                    \
     .close = leave_open, .samples = count_samples, .sample = read_sample, .outline = read_outline, \
     .images = count_pictures, .image_path = name_picture, .place = place_picture,                  \
-    .frame = name_frame, .root = name_root, .chunk = find_piece, .videos = has_videos,             \
-    .identity = identify_data
+    .frame = name_frame, .root = name_root, .reference = find_reference, .chunk = find_piece,      \
+    .videos = has_videos, .identity = identify_data
 
 extern const dataset_vtable sim_data_vtable, sim_mixture_vtable;
 const dataset_vtable sim_data_vtable = {.name = "simulated", OF_BOTH};

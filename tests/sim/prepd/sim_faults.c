@@ -87,8 +87,22 @@ bool fault_comes_before_look(sim_daemon *daemon)
     return daemon->was_blind = true;
 }
 
+/* The daemon's clock jumps: forward, or back, which must look as if it stood still. */
+static void jump(simulation *sim, sim_daemon *daemon)
+{
+    const int64_t by_ns = sim_random_tail(&sim->faults, MS, 20 * SECOND);
+    if (daemon_now(daemon) - by_ns < SECOND || !sim_random_chance(&sim->faults, 1, 3)) {
+        daemon->skew_ns += by_ns;
+        return;
+    }
+    daemon->skew_ns -= by_ns;
+    daemon->drain_by_ns += daemon->drain_by_ns ? by_ns : 0;
+    daemon->leave_by_ns += by_ns;
+}
+
 static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
 {
+    static const worker_bent bents[] = {BENT_DIES_EARLY, BENT_CANNOT_BEGIN, BENT_KILLED_EARLY};
     switch (fault) {
     case FAULT_KILL_DAEMON:
     case FAULT_KILL_DAEMON_KEPT:
@@ -109,18 +123,23 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
             daemon_ask_for_report(daemon);
             break;
         }
-        daemon_command(daemon, "{\"command\":\"status\"}%.0d", 0);
+        if (sim_random_chance(&sim->faults, 1, 3))
+            daemon_command(daemon,
+                           sim->rules.keyed ? "{\"command\":\"admit\",\"name\":\"crew%d\"}"
+                                            : "{\"command\":\"admit\",\"name\":\"10.0.0.%d\"}",
+                           (int)sim_random_below(&sim->faults, 5));
+        else
+            daemon_command(daemon, "{\"command\":\"status\"}%.0d", 0);
         break;
     case FAULT_JUMP:
-        daemon->skew_ns += sim_random_tail(&sim->faults, MS, 20 * SECOND);
+        jump(sim, daemon);
         break;
     case FAULT_KILL_PRINTS:
         daemon_lose_prints(daemon);
         break;
     case FAULT_BAD_TIMES:
         daemon->bad_until_ns = sim->now_ns + sim_random_between(&sim->faults, SECOND, 10 * SECOND);
-        daemon->bad_bent =
-            sim_random_chance(&sim->faults, 1, 2) ? BENT_DIES_EARLY : BENT_CANNOT_BEGIN;
+        daemon->bad_bent = bents[sim_random_below(&sim->faults, 3)];
         break;
     case FAULT_NO_PROCESS:
         daemon->no_process = daemon->had_none = true;
@@ -133,6 +152,9 @@ static void do_daemon(simulation *sim, sim_fault fault, sim_daemon *daemon)
         break;
     case FAULT_NO_STAT:
         daemon->no_stat = true;
+        break;
+    case FAULT_NO_MEMORY:
+        daemon->short_in = sim_random_between(&sim->faults, 1, 40);
         break;
     case FAULT_NO_SHIP:
         daemon->no_memory = sim_random_chance(&sim->faults, 1, 4);

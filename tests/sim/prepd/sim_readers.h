@@ -32,8 +32,11 @@ typedef struct sim_rank {
     cursor_kind brings;    /* what it has said in HELLO */
     int64_t hold_until_ns; /* until then it gives no credit back */
     bool refuses;          /* it has refused a row */
-    uint64_t next;         /* the row that must come next, if any is left */
-    uint64_t cursor_row;   /* to which its cursor leads */
+    uint64_t refused_row;  /* the last that it refused */
+    int refused_by;        /* 1 more than the supervisor of its maker; 0: of no other machine */
+    int refused_link, refused_life; /* its daemon, and that one's life */
+    uint64_t next;                  /* the row that must come next, if any is left */
+    uint64_t cursor_row;            /* to which its cursor leads */
     bool any_left;
     char *cursor; /* of the last row that it took; owned; NULL: none */
     int64_t credit, under_way, granted_back;
@@ -62,6 +65,7 @@ typedef struct sim_stream_job {
     bad_samples made_up; /* those of them with which nothing is wrong, most likely */
     int n_reading;       /* its ranks that have not come to the end */
     int again;           /* how often it will start over */
+    bool refuses;        /* its ranks refuse good rows */
     int64_t life_rows;   /* after so many of a rank it does so; otherwise at the end */
     uint8_t *taken; /* [rows->n_rows] how often each row was taken; owned; NULL for a stream without
                        end */

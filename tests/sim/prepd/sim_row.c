@@ -8,6 +8,7 @@
 #include "tests/sim/prepd/row_content.h"
 
 enum { MOST_PARTS = 4, PART_BYTES = 48 << 10 };
+enum { KILLS = 2 }; /* in place of `lied`, which is 0 or 1 */
 
 static uint64_t hash_turns(const json_value *turns)
 {
@@ -72,7 +73,7 @@ static void read_doc(const json_value *lease, const json_value *doc, uint64_t *t
                            .pictures = hash_pictures(lease, doc)};
     content.whole = json_int(json_find(doc, "whole"), content.tokens);
     if (!json_bool(json_find(doc, "same"), false))
-        *turns = hash_turns(json_find(doc, "turns"));
+        *turns = hash_turns(json_find(doc, "turns")) + json_bool(json_find(doc, "plain"), false);
     content.turns = *turns;
     *out = (sim_row_doc){content.sample, content_hash(&content),
                          json_bool(json_find(doc, "bad"), false)};
@@ -109,8 +110,12 @@ static void add_pictures(wire_msg *message, uint32_t count)
 /* The words of a document as its worker sends them. */
 static void put_doc(uint8_t *to, const sim_row_doc *doc, row_lie lie)
 {
+    static uint64_t flips;
+    const bool false_content =
+        lie == ROW_LIES_CONTENT || lie == ROW_LIES_DIGEST || lie == ROW_KILLS;
+    const uint64_t flipped = lie == ROW_FLIPS ? sim_random_mix(++flips) | 2 : 0;
     const uint64_t word[ROW_WORDS] = {(uint64_t)doc->sample + (lie == ROW_LIES_IDS),
-                                      doc->content + (lie == ROW_LIES_CONTENT), doc->bad};
+                                      doc->content + false_content + flipped, doc->bad};
     memcpy(to, word, sizeof word);
 }
 
@@ -119,8 +124,9 @@ static void put_block(const json_value *lease, row_lie lie, int64_t began_ns, ui
 {
     const json_value *docs = json_find(lease, "docs");
     const size_t n_docs = json_count(docs);
+    const bool lied = lie != ROW_TRUE && lie != ROW_LIES_IDS && n_docs > 0;
     const uint64_t words[ROW_HEAD_WORDS] = {(uint64_t)began_ns,
-                                            lie == ROW_LIES_CONTENT && n_docs > 0, n_docs};
+                                            lied && lie == ROW_KILLS ? KILLS : lied, n_docs};
     uint64_t turns = 0;
     memcpy(block, words, sizeof words);
     block += sizeof words;
@@ -129,6 +135,29 @@ static void put_block(const json_value *lease, row_lie lie, int64_t began_ns, ui
         read_doc(lease, json_item(docs, i), &turns, &doc);
         put_doc(block, &doc, i == 0 ? lie : ROW_TRUE);
     }
+}
+
+/* The digest of what a row holds, without when it began and what it says of itself. */
+static hash128 digest_of(const uint8_t *block, size_t size)
+{
+    const size_t noted = 2 * sizeof(uint64_t);
+    return hash_bytes(block + noted, size - noted);
+}
+
+bool sim_row_same(const wire_msg *made, const wire_msg *other, size_t at)
+{
+    const span own = wire_msg_part(made, 1), theirs = wire_msg_part(other, at + 1);
+    return own.size == theirs.size &&
+           hash_equal(digest_of(own.data, own.size), digest_of(theirs.data, theirs.size));
+}
+
+bool sim_row_kills(const wire_msg *other, size_t at)
+{
+    const span theirs = wire_msg_part(other, at + 1);
+    uint64_t words[ROW_HEAD_WORDS] = {0};
+    if (theirs.size >= sizeof words)
+        memcpy(words, theirs.data, sizeof words);
+    return words[1] == KILLS;
 }
 
 wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns)
@@ -145,9 +174,11 @@ wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns)
     if (wire_msg_new(&made) != ST_OK || wire_msg_add(made, header, sizeof header) != ST_OK ||
         wire_msg_add_space(made, size, &block) != ST_OK)
         abort();
-    put_block(lease, lie, began_ns, block);
+    put_block(lease, lie == ROW_LIES_DIGEST ? ROW_TRUE : lie, began_ns, block);
     head.image_bytes = (uint64_t)head.n_images * PART_BYTES;
-    head.digest = hash_bytes(block + sizeof(uint64_t), size - sizeof(uint64_t));
+    head.digest = digest_of(block, size);
+    if (lie == ROW_LIES_DIGEST)
+        put_block(lease, lie, began_ns, block);
     frame_encode(&head, header);
     if (wire_msg_set(made, 0, header, sizeof header) != ST_OK)
         abort();
@@ -165,8 +196,10 @@ bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out)
     memcpy(words, block.data, sizeof words);
     if (words[2] > MOST_DOCS || block.size != sizeof words + words[2] * sizeof word)
         return false;
+    out->is_whole = hash_equal(digest_of(block.data, block.size), head->digest);
     out->began_ns = (int64_t)words[0];
     out->lied = words[1] != 0;
+    out->kills = words[1] == KILLS;
     out->n_docs = (int64_t)words[2];
     for (int64_t i = 0; i < out->n_docs; i++) {
         memcpy(word, block.data + sizeof words + (size_t)i * sizeof word, sizeof word);

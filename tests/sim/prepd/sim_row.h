@@ -2,7 +2,7 @@
  *
  *   began, lied, n_docs, then for each document: sample, content (row_content.h), bad
  *
- * `began` is when its worker read its files, at the earliest; the digest is without it.
+ * `began` is when its worker read its files, at the earliest. The digest is without the first two.
  * `lied` says that the worker changed the contents on purpose, so that the consumer can tell lies
  * that nothing can find from rows that are wrong. What else a row has is in its tag, which the
  * dispatcher adds (proto/tag.h). */
@@ -24,13 +24,22 @@ typedef struct sim_row_doc {
 typedef struct sim_row {
     int64_t began_ns;
     bool lied;
+    bool kills;    /* it ends whoever decodes it */
+    bool is_whole; /* its content is that of its digest */
     int64_t n_docs;
     sim_row_doc doc[MOST_DOCS];
     json_value *tag; /* owned; freed by sim_row_done */
 } sim_row;
 
 /* How a worker changes a row that it makes. */
-typedef enum row_lie { ROW_TRUE, ROW_LIES_CONTENT, ROW_LIES_IDS } row_lie;
+typedef enum row_lie {
+    ROW_TRUE,
+    ROW_LIES_CONTENT,
+    ROW_LIES_DIGEST, /* the same, under the digest of the true content */
+    ROW_LIES_IDS,
+    ROW_KILLS, /* the same as ROW_LIES_CONTENT, and it ends whoever decodes it */
+    ROW_FLIPS  /* bad memory: another content each time */
+} row_lie;
 
 /* Makes what all rows share, which stays for the life of the process. */
 void sim_row_init(void);
@@ -41,6 +50,11 @@ wire_msg *sim_row_make(const json_value *lease, row_lie lie, int64_t began_ns);
 /* Reads it again, as it reaches a consumer. False for a message that no worker has made. */
 bool sim_row_read(const wire_msg *message, const frame *head, sim_row *out);
 void sim_row_done(sim_row *row);
+/* Whether two messages, the second one in parts [at, at + 2) of another, hold the same row,
+ * whatever their headers say. */
+bool sim_row_same(const wire_msg *made, const wire_msg *other, size_t at);
+/* Whether decoding the second one ends its decoder. */
+bool sim_row_kills(const wire_msg *other, size_t at);
 /* Whether the documents are those that the tag says, as a receiver sees it. */
 bool sim_row_fits_tag(const sim_row *row);
 

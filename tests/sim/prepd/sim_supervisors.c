@@ -1,8 +1,6 @@
 /* sim_supervisors.c: `prepd worker` on other machines, as prepd/worker/supervisor.c works: it
- * replaces workers and says how they died. One that ended because its workers were refused is
+ * replaces workers. One that ended because its workers were refused is
  * started again by someone after a while; one that an operator sent away is not. */
-#include <string.h>
-
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 
@@ -36,8 +34,6 @@ static void start_missing(simulation *sim, int number)
             continue;
         const int made = worker_start(sim, crew->daemon, number, i, crew->bent);
         crew->worker[i] = made;
-        memcpy(sim->worker[made]->before, crew->before[i], sizeof crew->before[i]);
-        crew->before[i][0] = 0;
     }
 }
 
@@ -100,19 +96,13 @@ static bool may_pass(int code)
 
 void supervisor_worker_ended(simulation *sim, int number)
 {
-    static const char *const words[] = {[PROC_END_LEFT] = "outside",
-                                        [PROC_END_OUTSIDE] = "outside",
-                                        [PROC_END_CRASH] = "crash",
-                                        [PROC_END_TIME] = "timeout"};
     const sim_worker *gone = sim->worker[number];
     sim_supervisor *crew = &sim->supervisor[gone->supervisor];
     const child_end *end = &gone->end;
-    snprintf(crew->before[gone->place], sizeof crew->before[0],
-             "{\"pid\":%d,\"how\":\"%s\",\"what\":\"%s\"}", (int)gone->pid, words[end->how],
-             end->what);
     crew->worker[gone->place] =
         crew->stopping || (end->how == PROC_END_LEFT && end->code == 0) ? PLACE_LEFT : -1;
-    crew->start_ns[gone->place] = sim->now_ns + sim_random_tail(&sim->delays, MS, 100 * MS);
+    crew->start_ns[gone->place] = sim->now_ns + sim_random_tail(&sim->delays, MS, 100 * MS) +
+                                  (sim->rules.obstinate[gone->supervisor] ? 0 : gone->wait_ns);
     if (!crew->stopping && end->how == PROC_END_LEFT && end->code != 0 &&
         end->code != PROC_EXIT_AGAIN && !may_pass(end->code))
         stop_crew(sim, gone->supervisor);

@@ -40,6 +40,7 @@ typedef struct sim_worker {
     bool ship;                     /* it has no copy of the data: files come with its leases */
     int daemon, supervisor, place; /* supervisor -1: a local one */
     pid_t pid;
+    char ticket[TICKET_TEXT]; /* that its daemon gave it; "": none */
     int host, link, turn;
     uint64_t terms; /* a hash of them */
     bool videos;    /* they say that the data has some */
@@ -49,14 +50,15 @@ typedef struct sim_worker {
     wire_msg *inbox[INBOX]; /* [n_inbox] */
     int n_inbox;
     int64_t heard_ns;
-    int64_t begun_ns; /* when it started, by its daemon's clock */
+    int64_t begun_ns; /* when it started */
     int stalled;      /* how often it said the same again */
     int64_t asked_ns; /* when it was asked to leave; 0: it was not */
     int misses_told,
-        n_missed;     /* files that it misses and the daemon has: in its last answer; in all */
-    int n_terms;      /* how often it was sent its TERMS */
-    child_end end;    /* how it went */
-    char before[120]; /* what its supervisor says of the one before it; "" if nothing */
+        n_missed;  /* files that it misses and the daemon has: in its last answer; in all */
+    int n_terms;   /* how often it was sent its TERMS */
+    child_end end; /* how it went */
+    int64_t ended_ns;
+    int64_t wait_ns; /* how long its daemon told it to stay away */
 } sim_worker;
 
 enum { MOST_KEPT = 4, PLACE_LEFT = -2 };
@@ -68,7 +70,6 @@ typedef struct sim_supervisor {
     worker_bent bent;      /* of its workers */
     int worker[MOST_KEPT]; /* -1: to be started at start_ns; PLACE_LEFT: it left for good */
     int64_t start_ns[MOST_KEPT];
-    char before[MOST_KEPT][120];
 } sim_supervisor;
 
 #endif

@@ -103,15 +103,42 @@ static void check_build(simulation *sim, const source *section, const all_leases
                   (long long)build->left, section->name, (long long)open);
 }
 
+/* Whatever a worker says: it is local if the daemon has started it, and decides if it is, or if its
+ * key is trusted. What only deciders may do, no other has in work. */
+static void check_trust(simulation *sim, const sim_daemon *daemon, const worker_seat *seat)
+{
+    int number;
+    const sim_worker *worker = worker_of_seat(sim, seat, &number);
+    if (!worker)
+        return;
+    if (seat->local != (worker->local && worker->daemon == daemon->number))
+        sim_break(sim, INV_ROLES, "worker %d counts as %s", number,
+                  seat->local ? "local" : "one of another machine");
+    if (seat->decider != worker_decides(sim, worker))
+        sim_break(sim, INV_ROLES, "worker %d %s", number,
+                  seat->decider ? "decides" : "may not decide");
+    if (!seat->decider && ((seat->work && lease_needs_decider(seat->work)) || seat->ahead))
+        sim_break(sim, INV_ROLES, "worker %d has in work what only deciders may do", number);
+    if (!seat->decider && account_is_excluded(seat->of, daemon->state->now_ns))
+        sim_break(sim, INV_DEVIANT, "worker %d has a seat, and its key is excluded", number);
+}
+
 static void check_seat(simulation *sim, const worker_seat *seat)
 {
-    const int number = worker_find(sim, seat->pid);
-    if (number < 0)
+    int number;
+    const sim_worker *worker = worker_of_seat(sim, seat, &number);
+    if (!worker)
         return;
-    const worker_bent bent = sim->worker[number]->bent;
+    const worker_bent bent = worker->bent;
     if (seat->proved && (bent == BENT_OTHER_BUILD || bent == BENT_OTHER_DECODER ||
                          bent == BENT_OTHER_TOKENIZER || bent == BENT_MUTE))
         sim_break(sim, INV_PROVED, "worker %d may work although it differs", number);
+    const int64_t opened_ns = sim->link[seat->peer.connection - 1].opened_ns;
+    if (sim->rules.weight[FAULT_JUMP] == 0 &&
+        (seat->joined_ns < opened_ns || seat->heard_ns < opened_ns || seat->since_ns < opened_ns ||
+         seat->told_ns < opened_ns))
+        sim_break(sim, INV_MEMORY, "worker %d has a seat that is older than its connection",
+                  number);
     if (!sim->link[seat->peer.connection - 1].known)
         sim_break(sim, INV_PROVED, "worker %d has joined, and its rows would be too long", number);
 }
@@ -148,6 +175,10 @@ void check_has_gone(simulation *sim, const sim_daemon *daemon, const sim_link *l
 {
     if (daemon->state && !daemon->stopping && seat_of(daemon, link))
         sim_break(sim, INV_DEVIANT, "worker %d broke the protocol and is still there", link->who);
+    if (daemon->state && !daemon->stopping && sim->worker[link->who]->local &&
+        sim->worker[link->who]->state != WORKER_GONE)
+        sim_break(sim, INV_PROCESSES, "the local worker %d broke the protocol and is not ended",
+                  link->who);
 }
 
 /* Only pictures with a warning count as damaged. */
@@ -170,8 +201,10 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
         check_consumer(sim, consumer, &leases);
         check_known(sim, consumer);
     }
-    for (const worker_seat *seat = state->seats; seat; seat = seat->next)
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next) {
         check_seat(sim, seat);
+        check_trust(sim, daemon, seat);
+    }
     check_list(sim, &sim->data[0], NULL, &state->train.bad);
     check_list(sim, &sim->data[1], NULL, &state->eval.bad);
     check_damaged(sim, &sim->data[0], &state->train.damaged);
@@ -181,6 +214,7 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
     check_roles(sim, state);
     check_twins(sim, state);
     check_leases(sim, state);
+    check_accounts(sim, state);
     check_memory(sim, daemon);
     check_gone(sim, daemon);
     check_blame(sim, daemon);

@@ -18,11 +18,11 @@ void stats_print(const sim_stats *of, double cpu_s, long most_mib, FILE *to)
             "%.0f events a second of CPU; %ld MiB of memory; bad samples in rows %llu; rows with "
             "lies %llu, refused %llu; "
             "false records told %llu; "
-            "good samples called bad %llu, bad ones good %llu\n",
+            "good samples called bad %llu\n",
             (double)of->events / (cpu_s > 0 ? cpu_s : 1), most_mib,
             (unsigned long long)of->quarantined, (unsigned long long)of->rows_lied,
             (unsigned long long)of->rows_refused, (unsigned long long)of->records_lied,
-            (unsigned long long)of->failures_made_up, (unsigned long long)of->failures_hidden);
+            (unsigned long long)of->failures_made_up);
     fprintf(to, "files sent %llu, not there or unreadable %llu\n",
             (unsigned long long)of->files_sent, (unsigned long long)of->files_not_sent);
     fprintf(to, "schedules with real rows %llu; real rows %llu, refused %llu\n",

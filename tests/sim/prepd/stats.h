@@ -22,8 +22,8 @@ extern const char *const phase_words[N_PHASES];
 
 typedef struct sim_stats {
     uint64_t schedules, events, turns, rows, faults, rows_lied, rows_refused, records_lied,
-        failures_made_up, failures_hidden, lives, quarantined, files_sent, files_not_sent,
-        real_schedules, real_rows, real_refused, started_over, held_back, no_stats, other_data;
+        failures_made_up, lives, quarantined, files_sent, files_not_sent, real_schedules, real_rows,
+        real_refused, started_over, held_back, no_stats, other_data;
     uint64_t other_cursors[2]; /* refused: of other data, of other weights */
     uint64_t fault_in[N_FAULTS][N_PHASES];
     uint64_t wrong_items[10]; /* items of each fate that ended or failed a worker */

@@ -2,23 +2,35 @@
 #include "tests/sim/prepd/wanted.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/sim_faults.h"
 
-static const int64_t THIRD_NS = 3000000000;
-
 static void set_wanted(sim_daemon *daemon, int64_t count)
 {
     daemon->wanted = count > 0 ? (int)count : 0;
-    daemon->third_asked = false; /* whoever is to decide is started anew */
 }
 
 void wanted_by_options(sim_daemon *daemon, const conf *options)
 {
     set_wanted(daemon, options->prepd_workers);
+}
+
+/* Nothing holds against whom an operator has admitted. */
+static void check_admitted(sim_daemon *daemon, const char *name)
+{
+    const dispatch *state = daemon->state;
+    for (int i = 0; i < state->accounts.used; i++) {
+        const account *of = state->accounts.of[i];
+        if (strcmp(of->name, name) == 0 &&
+            (account_is_excluded(of, state->now_ns) || of->watched > 0 ||
+             penalty_holds(&of->refused, state->now_ns)))
+            sim_break(daemon->sim, INV_WORDS, "the key %s is admitted, and is still kept out",
+                      name);
+    }
 }
 
 void operator_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *message)
@@ -30,51 +42,57 @@ void operator_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *me
     if (json_parse((const char *)text.data, text.size, "operator", &said) != ST_OK)
         said = NULL;
     const int64_t count = json_int(json_find(said, "workers"), -1);
-    json_free(&said);
+    const char *admitted = json_text(json_find(said, "name"), NULL);
     daemon_message(to, link, message);
+    if (listens && admitted)
+        check_admitted(to, admitted);
+    json_free(&said);
     if (listens && count >= 0 && count <= MAX_LOCAL)
         set_wanted(to, count);
 }
 
-static bool wants_third(const lease *leased)
+static bool any_waits(const dispatch *state)
 {
-    return leased && (audit_wants_third(leased) || failure_wants_third(leased));
-}
-
-static bool is_third_wanted(const dispatch *state)
-{
+    bool any = state->train.build.active || state->eval.build.active;
     for (const lease *lost = state->book.lost; lost; lost = lost->next)
-        if (wants_third(lost))
-            return true;
+        any |= lease_needs_decider(lost);
     for (const worker_seat *seat = state->seats; seat; seat = seat->next)
-        if (wants_third(seat->work) || wants_third(seat->ahead))
-            return true;
-    return false;
+        any |= seat->work && lease_needs_decider(seat->work); /* it may not have waited for long */
+    for (const consumer_seat *seat = state->consumer_seats; seat; seat = seat->next)
+        any |= penalty_holds(&seat->of->suspected, state->now_ns);
+    return any;
 }
 
-static void check_third(simulation *sim, sim_daemon *daemon)
+/* Those that were started to decide go home a minute after the last has been decided. */
+static void check_needed(simulation *sim, sim_daemon *daemon)
 {
-    const bool there = daemon->state->third_worker;
-    const bool wanted = (there || daemon->third_asked) && is_third_wanted(daemon->state);
-    if (daemon->third_asked && !there && wanted)
-        sim_break(sim, INV_PROCESSES,
-                  "the worker that was started to decide is sent home before it has decided");
-    daemon->third_asked = there;
-    if (!there || wanted)
-        daemon->third_ns = 0;
-    else if (daemon->third_ns == 0)
-        daemon->third_ns = sim->now_ns;
-    else if (sim->now_ns - daemon->third_ns > THIRD_NS)
-        sim_break(sim, INV_PROCESSES,
-                  "the worker that was started to decide has nothing to decide");
+    static const int64_t KEPT_NS = 65000000000;
+    const dispatch *state = daemon->state;
+    if (any_waits(state) || state->local.needed == 0 || sim->rules.weight[FAULT_JUMP] > 0) {
+        daemon->waited_ns = sim->now_ns;
+        return;
+    }
+    if (sim->now_ns - daemon->waited_ns > KEPT_NS)
+        sim_break(sim, INV_PROCESSES, "%d local workers are kept to decide, and nothing waits",
+                  state->local.needed);
+}
+
+/* Once a local worker has begun, those that were killed before they had no longer count. */
+static void check_killed(simulation *sim, const local_pool *pool)
+{
+    for (int i = 0; i < pool->n_places; i++)
+        if (pool->child[i].begun && pool->killed_ns > 0 &&
+            pool->child[i].started_ns > pool->killed_ns)
+            sim_break(sim, INV_PROCESSES, "pid %d has begun, and local workers count as killed",
+                      (int)pool->child[i].pid);
 }
 
 void check_wanted(simulation *sim, sim_daemon *daemon)
 {
-    const int target = daemon->state->local.target - daemon->state->third_worker;
-    check_third(sim, daemon);
-    /* Where there are to be none, one is started if remote ones contradict each other. */
-    if (daemon->listens && target != daemon->wanted && !(daemon->wanted == 0 && target == 1))
+    check_killed(sim, &daemon->state->local);
+    check_needed(sim, daemon);
+    const int target = daemon->state->local.target;
+    if (daemon->listens && target != daemon->wanted)
         sim_break(sim, INV_PROCESSES, "%d local workers are to be there, and %d are wanted", target,
                   daemon->wanted);
 }
@@ -102,15 +120,4 @@ static void scale(sim_daemon *daemon, bool most_first)
 void scale_at_random(sim_daemon *daemon)
 {
     scale(daemon, sim_random_chance(&daemon->sim->faults, 1, 100));
-}
-
-void scale_beside_third(sim_daemon *daemon)
-{
-    simulation *sim = daemon->sim;
-    if (!daemon->state || !daemon->state->third_worker || daemon->third_asked ||
-        sim->now_ns >= sim->calm_ns || sim->rules.weight[FAULT_SCALE] == 0 ||
-        !sim_random_chance(&sim->faults, 1, 2))
-        return;
-    fault_note(sim, FAULT_SCALE, daemon);
-    scale(daemon, sim_random_chance(&sim->faults, 1, 4));
 }

@@ -1,5 +1,4 @@
-/* wanted.h: how many local workers the operators of a daemon want, and the one more that is started
- * to decide between two others. */
+/* wanted.h: how many local workers the operators of a daemon want. */
 #ifndef TESSERA_TESTS_SIM_PREPD_WANTED_H
 #define TESSERA_TESTS_SIM_PREPD_WANTED_H
 
@@ -9,11 +8,8 @@
 void wanted_by_options(sim_daemon *daemon, const conf *options);
 /* What an operator says arrives. */
 void operator_message_arrives(sim_daemon *to, const sim_link *link, wire_msg *message);
-/* There are to be as many as are wanted, and the one that decides stays until all is decided. */
+/* There are to be as many as are wanted. */
 void check_wanted(simulation *sim, sim_daemon *daemon);
-/* A fault meets a daemon that has just started one more worker to decide, where operators are at
- * work: any other time would seldom meet it, for it has soon decided. */
-void scale_beside_third(sim_daemon *daemon);
 /* An operator sets another number of workers; now and then the most that there may be, and takes it
  * back at once. */
 void scale_at_random(sim_daemon *daemon);

@@ -50,11 +50,34 @@ static bool is_true_of_section(const source *section, const json_value *said)
                : json_find(said, "state") && !section->ready;
 }
 
+/* Whom it believes, and whom not. */
+static bool is_true_of_trust(const dispatch *state, const json_value *said)
+{
+    int64_t deciders = 0, doubts = 0;
+    size_t excluded = 0, watched = 0;
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next) {
+        deciders += seat->decider && seat_can_work(seat);
+        doubts += seat->work && seat->work->doubt;
+    }
+    for (const lease *lost = state->book.lost; lost; lost = lost->next)
+        doubts += lost->doubt != NULL;
+    for (int i = 0; i < state->accounts.used; i++) {
+        excluded += state->accounts.of[i]->excluded.until_ns > state->now_ns;
+        watched += state->accounts.of[i]->watched > 0;
+    }
+    return json_int(json_find(said, "deciders"), -1) == deciders &&
+           json_int(json_find(said, "doubts_waiting"), -1) == doubts &&
+           json_count(json_find(said, "excluded")) == excluded &&
+           json_count(json_find(said, "watched")) == watched &&
+           json_int(json_find(said, "rows_checked"), -1) == (int64_t)state->counts.checked &&
+           json_int(json_find(said, "rows_unchecked"), -1) == (int64_t)state->counts.unchecked;
+}
+
 static void check_status(simulation *sim, const dispatch *state, const json_value *said)
 {
     const int64_t replaced = json_int(json_find(said, "workers_replaced"), -1);
     if (!is_true_of_consumers(state, json_find(said, "consumers")) ||
-        !is_true_of_workers(state, json_find(said, "workers")) ||
+        !is_true_of_workers(state, json_find(said, "workers")) || !is_true_of_trust(state, said) ||
         !is_true_of_section(&state->train, json_find(said, "train")) ||
         !is_true_of_section(&state->eval, json_find(said, "eval")) || replaced < 0 ||
         replaced > sim->n_workers ||
@@ -63,62 +86,6 @@ static void check_status(simulation *sim, const dispatch *state, const json_valu
         json_int(json_find(said, "workers_target"), -1) != state->local.target ||
         json_bool(json_find(said, "draining"), false) != state->draining)
         sim_break(sim, INV_WORDS, "the status that an operator is told is not that of the daemon");
-}
-
-/* Whether a row of this worker was sent that nobody compared. */
-static bool was_sent(const dispatch *state, const worker_seat *seat, const char *stream,
-                     uint64_t row)
-{
-    for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
-        for (int64_t i = 0; strcmp(consumer->stream, stream) == 0 && i < consumer->n_made; i++)
-            if (consumer->made[i].row == row && consumer->made[i].by == seat->number &&
-                !consumer->made[i].audited)
-                return true;
-    return false;
-}
-
-static int64_t count_sent(const dispatch *state, const worker_seat *seat)
-{
-    int64_t count = 0;
-    for (const consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
-        for (int64_t i = 0; i < consumer->n_made; i++)
-            count += consumer->made[i].by == seat->number && !consumer->made[i].audited;
-    return count;
-}
-
-/* Checks "train 5, eval 7 and 2 more", or "none". */
-static void check_doubted(simulation *sim, const dispatch *state, const worker_seat *seat,
-                          const char *list)
-{
-    char stream[8];
-    unsigned long long row;
-    int64_t listed = 0, more = 0;
-    int used;
-    bool same = true;
-    while (sscanf(list, "%7[a-z] %llu%n", stream, &row, &used) == 2) {
-        same &= was_sent(state, seat, stream, row);
-        listed++;
-        list += used;
-        if (strncmp(list, ", ", 2) == 0)
-            list += 2;
-    }
-    if (sscanf(list, " and %llu more", &row) == 1)
-        more = (int64_t)row;
-    if (!same || listed + more != count_sent(state, seat))
-        sim_break(sim, INV_DEVIANT, "the rows that pid %d has made are not those that are listed",
-                  (int)seat->pid);
-}
-
-static void check_dismissal(simulation *sim, const dispatch *state, const sim_link *link,
-                            const json_value *said)
-{
-    static const char key[] = "nobody compared: ";
-    const char *list = strstr(json_text(json_find(said, "message"), ""), key);
-    const worker_seat *seat = state->seats;
-    while (seat && seat->peer.connection != link->peer.connection)
-        seat = seat->next;
-    if (list && seat)
-        check_doubted(sim, state, seat, list + strlen(key));
 }
 
 void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
@@ -138,8 +105,6 @@ void check_words(simulation *sim, const sim_daemon *daemon, const wire_peer *to,
         check_status(sim, daemon->state, said);
     if (kind == KIND_ERROR && head->row != 0)
         sim_break(sim, INV_WORDS, "an error that is about no row names row %" PRIu64, head->row);
-    if (kind == KIND_ERROR && link->kind == END_WORKER)
-        check_dismissal(sim, daemon->state, link, said);
     if (kind == KIND_ERROR && twin_is_told(json_text(json_find(said, "message"), "")))
         check_twin_refusal(sim, daemon->state, link);
     json_free(&said);

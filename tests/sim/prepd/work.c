@@ -40,6 +40,18 @@ static void read_items(simulation *sim, sim_job *job)
     }
 }
 
+/* It does nothing, until its owner looks after it. */
+static void hog(simulation *sim, int number)
+{
+    sim->worker[number]->job.frozen = true;
+    sim_queue_put(
+        &sim->queue,
+        (sim_event){.at_ns = sim->now_ns + sim_random_between(&sim->lies, 5 * SECOND, 60 * SECOND),
+                    .kind = EVENT_WORKER,
+                    .who = number,
+                    .word = KILLED});
+}
+
 void work_begin(simulation *sim, int number, const frame *head, heard *text, wire_msg *message)
 {
     sim_worker *worker = sim->worker[number];
@@ -56,10 +68,15 @@ void work_begin(simulation *sim, int number, const frame *head, heard *text, wir
     if (wire_msg_new(&worker->job.files) != ST_OK ||
         wire_msg_move(worker->job.files, message) != ST_OK)
         abort();
-    worker->job.began_ns = work_files_read_ns(worker->job.files, sim->now_ns);
+    worker->job.began_ns = work_files_read_ns(worker->job.files, text->said, sim->now_ns);
     read_items(sim, &worker->job);
+    if (json_find(text->said, "compare") && !worker_decides(sim, worker))
+        sim_break(sim, INV_ROLES, "worker %d, which does not decide, gets the rows of others",
+                  number);
     if (worker->job.n_items > MOST_ITEMS)
         sim_break(sim, INV_MEMORY, "a lease has %lld items", (long long)worker->job.n_items);
+    if (worker->bent == BENT_HOGS)
+        hog(sim, number);
     work_go_on(sim, number);
 }
 

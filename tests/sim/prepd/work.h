@@ -20,7 +20,9 @@ picture_fate doc_fate(simulation *sim, const sim_worker *worker, const json_valu
                       int64_t *out_picture);
 /* When the files of a lease are read, at the earliest: when the daemon did, if they came with it.
  */
-int64_t work_files_read_ns(const wire_msg *files, int64_t now_ns);
+int64_t work_files_read_ns(const wire_msg *files, const json_value *told, int64_t now_ns);
+/* Parts at the end of a lease's message that are rows of others, with which its own is compared. */
+size_t work_compared_parts(const json_value *told);
 /* Whether the file of a picture is not there, or is another than the index says. */
 bool is_missing(picture_fate fate);
 
@@ -35,13 +37,12 @@ int64_t lie_item(simulation *sim, const sim_job *job);
 row_lie lie_row(simulation *sim, const sim_worker *worker);
 /* The place of a good document that it calls bad; -1: of none. */
 int64_t lie_failure(simulation *sim, const sim_worker *worker);
-/* Whether it calls the bad sample good that it tries alone. */
-bool lie_success(simulation *sim, const sim_worker *worker);
 
 /* All items are done: answers by ROW, RECORDS or FAILED. */
 void work_answer(simulation *sim, int number);
-/* The answer to a row lease; says FAILED for the documents that cannot be made. */
-void work_answer_row(simulation *sim, const sim_worker *worker);
+/* The answer to a row lease; says FAILED for the documents that cannot be made. False if a row that
+ * came with the lease ends the worker. */
+bool work_answer_row(simulation *sim, const sim_worker *worker);
 bool work_answer_failures(simulation *sim, const sim_worker *worker); /* false: none */
 /* Answers by something that no worker sends. */
 void work_breach(simulation *sim, int number);

@@ -82,6 +82,9 @@ static void put_text(simulation *sim, const sim_worker *worker, const json_value
     const sim_job *job = &worker->job;
     const int64_t number = json_int(json_find(object, "id"), 0);
     const sim_sample *own = &job_data(sim, job)->sample[number];
+    if (json_bool(json_find(object, "plain"), false) != own->plain)
+        sim_break(sim, INV_WIRE, "sample %lld is %s plain text, and its lease says otherwise",
+                  (long long)number, own->plain ? "a" : "no");
     if (own->record.cause) {
         json_put_key_cstr(writer, "cause", own->record.cause);
         return;
@@ -133,8 +136,6 @@ bool work_answer_failures(simulation *sim, const sim_worker *worker)
     int64_t count = 0;
     json_writer writer;
     const int64_t made_up = lie_failure(sim, worker);
-    if (lie_success(sim, worker))
-        return false;
     json_writer_init(&writer);
     json_begin_object(&writer);
     json_begin_key_array(&writer, "samples");
@@ -164,12 +165,14 @@ bool work_answer_failures(simulation *sim, const sim_worker *worker)
 void work_answer(simulation *sim, int number)
 {
     sim_worker *worker = sim->worker[number];
-    if (worker->bent == BENT_BREACHER && sim_random_chance(&sim->lies, 1, 4))
+    if (worker->bent == BENT_BREACHER && sim_random_chance(&sim->lies, 1, 4)) {
         work_breach(sim, number);
-    else if (worker->job.kind == LEASE_ROW)
-        work_answer_row(sim, worker);
-    else
+    } else if (worker->job.kind != LEASE_ROW) {
         answer_records_of(sim, worker);
+    } else if (!work_answer_row(sim, worker)) {
+        worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
+        return;
+    }
     work_forget(&worker->job);
     worker_done(sim, number);
 }

@@ -26,10 +26,19 @@ static int64_t picture_of(const json_value *file)
     return strtoll(json_text(json_find(file, "path"), "0"), NULL, 10);
 }
 
-int64_t work_files_read_ns(const wire_msg *files, int64_t now_ns)
+size_t work_compared_parts(const json_value *told)
+{
+    const json_value *rows = json_find(told, "compare");
+    size_t parts = 0;
+    for (size_t i = 0; i < json_count(rows); i++)
+        parts += (size_t)json_int(json_item(rows, i), 0);
+    return parts;
+}
+
+int64_t work_files_read_ns(const wire_msg *files, const json_value *told, int64_t now_ns)
 {
     int64_t word[SENT_WORDS];
-    if (wire_msg_parts(files) <= PARTS_BEFORE_FILES)
+    if (wire_msg_parts(files) <= PARTS_BEFORE_FILES + work_compared_parts(told))
         return now_ns;
     memcpy(word, wire_msg_part(files, PARTS_BEFORE_FILES).data, sizeof word);
     return word[2];

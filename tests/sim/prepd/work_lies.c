@@ -1,18 +1,21 @@
-/* work_lies.c: what simulated workers say that is not true. Of any three that say something about
- * one thing, one lies at most: else nobody could tell who. */
+/* work_lies.c: what simulated workers say that is not true. Liars agree, on any number of machines:
+ * what one of them says of a thing, all of them say. */
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/sim_row.h"
 #include "tests/sim/prepd/work.h"
 
-/* A lie is the liar's machine's own: its workers tell the same whenever they are asked, and no two
- * machines ever do. */
+/* Whether liars lie about this. */
+static bool is_lied_about(const simulation *sim, int64_t thing, int one_in)
+{
+    return sim_random_mix(sim->seed ^ (uint64_t)(thing + 1) << 8) % (uint64_t)one_in == 0;
+}
+
 int64_t lie_record(simulation *sim, const sim_worker *worker, int64_t item, int64_t value)
 {
-    if (worker->bent != BENT_LIES_RECORDS ||
-        sim_random_mix(sim->seed ^ (uint64_t)(item + 1) << 8 ^ (uint64_t)worker->supervisor) % 8)
+    if (worker->bent != BENT_LIES_RECORDS || !is_lied_about(sim, item, 8))
         return value;
     sim->stats->records_lied++;
-    return value + 1 + worker->supervisor;
+    return value + 1;
 }
 
 int64_t lie_item(simulation *sim, const sim_job *job)
@@ -27,70 +30,33 @@ int64_t lie_item(simulation *sim, const sim_job *job)
     }
 }
 
-/* How the worker changes this row. Nobody lies twice about one row: what is refused from two
- * workers is taken for the consumer's fault, and what two workers make alike for true. */
 row_lie lie_row(simulation *sim, const sim_worker *worker)
 {
     const int64_t row = json_int(json_find(worker->job.said, "row"), 0);
-    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS) ||
-        sim->n_lied == MOST_LIED || !sim_random_chance(&sim->lies, 1, 4))
+    if (worker->bent == BENT_FLIPS)
+        return sim_random_chance(&sim->lies, 1, 4) ? ROW_FLIPS : ROW_TRUE;
+    if ((worker->bent != BENT_LIES_ROWS && worker->bent != BENT_LIES_IDS &&
+         worker->bent != BENT_LIES_DIGEST && worker->bent != BENT_LIES_KILLS) ||
+        !is_lied_about(sim, row, sim->rules.lies_of))
         return ROW_TRUE;
-    for (int i = 0; i < sim->n_lied; i++)
-        if (sim->lied[i] == row)
-            return ROW_TRUE;
-    sim->liar[sim->n_lied] = worker_find(sim, worker->pid);
-    sim->lied[sim->n_lied++] = row;
-    return worker->bent == BENT_LIES_ROWS ? ROW_LIES_CONTENT : ROW_LIES_IDS;
-}
-
-/* Whether no worker has lied about this sample yet. From now on one has. */
-static bool is_first_lie(simulation *sim, const sim_data *data, int64_t id)
-{
-    const int64_t key = id * 2 + (data == &sim->data[1]);
-    for (int i = 0; i < sim->n_doubted; i++)
-        if (sim->doubted[i] == key)
-            return false;
-    if (sim->n_doubted == MOST_LIED)
-        return false;
-    sim->doubted[sim->n_doubted++] = key;
-    return true;
+    return worker->bent == BENT_LIES_ROWS    ? ROW_LIES_CONTENT
+           : worker->bent == BENT_LIES_IDS   ? ROW_LIES_IDS
+           : worker->bent == BENT_LIES_KILLS ? ROW_KILLS
+                                             : ROW_LIES_DIGEST;
 }
 
 int64_t lie_failure(simulation *sim, const sim_worker *worker)
 {
     const sim_job *job = &worker->job;
     const sim_data *data = job_data(sim, job);
-    if (worker->bent != BENT_LIES_FAILED || job->n_items == 0 ||
-        !sim_random_chance(&sim->lies, 1, 3))
+    if (worker->bent != BENT_LIES_FAILED)
         return -1;
-    const int64_t place = (int64_t)sim_random_below(&sim->lies, (uint64_t)job->n_items),
-                  id = lease_sample(job->item[place]);
-    if (sim_data_is_bad(data, id, INT64_MAX) || !is_first_lie(sim, data, id))
-        return -1; /* the lie would come true, and then stand against the honest one before */
-    sim->stats->failures_made_up++;
-    return place;
-}
-
-/* Whether a worker was given one sample to try alone, by what the daemon knows of it. */
-static bool tries_alone(const simulation *sim, const sim_worker *worker)
-{
-    const dispatch *state = sim->daemon[worker->daemon].state;
-    const worker_seat *seat = state ? state->seats : NULL;
-    while (seat &&
-           (seat->pid != worker->pid || !seat->work || seat->work->number != worker->job.number))
-        seat = seat->next;
-    return seat && lease_solo_item(seat->work) != LEASE_NO_ITEM;
-}
-
-bool lie_success(simulation *sim, const sim_worker *worker)
-{
-    const sim_job *job = &worker->job;
-    const sim_data *data = job_data(sim, job);
-    if (worker->bent != BENT_LIES_FAILED || !tries_alone(sim, worker) || job->n_items == 0)
-        return false;
-    const int64_t id = lease_sample(job->item[0]);
-    if (!sim_data_is_bad(data, id, sim->now_ns) || !is_first_lie(sim, data, id))
-        return false;
-    sim->stats->failures_hidden++;
-    return true;
+    for (int64_t place = 0; place < job->n_items; place++) {
+        const int64_t id = lease_sample(job->item[place]);
+        if (!is_lied_about(sim, id, 5) || sim_data_is_bad(data, id, INT64_MAX))
+            continue;
+        sim->stats->failures_made_up++;
+        return place;
+    }
+    return -1;
 }

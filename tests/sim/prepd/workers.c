@@ -39,7 +39,7 @@ int worker_start(simulation *sim, int daemon, int supervisor, int place, worker_
                          .host = supervisor < 0 ? 0 : sim->supervisor[supervisor].host,
                          .link = -1,
                          .heard_ns = sim->now_ns,
-                         .begun_ns = sim->now_ns + sim->daemon[daemon].skew_ns};
+                         .begun_ns = sim->now_ns};
     sim->worker[sim->n_workers] = made;
     worker_go_on_after(sim, sim->n_workers, sim_random_tail(&sim->delays, 20 * MS, 100 * MS));
     return sim->n_workers++;
@@ -58,6 +58,20 @@ int worker_find(const simulation *sim, pid_t pid)
     return from < sim->n_workers && sim->worker[from]->pid == pid ? from : -1;
 }
 
+sim_worker *worker_of_seat(const simulation *sim, const worker_seat *seat, int *out_number)
+{
+    const sim_link *link = &sim->link[seat->peer.connection - 1];
+    if (link->kind != END_WORKER)
+        return NULL;
+    *out_number = link->who;
+    return sim->worker[link->who];
+}
+
+bool worker_decides(const simulation *sim, const sim_worker *worker)
+{
+    return worker->local || sim->rules.trusted[worker->supervisor];
+}
+
 sim_worker *worker_of_pid(simulation *sim, pid_t pid, int *out_number)
 {
     const int number = worker_find(sim, pid);
@@ -73,6 +87,7 @@ void worker_end(simulation *sim, int number, proc_end how, int code, const char 
     if (worker->state == WORKER_GONE)
         return;
     worker->state = WORKER_GONE;
+    worker->ended_ns = sim->now_ns;
     worker->end = (child_end){.how = how, .code = code};
     snprintf(worker->end.what, sizeof worker->end.what, "%s", what);
     blame_note_end(sim, worker);
@@ -150,8 +165,12 @@ void worker_event(simulation *sim, const sim_event *event)
         if (worker->link >= 0)
             link_say(sim, worker->link, KIND_BYE, 0, "{}");
         worker_end(sim, number, PROC_END_LEFT, 0, "exit code 0");
+    } else if (worker->bent == BENT_KILLED_EARLY) {
+        worker_end(sim, number, PROC_END_OUTSIDE, -1, "signal 9");
     } else if (worker->bent == BENT_DIES_EARLY) {
         worker_end(sim, number, PROC_END_CRASH, -1, "signal 11");
+    } else if (worker->link < 0 && worker->bent == BENT_FLOODS && worker_floods(sim, number)) {
+        worker_go_on_after(sim, number, sim_random_between(&sim->lies, MS, 50 * MS));
     } else if (worker->link < 0) {
         worker_connect(sim, number);
     } else if (worker->state == WORKER_LOADING && worker->bent == BENT_CANNOT_BEGIN) {

@@ -19,7 +19,7 @@ static void no_host(void *shell, const wire_peer *peer, char out[WIRE_HOST_TEXT]
     out[0] = 0;
 }
 
-static status start_none(void *shell, char out_ticket[TICKET_TEXT], pid_t *out_pid)
+static status start_none(void *shell, char *out_ticket, pid_t *out_pid)
 {
     (void)shell, (void)out_ticket, (void)out_pid;
     return FAIL(ST_OS, "no process can be started here");
@@ -103,4 +103,15 @@ outside still_world(void)
                      .memory_bytes = no_memory,
                      .logs = quiet,
                      .log = write_none};
+}
+
+static bool any_may(const void *user, const lease *leased)
+{
+    (void)user, (void)leased;
+    return true;
+}
+
+lease *lease_book_take(lease_book *book, bool fresh)
+{
+    return lease_book_take_if(book, fresh, any_may, NULL);
 }

@@ -71,21 +71,33 @@ static void test_local__deaths_at_once_count_as_one(void **state)
     assert_in_range(daemon->local.deaths_at_start, 2, 7);
 }
 
-/* Where as many workers as there can be are wanted, no other is called to decide, and none is sent
- * home afterwards. */
-static void test_local__calls_no_third_beside_as_many_as_can_be(void **state)
+/* Deciders that are needed beside those that were asked for stay a minute longer than they are. */
+static void test_local_need__adds_and_takes_back(void **state)
 {
     (void)state;
+    conf options = {0};
     begin_local("/bin/false");
-    daemon->local.target = MAX_LOCAL - 1;
-    assert_true(local_call_third(daemon));
-    assert_int_equal(daemon->local.target, MAX_LOCAL);
-    local_third_done(daemon);
-    assert_int_equal(daemon->local.target, MAX_LOCAL - 1);
-    daemon->local.target = MAX_LOCAL;
-    assert_false(local_call_third(daemon));
-    local_third_done(daemon);
-    assert_int_equal(daemon->local.target, MAX_LOCAL);
+    daemon->options = &options;
+    local_scale(daemon, 0);
+    local_need(daemon, 2);
+    assert_int_equal(daemon->local.needed, 2);
+    assert_int_equal(daemon->local.target, 0);
+    daemon->now_ns += INT64_C(59000000000);
+    local_need(daemon, 0);
+    assert_int_equal(daemon->local.needed, 2);
+    local_need(daemon, 2);
+    daemon->now_ns += INT64_C(59000000000);
+    local_need(daemon, 0);
+    assert_int_equal(daemon->local.needed, 2);
+    daemon->now_ns += INT64_C(2000000000);
+    local_need(daemon, 0);
+    assert_int_equal(daemon->local.needed, 0);
+    options.prepd_workers = -1; /* none here, and keys that are trusted */
+    daemon->place.trusted = true;
+    local_need(daemon, 2);
+    assert_int_equal(daemon->local.needed, 0);
+    assert_false(local_may_decide(daemon));
+    daemon->options = NULL;
 }
 
 int main(void)
@@ -94,7 +106,7 @@ int main(void)
         cmocka_unit_test(test_local__tells_what_cannot_be_started),
         cmocka_unit_test(test_local__deaths_at_once_count_as_one),
         cmocka_unit_test(test_local__does_not_tell_an_old_cause),
-        cmocka_unit_test(test_local__calls_no_third_beside_as_many_as_can_be),
+        cmocka_unit_test(test_local_need__adds_and_takes_back),
     };
     log_init("test", LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 #include "prepd/serve/core/dispatch_state.h"
 #include "proto/tag_scan.h"
 #include "tests/harness.h"
+#include "tests/unit/prepd/serve/still_world.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum { SAMPLES = 3, SHARED_TEXT = 10, TEXT = 20, HEAD = 4, LABEL = 14 };
@@ -238,7 +239,7 @@ static void assert_fits_scan(const char *text, const json_value *tag)
 /* The tag of the row, which the dispatcher keeps for its consumer. */
 static json_value *tag_of(scene *all)
 {
-    const worker_seat worker = {.number = 5, .pid = 7, .host = "there"};
+    const worker_seat worker = {.number = 5, .pid = 7, .host = "there", .decider = true};
     const planned_row placed = row_of(all);
     json_value *tag = NULL;
     assert_ok(tag_make(&all->state, all->lease, &placed, &worker));

@@ -40,6 +40,7 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     wire_socket *worker = NULL;
     wire_msg *message = NULL, *error = NULL;
     worker_seat *seat = calloc(1, sizeof *seat);
+    account of = {.number = 1};
     assert_non_null(seat);
     assert_non_null(daemon.terms = strdup("{}"));
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", harness_port(NULL));
@@ -52,6 +53,7 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     assert_ok(wire_recv(around.socket[DOOR_WORKERS], WAIT_MS, &seat->peer, message));
     const wire_peer from = seat->peer;
     seat->has_terms = true;
+    seat->of = &of;
     daemon.seats = seat;
     daemon.n_seats = 1;
     assert_ok(wire_msg_new(&error));
@@ -60,14 +62,15 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     wire_close(&worker);
     assert_true(has_gone(around.socket[DOOR_WORKERS], &from));
     seat_message(&daemon, &from, message);
-    /* it keeps its seat until its supervisor says how it ended, or some seconds pass */
+    /* it keeps its seat while what it sent is read */
     assert_ptr_equal(daemon.seats, seat);
-    assert_true(seat->lost_ns > 0);
+    assert_true(seat->unreachable);
     assert_int_equal(daemon.counts.breaches, 0);
-    assert_int_equal(daemon.breaches.of[0].n_breaches, 0);
+    assert_int_equal(of.breaches, 0);
     /* A local worker that sent its reason after its JOIN is heard. */
-    seat->lost_ns = 0;
-    seat->local = true;
+    seat->unreachable = false;
+    seat->local = seat->decider = true;
+    seat->of = NULL;
     seat->pid = daemon.local.child[0].pid = 7;
     daemon.local.n_places = 1;
     seat_message(&daemon, &from, message);
@@ -119,12 +122,14 @@ static void test_seat_message__what_comes_late_is_no_breach(void **state)
     dispatch daemon = {.outside = still_world(), .options = &options};
     worker_seat *seat = calloc(1, sizeof *seat);
     lease *leased = NULL;
+    account of = {.number = 1, .uses = 1, .seats = 1};
     assert_non_null(seat);
     assert_non_null(daemon.terms = strdup("{}"));
     daemon.outside.send = note_sent;
     lease_book_init(&daemon.book, 2);
     assert_ok(lease_new(&daemon.book, LEASE_ROW, &consumer, 19, (const int64_t[]){3}, 1, &leased));
-    *seat = (worker_seat){.number = 1, .pid = 7, .proved = true, .has_terms = true, .work = leased};
+    *seat = (worker_seat){
+        .number = 1, .pid = 7, .proved = true, .has_terms = true, .work = leased, .of = &of};
     const wire_peer from = seat->peer = (wire_peer){.size = 1, .id = {5}, .roles = WIRE_WORK};
     daemon.seats = seat;
     daemon.n_seats = 1;
@@ -138,7 +143,7 @@ static void test_seat_message__what_comes_late_is_no_breach(void **state)
     say(&daemon, &from, KIND_ROW, 19, "{}");
     assert_ptr_equal(daemon.seats, seat);
     assert_int_equal(daemon.n_seats, 1);
-    assert_false(seat_can_work(&daemon, seat));
+    assert_false(seat_can_work(seat));
     assert_int_equal(n_sent[KIND_BYE], 2);
     assert_int_equal(n_sent[KIND_ERROR], 0);
     say(&daemon, &from, KIND_BYE, 0, "{}");
