@@ -121,9 +121,10 @@ static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *f
 }
 
 /* Counts the files of an index lease that a trusted worker on another machine could not open and
- * the daemon can, or that have another size here: the index must not depend on who read for it. */
+ * the daemon can, or that have another size here: the index must not depend on who read for it.
+ * *out_unknown: one that the worker could not open, and whose size cannot be found out here now. */
 static int64_t missed_files(const worker_seat *worker, const lease *leased, const json_value *said,
-                            const char **out_file)
+                            const char **out_file, bool *out_unknown)
 {
     const json_value *list = json_find(said, "records");
     const int64_t solo = lease_solo_item(leased),
@@ -131,6 +132,7 @@ static int64_t missed_files(const worker_seat *worker, const lease *leased, cons
     const source *section = leased->owner;
     int64_t missed = 0;
     *out_file = NULL;
+    *out_unknown = false;
     if (worker->local || worker->ship || leased->kind != LEASE_IMAGES)
         return 0;
     for (int64_t k = 0; k < count; k++) {
@@ -138,6 +140,7 @@ static int64_t missed_files(const worker_seat *worker, const lease *leased, cons
         const int64_t j = solo != LEASE_NO_ITEM ? solo : leased->item[k];
         int64_t bytes, mtime_ns;
         stat_image(section, j, &bytes, &mtime_ns);
+        *out_unknown |= bytes < 0 && json_find(result, "missing");
         if (!json_find(result, "bytes") || bytes <= 0 ||
             bytes == json_int(json_find(result, "bytes"), -1))
             continue; /* a record without it is refused by index_build_take */
@@ -157,8 +160,14 @@ status answer_records(dispatch *state, worker_seat *worker, const frame *head,
         return FAIL_IN(ST_PROTOCOL, name,
                        "the worker answered a lease of a row with index records");
     bool solo = lease_solo_item(leased) != LEASE_NO_ITEM;
+    bool unknown;
     const char *file;
-    const int64_t missed = missed_files(worker, leased, said, &file);
+    const int64_t missed = missed_files(worker, leased, said, &file, &unknown);
+    if (unknown) { /* it is asked again once it has started anew */
+        lease_book_return(&state->book, end_work(state, worker));
+        seat_retire(state, worker, true);
+        return ST_OK;
+    }
     if (missed > 0) {
         worker->missing_files += missed;
         end_work(state, worker);

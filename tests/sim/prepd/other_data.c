@@ -1,5 +1,6 @@
 /* other_data.c: files have appeared, and the index has been made again with them. What ranks had of
- * the stream before must not go on with another one. Then the schedule is over. */
+ * the stream before, a cursor or a list of bad samples, must not go on with another one. Then the
+ * schedule is over. */
 #include <string.h>
 
 #include "tests/sim/prepd/invariants.h"
@@ -31,7 +32,8 @@ bool check_welcome_to_other(simulation *sim, int who)
 bool check_other_data(simulation *sim, int who, status why)
 {
     const sim_rank *rank = sim->rank[who];
-    if (!has_other_data(sim, rank) || rank->brings == CURSOR_NONE || why != ST_CONFIG)
+    const bool list = strstr(status_text(), "the quarantine of ") != NULL;
+    if (!has_other_data(sim, rank) || (rank->brings == CURSOR_NONE && !list) || why != ST_CONFIG)
         return false;
     if (!strstr(status_text(), "files or options have changed"))
         sim_break(sim, INV_CURSORS,
