@@ -164,7 +164,9 @@ void daemon_signal(sim_daemon *daemon, signal_kind kind)
     if (!daemon->state || daemon->stopping)
         return;
     daemon_tell_time(daemon);
-    daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND;
+    /* If its clock was set back, its time stands still until the clock is there again. */
+    const int64_t still_ns = daemon->state->now_ns - daemon_now(daemon);
+    daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND + (still_ns > 0 ? still_ns : 0);
     signal_came(daemon->state, kind, "SIM");
     daemon_wake(daemon);
 }
