@@ -362,6 +362,7 @@ static void test_key_contradicted__three_in_an_hour_raise_an_alarm(void **state)
     scene all;
     SET_UP(&all, LOCAL);
     account *of;
+    lease_free(&all.work);
     for (int k = 0; k < 4; k++) {
         const char host[] = {(char)('p' + k), 0};
         assert_ok(account_open(&all.state.accounts, &(wire_peer){0}, host, all.state.now_ns, &of));

@@ -34,6 +34,7 @@ static int tear_down(void **state)
     (void)state;
     free(daemon_.seats);
     free(daemon_.terms);
+    accounts_free(&daemon_.accounts);
     return 0;
 }
 
