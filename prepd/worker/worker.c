@@ -5,6 +5,8 @@
  */
 #include "prepd/worker/worker.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -385,6 +387,18 @@ done:
     return st;
 }
 
+/* Where memory is short the kernel is to end a worker, whose lease is given out again, and neither
+ * the daemon nor a trainer beside it. */
+static void offer_to_kernel(void)
+{
+    static const char score[] = "500";
+    const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, score, sizeof score - 1) < 0)
+        log_debug("the kernel is not told to end this process first: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
 static status start_worker(worker *self)
 {
     TRY(proc_follow_parent(self->options->parent, SIGKILL)); /* works on a stopped process too */
@@ -392,6 +406,7 @@ static status start_worker(worker *self)
     if (!self->options->supervisor)
         TRY(ticket_take(self->ticket));
     prctl(PR_SET_NAME, "prepd"); /* a program that runs from a descriptor is named by its number */
+    offer_to_kernel();
     setsid(); /* leaves the terminal; fails only if the process leads a group already */
     const struct rlimit no_core = {0, 0}; /* crashes must not fill the disk with core files */
     if (setrlimit(RLIMIT_CORE, &no_core) != 0)

@@ -115,8 +115,8 @@ sys.stdin.read()
 
 
 def too_little_memory_for_its_workers():
-    """Another process brings a group to its limit, so the kernel kills workers (their score sees to that; it would
-    otherwise kill the largest process). No row changes, no sample is blamed, and they come back."""
+    """Another process brings a group to its limit, so the kernel kills workers, which offer themselves for that (it
+    would otherwise kill the largest process). No row changes, no sample is blamed, and they come back."""
     with Group("memory") as g:
         if not g or SANITIZED:
             print("skipped: no memory limits can be made here, or a sanitizer needs more")
@@ -143,9 +143,6 @@ def too_little_memory_for_its_workers():
                 hogs = []
 
                 def press():
-                    for pid in workers_below(d.p.pid):
-                        with open(f"/proc/{pid}/oom_score_adj", "w") as x:
-                            x.write("1000")
                     with open(os.path.join(g.path, usage)) as x:
                         now = int(x.read())
                     g.put(swap, 0)
