@@ -175,6 +175,9 @@ static void print_source(const json_value *all, const char *name)
                escape_text(json_text(json_find(json_item(bad, i), "cause"), "-")).text);
     if (all_bad > shown)
         printf("            and %lld more\n", all_bad - shown);
+    const char *warning = json_text(json_find(value, "quarantine_warning"), "");
+    if (*warning)
+        printf("            %s\n", escape_text(warning).text);
     const json_value *damaged = json_find(value, "damaged");
     const long long count = read_integer(value, "damaged_count");
     if (count > 0)
@@ -185,6 +188,36 @@ static void print_source(const json_value *all, const char *name)
                escape_text(json_text(json_find(json_item(damaged, i), "warning"), "-")).text);
     if (count > DAMAGED_SHOWN)
         printf("            and %lld more; prepd check lists all\n", count - DAMAGED_SHOWN);
+}
+
+/* Whom the daemon believes, whom not, and what waits for that. */
+static void print_trust(const json_value *value)
+{
+    const json_value *excluded = json_find(value, "excluded"),
+                     *watched = json_find(value, "watched");
+    const char *waits = json_text(json_find(value, "waits_for_decider"), "");
+    printf("trust       %lld deciders; %lld rows checked, %lld sent unchecked; %lld words "
+           "contradicted, "
+           "%lld rows in doubt\n",
+           read_integer(value, "deciders"), read_integer(value, "rows_checked"),
+           read_integer(value, "rows_unchecked"), read_integer(value, "words_contradicted"),
+           read_integer(value, "doubts_waiting"));
+    for (size_t i = 0; i < json_count(excluded); i++) {
+        const json_value *member = json_item(excluded, i);
+        printf("            key %s is excluded for %.0f s: %s\n",
+               escape_text(json_text(json_find(member, "key"), "-")).text, real(member, "seconds"),
+               escape_text(json_text(json_find(member, "why"), "-")).text);
+    }
+    for (size_t i = 0; i < json_count(watched); i++)
+        printf("            the next %lld rows of key %s are checked\n",
+               read_integer(json_item(watched, i), "rows"),
+               escape_text(json_text(json_find(json_item(watched, i), "key"), "-")).text);
+    if (*waits)
+        printf("            %s\n", escape_text(waits).text);
+    if (read_integer(value, "alarms") > 0)
+        printf("            ALARM %.0f s ago (%lld in all): %s\n", real(value, "alarm_seconds_ago"),
+               read_integer(value, "alarms"),
+               escape_text(json_text(json_find(value, "alarm"), "-")).text);
 }
 
 static void print_status(const json_value *value)
@@ -217,6 +250,7 @@ static void print_status(const json_value *value)
            oldest, read_integer(value, "leases_lost"), read_integer(value, "lost_by_crash"),
            read_integer(value, "lost_by_timeout"), read_integer(value, "lost_from_outside"),
            read_integer(value, "lost_by_breach"), read_integer(value, "leases_waiting"));
+    print_trust(value);
     const json_value *cache = json_find(value, "cache");
     const long long hits = read_integer(cache, "hits"), misses = read_integer(cache, "misses");
     if (hits + misses > 0)

@@ -287,6 +287,7 @@ def one_that_lied_is_admitted_again():
             wait_for(lambda: liar.waits, "it is sent away", 60)
             liar.end()
             check(excluded(json.loads(run("status", "-c", f.config, "--json"))) == ["ipc"], "it is not excluded")
+            check("key ipc is excluded for " in run("status", "-c", f.config), "not in the words of status")
             check("127.0.0.9" in run("admit", "127.0.0.9", "-c", f.config, code=64), "an address that is not there")
             check("excluded" in run("admit", "ipc", "-c", f.config), "what it was")
             check(excluded(json.loads(run("status", "-c", f.config, "--json"))) == [], "it is excluded still")
