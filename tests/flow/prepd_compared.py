@@ -52,15 +52,16 @@ class Relay:
             self.daemon[who].send_multipart(parts)
 
     def again(self, who, lease, rows):
-        """Sends a lease once more, with rows to compare. What the worker sends up to its row, as (kind, JSON or row)."""
+        """Sends a lease once more, with rows to compare. What the worker sends of it up to its row, as (kind, JSON or row). It may
+        still be at a later lease, of which nothing is returned."""
         said = {**json.loads(lease[1]), "compare": [len(row) for row in rows]}
         self.router.send_multipart([who, *answer(LEASE, head_of(lease)[1], said), *lease[2:], *(part for row in rows for part in row)])
         came = []
         while not came or came[-1][0] != ROW:
             check(self.router.poll(60000), f"no row came, only {came}")
             by, *parts = self.router.recv_multipart()
-            if by == who:
-                kind = head_of(parts)[0]
+            kind, number = head_of(parts)
+            if by == who and number == (said["row"] if kind == ROW else head_of(lease)[1]):
                 came.append((kind, parts if kind == ROW else json.loads(parts[1])))
         return came
 
