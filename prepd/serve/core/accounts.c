@@ -88,10 +88,11 @@ void accounts_free(accounts *list)
     *list = (accounts){0};
 }
 
-void penalty_set(penalty *held, int64_t now_ns)
+void penalty_set(penalty *held, int64_t done_ns, int64_t now_ns)
 {
-    if (penalty_holds(held, now_ns))
+    if (penalty_holds(held, now_ns) || (held->times > 0 && done_ns <= held->set_ns))
         return;
+    held->set_ns = now_ns;
     held->until_ns =
         now_ns + (MINUTE_NS << (held->times < MAX_DOUBLED ? held->times : MAX_DOUBLED));
     held->times++;
@@ -114,7 +115,7 @@ void account_exclude(account *held, const char *why, int64_t now_ns)
     held->contradicted_ns = now_ns;
     penalty until = held->excluded;
     until.until_ns = INT64_MIN / 2; /* what it waits for now may be a second for a breach */
-    penalty_set(&until, now_ns);
+    penalty_set(&until, now_ns, now_ns);
     held->word_until_ns = until.until_ns;
     held->excluded.times = until.times;
     if (until.until_ns > held->excluded.until_ns)

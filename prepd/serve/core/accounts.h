@@ -34,7 +34,7 @@ enum {
 
 /* A span of time that doubles each time it is set. */
 typedef struct penalty {
-    int64_t until_ns;
+    int64_t until_ns, set_ns;
     int times;
 } penalty;
 
@@ -91,8 +91,9 @@ bool account_may_join(account *account, int64_t now_ns);
 bool account_may_have(const account *account);
 void account_answered(account *account);
 void account_lost(account *account);
-/* Sets a penalty: a minute, doubling up to 64. */
-void penalty_set(penalty *penalty, int64_t now_ns);
+/* Sets a penalty for what was done at done_ns: a minute, doubling up to 64. What was done before
+ * the last one was set is paid for. */
+void penalty_set(penalty *penalty, int64_t done_ns, int64_t now_ns);
 bool penalty_holds(const penalty *penalty, int64_t now_ns);
 /* Lifts all that holds against accounts of this name (a key's name or an address). *out_was says
  * what that was, "" for nothing. Returns how many there are of it. */

@@ -120,6 +120,7 @@ typedef struct refusal {
     plan_kind kind;
     int rank, ranks;  /* of the consumer */
     uint64_t account; /* account.number of its key */
+    int64_t told_ns;
 } refusal;
 enum { MAX_REFUSALS = 64 };
 

@@ -22,7 +22,8 @@ struct doubt {
     char *tag;    /* of made[0] while it is the maker's; owned */
     bool refused; /* it was refused; the maker's row is known by its digest alone */
     hash128 digest;
-    uint64_t refuser; /* account.number of the consumer's key */
+    int64_t refused_ns; /* when */
+    uint64_t refuser;   /* account.number of the consumer's key */
 };
 
 doubt *doubt_new(uint64_t account, int64_t now_ns); /* NULL: no memory */

@@ -160,9 +160,9 @@ static status judge_refused(dispatch *state, lease *leased, const worker_seat *w
     if (maker)
         account_watch(maker);
     if (refuser && held->account)
-        penalty_set(&refuser->suspected, state->now_ns);
+        penalty_set(&refuser->suspected, held->refused_ns, state->now_ns);
     else if (refuser)
-        penalty_set(&refuser->refused, state->now_ns);
+        penalty_set(&refuser->refused, held->refused_ns, state->now_ns);
     if (refuser)
         outside_warn(&state->outside,
                      "a row that a consumer refused came out the same, row=%llu key=\"%s\": %s",
@@ -376,7 +376,8 @@ status refusal_take(dispatch *state, consumer_seat *consumer, const json_value *
                   .kind = consumer->kind,
                   .rank = consumer->rank,
                   .ranks = consumer->ranks,
-                  .account = consumer->of->number};
+                  .account = consumer->of->number,
+                  .told_ns = state->now_ns};
     consumer_close(state, consumer, "a row that was refused is made again");
     return ST_OK;
 }
@@ -397,6 +398,7 @@ status refusal_apply(dispatch *state, const consumer_seat *consumer, lease *leas
         held->refused = held->must = true;
         held->digest = told->made.digest;
         held->refuser = told->account;
+        held->refused_ns = told->told_ns;
         if (!told->made.account)
             held->by[held->n_by++] = told->made.by;
         leased->doubt = held;

@@ -167,7 +167,7 @@ static void test_accounts_admit__lifts_all_of_a_name(void **state)
             *other = open_key(&list, "key-3", "other");
     account_exclude(one, "it lies", 0);
     account_watch(two);
-    penalty_set(&two->suspected, 0);
+    penalty_set(&two->suspected, 0, 0);
     account_exclude(other, "it lies", 0);
     const char *was;
     assert_int_equal(accounts_admit(&list, "node", 0, &was), 2);
