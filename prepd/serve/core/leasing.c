@@ -20,8 +20,9 @@ static const int64_t NOTICED_NS = 1500000000;
  * MB/s.
  */
 static const int64_t BEGIN_NS = 10000000000, SHIPPED_BYTE_NS = 1000;
-/* After so long without a sign, a lease of such a worker is made by a decider that is idle. */
-static const int64_t IDLE_TAKES_NS = 2000000000;
+/* After so long without a sign, a lease of such a worker is made by a decider that is idle: sooner
+ * if it has not begun it, which takes an honest one no longer than the way there and back. */
+static const int64_t IDLE_TAKES_NS = 2000000000, IDLE_BEGINS_NS = 500000000;
 
 /* Finds out whether a remote worker has gone, which shows only in that nothing can be sent to it.
  * True if its seat was removed. */
@@ -321,7 +322,7 @@ static bool is_outrun(const dispatch *state, const worker_seat *worker)
     const int64_t files = worker->shipped * SHIPPED_BYTE_NS,
                   silent = state->now_ns - worker->since_ns;
     return !worker->decider && worker->work && worker->work->owner &&
-           (silent > IDLE_TAKES_NS + (worker->unbegun ? files : 0) ||
+           (silent > (worker->unbegun ? IDLE_BEGINS_NS + files : IDLE_TAKES_NS) ||
             state->now_ns - worker->leased_ns > IDLE_TAKES_NS + files + TIMES * state->row_ns);
 }
 
