@@ -206,7 +206,7 @@ int accounts_admit(accounts *list, const char *name, int64_t now_ns, const char 
             *out_was = what_holds(held, now_ns);
         held->excluded = held->suspected = held->refused = (penalty){.until_ns = INT64_MIN / 2};
         held->breaches = 0;
-        held->word_until_ns = 0;
+        held->word_until_ns = held->contradicted_ns = 0;
         held->watched = held->watches = 0;
         count++;
     }
