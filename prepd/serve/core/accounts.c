@@ -108,10 +108,10 @@ bool account_is_excluded(const account *held, int64_t now_ns)
     return penalty_holds(&held->excluded, now_ns);
 }
 
-void account_exclude(account *held, const char *why, int64_t now_ns)
+bool account_exclude(account *held, const char *why, int64_t now_ns)
 {
     if (now_ns < held->word_until_ns)
-        return; /* it was said before */
+        return false;
     held->contradicted_ns = now_ns;
     penalty until = held->excluded;
     until.until_ns = INT64_MIN / 2; /* what it waits for now may be a second for a breach */
@@ -121,6 +121,7 @@ void account_exclude(account *held, const char *why, int64_t now_ns)
     if (until.until_ns > held->excluded.until_ns)
         held->excluded.until_ns = until.until_ns;
     snprintf(held->why, sizeof held->why, "%s", why);
+    return true;
 }
 
 bool account_breach(account *held, const char *why, int64_t now_ns)

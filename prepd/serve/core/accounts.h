@@ -75,8 +75,9 @@ account *account_of(const accounts *accounts, uint64_t number); /* NULL: it is f
 void accounts_free(accounts *accounts);
 
 bool account_is_excluded(const account *account, int64_t now_ns);
-/* Its word was found to be false: excludes it for minutes, unless it is excluded already. */
-void account_exclude(account *account, const char *why, int64_t now_ns);
+/* Its word was found to be false: excludes it for minutes. False if it is excluded for that
+ * already. */
+bool account_exclude(account *account, const char *why, int64_t now_ns);
 /* It broke the protocol, or wasted a JOIN or a lease. True if that excludes it for a while. */
 bool account_breach(account *account, const char *why, int64_t now_ns);
 /* Has its next rows checked, twice as many as the time before. */

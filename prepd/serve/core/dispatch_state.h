@@ -508,7 +508,7 @@ WARN_UNUSED status seat_send_wait(dispatch *dispatch, const wire_peer *to, int64
                                   const char *why);
 void seats_send_off(dispatch *dispatch, account *of); /* all workers of an excluded key */
 /* Counts a breach of its key. True if that excludes the key: then call seats_send_off. */
-bool seat_breach(dispatch *dispatch, const worker_seat *worker, const char *why);
+bool seat_breach(const dispatch *dispatch, const worker_seat *worker, const char *why);
 /* Tells a worker that holds no lease to leave, to come back (`again`) or for good. */
 void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
 /* A lease that the worker has not begun; may be NULL. */

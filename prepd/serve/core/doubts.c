@@ -61,7 +61,7 @@ static bool is_drawn(const dispatch *state, const consumer_seat *consumer, uint6
     const hash128 hash = hash_bytes(key, sizeof(key));
     uint64_t drawn;
     memcpy(&drawn, hash.bytes, sizeof(drawn));
-    return (double)drawn * 0x1p-64 < share;
+    return share >= 1 || (double)drawn * 0x1p-64 < share; /* the product may round up to 1 */
 }
 
 void alarm_raise(dispatch *state, const char *why)
@@ -100,13 +100,8 @@ void key_contradicted(dispatch *state, uint64_t number, const char *why)
         outside_warn(&state->outside, "a key that has gone was wrong: %s", why);
         return;
     }
-    account_exclude(held, why, state->now_ns);
-    outside_warn(
-        &state->outside,
-        "key excluded name=\"%s\" seconds=%lld why=\"%s\": its %d workers wait; prepd admit "
-        "lifts it",
-        held->name, (long long)((held->excluded.until_ns - state->now_ns) / 1000000000), why,
-        held->seats);
+    if (!account_exclude(held, why, state->now_ns))
+        return; /* it was said before */
     seats_send_off(state, held);
     count_contradicted(state);
 }

@@ -206,6 +206,11 @@ status seat_send_wait(dispatch *state, const wire_peer *to, int64_t wait_ns, con
 
 void seats_send_off(dispatch *state, account *of)
 {
+    outside_warn(
+        &state->outside,
+        "key excluded, prepd admit lifts it name=\"%s\" seconds=%lld workers=%d why=\"%s\"",
+        of->name, (long long)((of->excluded.until_ns - state->now_ns) / 1000000000), of->seats,
+        of->why);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
         if (worker->of != of || worker->decider)
@@ -217,17 +222,12 @@ void seats_send_off(dispatch *state, account *of)
     }
 }
 
-bool seat_breach(dispatch *state, const worker_seat *worker, const char *why)
+bool seat_breach(const dispatch *state, const worker_seat *worker, const char *why)
 {
-    account *of = worker->of;
     if (worker->decider)
         return false;
-    account_lost(of);
-    if (!account_breach(of, why, state->now_ns))
-        return false;
-    outside_warn(&state->outside, "key excluded name=\"%s\" seconds=%lld why=\"%s\"", of->name,
-                 (long long)((of->excluded.until_ns - state->now_ns) / 1000000000), why);
-    return true;
+    account_lost(worker->of);
+    return account_breach(worker->of, why, state->now_ns);
 }
 
 void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)

@@ -81,7 +81,7 @@ void rules_draw_rare(sim_random *luck, sim_rules *inout, conf *inout_options)
     }
     if (bent)
         bend_workers(luck, inout, inout_options);
-    /* Rows that two workers make alike are few, and each of them may be the one that lies. */
+    /* Few rows are checked where few are drawn, and then no lie may show. */
     if (bent && sim_random_chance(luck, 1, 2))
         inout_options->prepd_audit = 1;
     if (bent && inout_options->prepd_workers > 1 && sim_random_chance(luck, 1, 2))
