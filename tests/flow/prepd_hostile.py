@@ -267,7 +267,8 @@ def frames_of_live_sessions_replayed():
         wait_for(lambda: len(again.rows) >= len(seen), "the rows again")
         again.stop()
         check([(n, h) for n, _, h in again.rows[:len(seen)]] == seen, "a row was changed")
-        wait_for(lambda: t.status()["leases_lost"] > 0, "the leases of the replayed worker are given again")
+        wait_for(lambda: t.status()["leases_lost"] + t.status()["leases_taken"] > 0,
+                 "the leases of the replayed worker are given again")
         check(t.status()["train"]["quarantined_count"] == 0, "a replay made samples bad")
 
 

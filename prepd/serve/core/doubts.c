@@ -78,8 +78,8 @@ static void count_contradicted(dispatch *state)
 {
     char why[sizeof state->alarm.why];
     int count = 0, at = snprintf(why, sizeof why,
-                                 "this machine or those are wrong: its workers "
-                                 "contradicted, within an hour,");
+                                 "either this machine or the workers of these keys are wrong, "
+                                 "which it contradicted within an hour:");
     for (int i = 0; i < state->accounts.used; i++) {
         const account *held = state->accounts.of[i];
         if (held->contradicted_ns == 0 || state->now_ns - held->contradicted_ns > HOUR_NS)
@@ -160,10 +160,10 @@ static status judge_refused(dispatch *state, lease *leased, const worker_seat *w
         penalty_set(&refuser->refused, held->refused_ns, state->now_ns);
     if (refuser)
         outside_warn(&state->outside,
-                     "a row that a consumer refused came out the same, row=%llu key=\"%s\": %s",
-                     (unsigned long long)leased->row, refuser->name,
-                     held->account ? "it gets rows of this machine's own workers for a while"
-                                   : "it is turned away for a while");
+                     "refused row came out the same, its consumer's key %s row=%llu key=\"%s\"",
+                     held->account ? "gets rows of this machine's own workers for a while"
+                                   : "is turned away for a while",
+                     (unsigned long long)leased->row, refuser->name);
     return send_checked(state, leased, made);
 }
 
