@@ -245,8 +245,8 @@ static status count_of(const st_file *tensors, tensor_id id, const char *source,
     return ST_OK;
 }
 
-/* On the wire a block may hold nothing but the row's own tensors, all of which the digest covers.
- */
+/* On the wire a block may hold nothing but the row's own tensors,
+ * all of which the digest covers. */
 static status refuse_others(const st_file *tensors, const char *source)
 {
     for (size_t i = 0; i < tensors->n_tensors; i++) {

@@ -51,8 +51,8 @@ typedef struct row {
     uint8_t *pixels_video;   /* [V, 1536] columns (channel, frame, y, x); NULL if V = 0 */
     float *loss_weight;      /* [T], or NULL if every weight is 1 */
     uint64_t *doc_sample_id; /* [D] the sample's position in the data set */
-    /* [D] which part of a split sample this is; 0 for a whole one; -1 for a prefix, which is none
-     */
+    /* [D] which part of a split sample this is; 0 for a whole one; -1 for a prefix,
+     * which is none */
     int32_t *doc_part;
     /* [D] The document that comes before this one's tokens, or -1; NULL if all are -1. Samples with
      * a common beginning have it once in a row, as a prefix, and each goes on as a branch of it.
@@ -134,8 +134,8 @@ WARN_UNUSED status row_from_tensors(const st_file *file, const char *source, int
  * file's __metadata__. Returns how many were written. */
 enum { ROW_META = 3 };
 size_t row_meta(const row *packed, st_meta out[ROW_META]);
-/* Writes the row with its pixels as a safetensors file: for `prepd sample`, probes, golden cases.
- */
+/* Writes the row with its pixels as a safetensors file: for `prepd sample`, probes,
+ * golden cases. */
 WARN_UNUSED status row_save(const row *packed, const char *path);
 /* Opens and checks such a file. The row's arrays lie in the file's read-only map: they must not be
  * written, and are valid until st_close(file). */

@@ -205,8 +205,8 @@ static status seed_ids(const char *name)
     return ST_OK;
 }
 
-/* Makes an ipc socket that only this process's user may connect to, and lets ZeroMQ accept from it.
- */
+/* Makes an ipc socket that only this process's user may connect to,
+ * and lets ZeroMQ accept from it. */
 static status listen_privately(wire_socket *socket, const endpoint *address)
 {
     int fd;

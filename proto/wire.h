@@ -166,8 +166,8 @@ span wire_msg_part(const wire_msg *message, size_t index);
 WARN_UNUSED status wire_msg_add(wire_msg *message, const void *data, size_t size);
 /* Appends a part of this size, for the caller to fill before the message changes again. */
 WARN_UNUSED status wire_msg_add_space(wire_msg *message, size_t size, uint8_t **out);
-/* Replaces part `index` by a copy of these bytes, for example by a header with another row number.
- */
+/* Replaces part `index` by a copy of these bytes,
+ * for example by a header with another row number. */
 WARN_UNUSED status wire_msg_set(wire_msg *message, size_t index, const void *data, size_t size);
 /* Moves all parts of `from` to the end of `to`. */
 WARN_UNUSED status wire_msg_move(wire_msg *to, wire_msg *from);

@@ -1,5 +1,5 @@
-/* wire_msg.c: messages of several parts. Parts are ZeroMQ's own messages, so sending never copies.
- */
+/* wire_msg.c: messages of several parts.
+ * Parts are ZeroMQ's own messages, so sending never copies. */
 #include "proto/wire_msg.h"
 
 #include <stdlib.h>

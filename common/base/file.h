@@ -24,8 +24,8 @@ ssize_t file_read_at(int fd, void *out, size_t size, int64_t offset);
 /* Reads all bytes in the same way. Returns how many there were, fewer than asked only at the end of
  * the file; -1: errno says why. */
 int64_t file_read_all(int fd, void *out, size_t size, int64_t offset);
-/* Writes all bytes, going on after signals and partial writes. False if it cannot; errno says why.
- */
+/* Writes all bytes, going on after signals and partial writes.
+ * False if it cannot; errno says why. */
 WARN_UNUSED bool file_write_all(int fd, const void *data, size_t size);
 /* Makes every folder of the path that does not exist yet. ST_CANT_CREATE. */
 WARN_UNUSED status file_make_folders(const char *path);

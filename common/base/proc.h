@@ -49,8 +49,8 @@ enum {
 /* How a child ended, which decides who is blamed for it. */
 typedef enum proc_end {
     PROC_END_LEFT,    /* it chose to: exit code 0, a code of sysexits.h, or PROC_EXIT_AGAIN */
-    PROC_END_OUTSIDE, /* by a signal from another process or from the kernel's out-of-memory killer
-                       */
+    PROC_END_OUTSIDE, /* by a signal from another process or from the kernel's out-of-memory
+                       * killer */
     PROC_END_CRASH,   /* by a crash that it caused itself */
     PROC_END_TIME,    /* by its own time limit (SIGALRM) */
 } proc_end;

@@ -99,8 +99,8 @@ typedef struct conf_need {
 WARN_UNUSED status conf_load_all(conf *options, int *argc, char **argv, const conf_need *needs,
                                  mistakes *wrong);
 
-/* A word of the command line that conf_load passes over (common/program/verb.h says what it means).
- */
+/* A word of the command line that conf_load passes over (common/program/verb.h says what it
+ * means). */
 #define CONF_SHARED "--shared"
 /* Frees what `options` owns and empties it. Accepts NULL and an empty conf. */
 void conf_done(conf *options);

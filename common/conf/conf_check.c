@@ -13,8 +13,8 @@ static status bad(const conf *options, const char *text)
     return FAIL_IN(ST_CONFIG, conf_place(options), "%s", text);
 }
 
-/* Accepts `one`, `other`, or a comma-separated list of the words in `parts`, which ends with NULL.
- */
+/* Accepts `one`, `other`, or a comma-separated list of the words in `parts`,
+ * which ends with NULL. */
 static status check_list(const conf *options, const char *key, const char *text, const char *one,
                          const char *other, const char *const *parts)
 {

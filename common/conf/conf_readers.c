@@ -1,5 +1,5 @@
-/* conf_readers.c: which verbs read an option, from readers.def, which tests/style/who_reads makes.
- */
+/* conf_readers.c: which verbs read an option, from readers.def,
+ * which tests/style/who_reads makes. */
 #include <string.h>
 
 #include "common/base/words.h"

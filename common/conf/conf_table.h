@@ -49,8 +49,8 @@ typedef struct conf_row {
 extern const conf_row conf_rows[];
 extern const size_t conf_n_rows;
 
-/* True for a row that has a field in struct conf: not for a section, an alias or a removed option.
- */
+/* True for a row that has a field in struct conf: not for a section,
+ * an alias or a removed option. */
 bool conf_row_is_option(const conf_row *row);
 /* The option, alias or removed option of this key ("training.seq_len"); NULL if there is none. */
 const conf_row *conf_row_find(const char *key);

@@ -14,8 +14,8 @@ typedef struct entry {
     size_t size;
 } entry;
 
-/* Reads the entry at *inout_at, which then points after it and its comma. False if there is none.
- */
+/* Reads the entry at *inout_at, which then points after it and its comma.
+ * False if there is none. */
 static bool read_entry(const char **inout_at, entry *out)
 {
     const char *at = *inout_at;

@@ -106,8 +106,8 @@ static int put_nothing(json_parser *parser)
     return settle_status(parser, json_builder_scalar(&parser->build, none));
 }
 
-/* Called at the end of every value. If it was an item of the streamed array, passes it to `each`.
- */
+/* Called at the end of every value.
+ * If it was an item of the streamed array, passes it to `each`. */
 static int value_done(json_parser *parser)
 {
     const json_value *value = parser->streaming ? json_builder_value(&parser->build) : NULL;

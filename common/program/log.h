@@ -34,8 +34,8 @@ bool log_on(int level);
 /* Writes an event, by one write(2), so that lines of several processes do not mix; above the
  * progress bar, if there is one (bar.h). Use the macros below. */
 void log_event(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Logs the thread's last failure as an error, and at debug level its code and place in our source.
- */
+/* Logs the thread's last failure as an error,
+ * and at debug level its code and place in our source. */
 void log_status(void);
 
 #define log_error(...) log_event(LOG_ERROR, __VA_ARGS__)

@@ -80,8 +80,8 @@ static inline character read_character(const word_classes *classes, const uint8_
     return (character){code < TABLE_END ? classes->kind_of[code] : OTHER, at + 4};
 }
 
-/* Where the run of characters of one kind ends that begins at `at`; `at` itself if there is none.
- */
+/* Where the run of characters of one kind ends that begins at `at`;
+ * `at` itself if there is none. */
 static inline size_t run_of(const word_classes *classes, const uint8_t *text, size_t size,
                             size_t at, kind wanted)
 {

@@ -27,8 +27,8 @@ static status take_parent(int *argc, char **argv, int64_t *out)
     return parent ? verb_number("--parent", parent, 1, INT32_MAX, out) : ST_OK;
 }
 
-/* Removes the folder of a command's private daemon, since the command itself may have been killed.
- */
+/* Removes the folder of a command's private daemon,
+ * since the command itself may have been killed. */
 static void remove_private_folder(const char *endpoint)
 {
     const char *path = endpoint + strlen("ipc://");

@@ -1,5 +1,5 @@
-/* cache_folder.c: tries the candidates of cache_folder.h in order, makes the folder and checks it.
- */
+/* cache_folder.c: tries the candidates of cache_folder.h in order,
+ * makes the folder and checks it. */
 #include "prepd/dataset/cache_folder.h"
 
 #include <errno.h>

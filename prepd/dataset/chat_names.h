@@ -7,8 +7,8 @@
 
 typedef enum chat_kind { CHAT_IMAGE, CHAT_VIDEO, CHAT_KINDS } chat_kind;
 
-/* "image" and "video": the keys of records, the types of parts and, inside < >, the marks in texts.
- */
+/* "image" and "video": the keys of records, the types of parts and, inside < >,
+ * the marks in texts. */
 extern const char *const chat_words[CHAT_KINDS];
 
 typedef struct chat_names {

@@ -134,8 +134,8 @@ sample_place dataset_sample_place(const dataset *set, int64_t number);
 hash128 dataset_contents(const dataset *set); /* dataset_vtable.contents, or else the identity */
 /* Where image `index` is; fills in every member. */
 void dataset_image_place(const dataset *set, int64_t index, image_place *out);
-/* Whether `path`, relative to the root, is the file that holds image `index`, or one of its frames.
- */
+/* Whether `path`, relative to the root, is the file that holds image `index`,
+ * or one of its frames. */
 bool dataset_image_has(const dataset *set, int64_t index, const char *path);
 /* The size of image `index` now, in bytes, and the time of its last change: of a piece of a file
  * the size that the data set gives it, of a folder the sum over its frames and their latest change.

@@ -12,8 +12,8 @@
 #include "common/base/arena.h"
 #include "prepd/dataset/records.h"
 
-/* Receives the place of one document. If it cannot be used, `cause` says why, with file and line.
- */
+/* Receives the place of one document.
+ * If it cannot be used, `cause` says why, with file and line. */
 typedef status (*document_each)(void *user, const record_place *at, const char *cause);
 /* Reads every file from its beginning to its end, and notes its restart points. Any status of
  * `each` but ST_OK ends the scan and is returned, except that ST_END becomes ST_OK. ST_BAD_INPUT

@@ -284,8 +284,8 @@ static status place_images(mixture *mix)
     return ST_OK;
 }
 
-/* The digest with the weights, which is that of the stream, or without, which is that of the index.
- */
+/* The digest with the weights, which is that of the stream, or without,
+ * which is that of the index. */
 static status digest_of(const mixture *mix, bool weights, hash128 *out)
 {
     hasher *hash = NULL;

@@ -24,8 +24,8 @@ WARN_UNUSED status text_pool_format(text_pool *pool, int64_t *out, const char *f
 const char *text_pool_at(const text_pool *pool, int64_t offset); /* valid until the next add */
 void text_pool_done(text_pool *pool);
 
-/* A hash table with open addressing, which grows as needed. Any id is allowed; values are from 0.
- */
+/* A hash table with open addressing, which grows as needed.
+ * Any id is allowed; values are from 0. */
 typedef struct id_slot {
     int64_t id, value; /* the value plus 1; 0 marks a free slot */
 } id_slot;

@@ -242,8 +242,8 @@ status vqa_find_files(const conf *options, vqa_paths *out)
     TRY(find_packed(options, question_folders, is_questions, "Questions", pattern, out->questions,
                     out->question_member, out->subtype));
     snprintf(pattern, sizeof pattern, "*%s*annotations.json", options->data_split);
-    /* Annotations of the same year as the questions are preferred; else the split alone must fit.
-     */
+    /* Annotations of the same year as the questions are preferred;
+     * else the split alone must fit. */
     if (find_file(options->data_path, annotation_folders, is_annotations, out->subtype, pattern,
                   out->annotations, ignored) != ST_OK)
         TRY(find_packed(options, annotation_folders, is_annotations, "Annotations", pattern,

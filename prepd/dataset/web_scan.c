@@ -35,8 +35,8 @@ static bool json_is_chat(const char *bytes, size_t length)
     return chat;
 }
 
-/* Gives a sample a cause, unless it has one. `named` says that the cause already names the sample.
- */
+/* Gives a sample a cause, unless it has one. `named` says that the cause already names the
+ * sample. */
 static status blame(webdataset *set, web_sample *from, const char *cause, bool named)
 {
     char name[2 * TAR_NAME_MAX] = "";
@@ -48,8 +48,8 @@ static status blame(webdataset *set, web_sample *from, const char *cause, bool n
     return text_pool_format(&set->texts, &from->cause, "%s%s", name, cause);
 }
 
-/* Which member gives the texts: a .json that is a conversation, else .txt, else .json, else .cls.
- */
+/* Which member gives the texts: a .json that is a conversation, else .txt,
+ * else .json, else .cls. */
 static words_kind choose_words(const scanning *scan)
 {
     const bool json = scan->words[WORDS_JSON], txt = scan->words[WORDS_TXT];

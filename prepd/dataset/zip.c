@@ -104,8 +104,8 @@ static status read_zip64(const char *path, const uint8_t *extra, size_t n_extra,
     return ST_OK;
 }
 
-/* Reads one entry of the directory `at`, of which `left` bytes are there; *out_bytes is its length.
- */
+/* Reads one entry of the directory `at`, of which `left` bytes are there;
+ * *out_bytes is its length. */
 static status read_entry(const char *path, const uint8_t *at, int64_t left, int64_t file_bytes,
                          zip_each each, void *user, int64_t *out_bytes)
 {

@@ -4,8 +4,8 @@
 
 #include "prepd/plan/report.h"
 
-/* An image is square if no side is more than a quarter longer than the other; a 4:3 picture is not.
- */
+/* An image is square if no side is more than a quarter longer than the other;
+ * a 4:3 picture is not. */
 enum { SQUARE_NUM = 5, SQUARE_DEN = 4 };
 
 typedef struct class_sum {

@@ -115,8 +115,8 @@ WARN_UNUSED status plan_row(plan *plan, row_range *range, uint64_t number, arena
 /* The epoch of a row that was asked for before; *out_first is the first row of that epoch. */
 uint64_t plan_epoch_of(const plan *plan, const row_range *range, uint64_t row, uint64_t *out_first);
 bool plan_endless(const plan *plan); /* training.epochs is 0 */
-/* Rows of the whole stream, empty ones included; UINT64_MAX if it has no end or is not all planned.
- */
+/* Rows of the whole stream, empty ones included;
+ * UINT64_MAX if it has no end or is not all planned. */
 uint64_t plan_rows(const plan *plan, const row_range *range);
 uint64_t plan_epoch_rows(const plan *plan); /* of epoch 0 */
 /* The most tokens and patches that a row may have. */

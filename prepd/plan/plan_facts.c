@@ -1,8 +1,8 @@
 /* plan_facts.c: what can be asked of a plan once it is made: budgets, bounds, causes, buckets. */
 #include "prepd/plan/planner.h"
 
-/* The default patch budget lets every token of a row be a visual token, which takes four patches.
- */
+/* The default patch budget lets every token of a row be a visual token,
+ * which takes four patches. */
 enum { PATCHES_PER_TOKEN = 4 };
 
 int plan_version(const conf *options, plan_kind kind)

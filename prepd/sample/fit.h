@@ -25,8 +25,8 @@ typedef struct fit_grid {
     int32_t pairs;         /* pairs of frames, each with such a grid (clip.h); 0: a still picture */
 } fit_grid;
 
-/* How many runs of pads stand for it in the text: one for a picture, one for each pair of frames.
- */
+/* How many runs of pads stand for it in the text: one for a picture,
+ * one for each pair of frames. */
 static inline int32_t fit_runs(fit_grid grid)
 {
     return grid.pairs > 0 ? grid.pairs : 1;

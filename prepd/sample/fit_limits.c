@@ -94,8 +94,8 @@ static status check_steps(const json_value *file, const char *path)
     return require_real(file, "image_std", path, 0.5);
 }
 
-/* Reads a file of either kind. *limits are those of the class, and stay for a file that gives none.
- */
+/* Reads a file of either kind.
+ * *limits are those of the class, and stay for a file that gives none. */
 static status read_file(const json_value *file, const char *path, fit_limits *limits)
 {
     if (json_typeof(file) != JSON_OBJECT)
@@ -135,8 +135,8 @@ static status load_file(const conf *options, const char *name, char path[STATUS_
     return folder[0] && access(path, F_OK) == 0 ? json_load(path, out) : ST_OK;
 }
 
-/* Checks that the keys are given for which the class of the pictures' processor has other defaults.
- */
+/* Checks that the keys are given for which the class of the pictures' processor has other
+ * defaults. */
 static status require_keys(const json_value *file, const char *path)
 {
     TRY(require_key(file, "patch_size", path, "14"));

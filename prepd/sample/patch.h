@@ -13,8 +13,8 @@
 
 #include <stdint.h>
 
-/* Cuts rgb [height, width, 3], both sides multiples of 32, to patches [height/16 * width/16, 768].
- */
+/* Cuts rgb [height, width, 3], both sides multiples of 32,
+ * to patches [height/16 * width/16, 768]. */
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches);
 /* The same from a JPEG's planes before their conversion to RGB (ycc.h): luma and the two colour
  * differences, in rows of `stride` bytes. */

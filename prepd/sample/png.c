@@ -44,8 +44,8 @@ span png_find(span bytes, const char *type)
     return has(bytes, type, &data) ? data : span_of(NULL, 0);
 }
 
-/* These fields of IHDR stand after the signature (8), a length (4), "IHDR" (4) and the sides (8).
- */
+/* These fields of IHDR stand after the signature (8), a length (4),
+ * "IHDR" (4) and the sides (8). */
 enum { DEPTH_AT = 24, COLOUR_AT = 25, GREY = 0, TRUECOLOUR = 2 };
 
 static int colour_type(span bytes)

@@ -57,8 +57,8 @@ typedef struct resample_wide {
     /* Makes the first n_out / group * group pixels of a row from `in` [n_in, 3]; returns how many.
      * Reads up to steps * 15 + 1 bytes past the end of the row. */
     int32_t (*width)(const axis *weights, const uint8_t *in, uint8_t *out);
-    /* Makes the first bytes of one row of `count` bytes from rows [taps, count]; returns how many.
-     */
+    /* Makes the first bytes of one row of `count` bytes from rows [taps, count];
+     * returns how many. */
     size_t (*height)(const int32_t *pairs, int32_t taps, int bits, const uint8_t *rows,
                      size_t count, uint8_t *out);
 } resample_wide;

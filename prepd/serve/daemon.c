@@ -75,8 +75,8 @@ static void tell_audience(const conf *options)
         log_warn("metrics.listen %s: %s", options->metrics_listen, who);
 }
 
-/* What draws the rows that are audited. Without the system's random numbers, the time draws them.
- */
+/* What draws the rows that are audited.
+ * Without the system's random numbers, the time draws them. */
 static uint64_t random_secret(void)
 {
     uint64_t secret;

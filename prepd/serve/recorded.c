@@ -317,8 +317,8 @@ static status read_next(const server *serving, consumer *receiver)
     return ST_OK;
 }
 
-/* Whether a row fits the consumer's credit and its share of the buffer. One row is always allowed.
- */
+/* Whether a row fits the consumer's credit and its share of the buffer.
+ * One row is always allowed. */
 static bool may_send(const server *serving, const consumer *receiver, int64_t bytes)
 {
     return receiver->unreturned == 0 ||
@@ -447,8 +447,8 @@ static void tick_server(server *serving)
     peer_limits_tell(&serving->peer_limits, &serving->world);
 }
 
-/* Of the options nothing is read again, since none of them matters to rows that are made already.
- */
+/* Of the options nothing is read again,
+ * since none of them matters to rows that are made already. */
 static void take_signal(server *serving, uint32_t number)
 {
     serving->stopping |= number == SIGTERM || number == SIGINT;

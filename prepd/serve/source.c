@@ -51,8 +51,8 @@ static status check_template(const source *section)
     return ST_OK;
 }
 
-/* Checks the template of a mixture, once its sources are known. Plain texts alone need no template.
- */
+/* Checks the template of a mixture, once its sources are known.
+ * Plain texts alone need no template. */
 static status check_mixture(const source *section)
 {
     const dataset_part *parts;

@@ -152,8 +152,8 @@ static void put_generation(const bpe *vocabulary, json_writer *writer)
     json_end_object(writer);
 }
 
-/* The members of "size" are areas in pixels, whatever their names say: so the processor reads them.
- */
+/* The members of "size" are areas in pixels, whatever their names say:
+ * so the processor reads them. */
 static void put_processor(json_writer *writer, int64_t min_pixels, int64_t max_pixels,
                           const char *key, const char *type)
 {

@@ -15,8 +15,8 @@
 #include "common/base/span.h"
 #include "common/base/status.h"
 
-/* Writes root/path to out [size]. ST_BAD_INPUT for an absolute path, one with "..", or a long one.
- */
+/* Writes root/path to out [size].
+ * ST_BAD_INPUT for an absolute path, one with "..", or a long one. */
 WARN_UNUSED status file_resolve(const char *root, const char *path, char *out, size_t size);
 
 /* After a failed open or read with this errno: true if it is to be tried again, after waiting if
@@ -48,8 +48,8 @@ WARN_UNUSED status file_check(const char *full, int64_t offset, int64_t bytes, i
 WARN_UNUSED status file_open(const char *full, int64_t offset, int64_t bytes, int64_t max_bytes,
                              int *out_fd, int64_t *out_bytes, int64_t *out_mtime_ns);
 
-/* A file that is opened to read its header. Size and time are set even if its bytes cannot be read.
- */
+/* A file that is opened to read its header.
+ * Size and time are set even if its bytes cannot be read. */
 typedef struct file_view {
     span bytes;
     int64_t file_bytes, mtime_ns; /* size of the piece or file, and the file's time */

@@ -18,8 +18,8 @@ const char *lease_cause(const char *root, const char *text);
  * crash. A worker with files of its own (--data-root) goes on if it cannot read one:
  * lease_is_missing. */
 bool lease_must_end(const workshop *shop, status code);
-/* True for a file that cannot be read here. The dispatcher finds out whether the file is to blame.
- */
+/* True for a file that cannot be read here.
+ * The dispatcher finds out whether the file is to blame. */
 bool lease_is_missing(const workshop *shop, status code);
 
 /* Reads {"id": .., "turns": [..]} as a sample with n_images images, in the arena. */

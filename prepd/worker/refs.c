@@ -1,5 +1,5 @@
-/* refs.c: finds the bytes of a file of a lease: on this machine, or among the parts of the message.
- */
+/* refs.c: finds the bytes of a file of a lease: on this machine,
+ * or among the parts of the message. */
 #include "prepd/worker/refs.h"
 
 #include <errno.h>

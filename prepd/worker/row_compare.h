@@ -20,8 +20,8 @@ typedef struct compared_rows {
     int count;
 } compared_rows;
 
-/* Reads the member "compare". ST_PROTOCOL if the message has fewer parts, or there are more rows.
- */
+/* Reads the member "compare".
+ * ST_PROTOCOL if the message has fewer parts, or there are more rows. */
 WARN_UNUSED status row_compare_read(const json_value *lease, const wire_msg *message,
                                     compared_rows *out);
 

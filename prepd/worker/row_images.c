@@ -1,5 +1,5 @@
-/* row_images.c: finds, decodes, resizes and cuts the pictures of a row. Clips are left to clips.c.
- */
+/* row_images.c: finds, decodes, resizes and cuts the pictures of a row.
+ * Clips are left to clips.c. */
 #include "prepd/worker/row_images.h"
 
 #include <string.h>

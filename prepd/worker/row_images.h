@@ -31,8 +31,8 @@ WARN_UNUSED status row_images_add(row_images *images, const document *doc);
  * have the file. */
 WARN_UNUSED status row_images_fill(row_images *images, int32_t index, int64_t file,
                                    const lease_clip *clip, uint8_t **out_patches);
-/* If in_place, completes the parts for codec_encode_made: items that were not filled become zero.
- */
+/* If in_place, completes the parts for codec_encode_made:
+ * items that were not filled become zero. */
 void row_images_finish(row_images *images);
 
 #endif

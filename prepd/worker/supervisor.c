@@ -230,8 +230,8 @@ static status attend_dispatcher(supervisor *crew)
             wire_expect(crew->socket);
         crew->said_ns = 0;
     }
-    /* The first message waits in the socket for the connection; others are sent once it is there.
-     */
+    /* The first message waits in the socket for the connection;
+     * others are sent once it is there. */
     if (crew->said_ns == 0 || (now - crew->said_ns >= SAY_MS * MS && wire_greeted(crew->socket))) {
         const int length = snprintf(json, sizeof(json), "{\"keeps\":\"%s\"}", crew->id);
         const status sent = wire_send_json(crew->socket, NULL, KIND_JOIN, 0, json, (size_t)length);

@@ -1,5 +1,5 @@
-/* time_limit.c: the limit on one item as ticks of an interval timer, and the pauses before retries.
- */
+/* time_limit.c: the limit on one item as ticks of an interval timer,
+ * and the pauses before retries. */
 #include "prepd/worker/time_limit.h"
 
 #include <errno.h>

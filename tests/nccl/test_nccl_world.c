@@ -201,8 +201,8 @@ static status fail_in_graphs(const place *spot)
     return st;
 }
 
-/* As above, and NCCL never returns from the abort of rank 0, whose process must end all the same.
- */
+/* As above, and NCCL never returns from the abort of rank 0,
+ * whose process must end all the same. */
 static status abort_without_end(const place *spot)
 {
     if (spot->job->place.rank == 0)

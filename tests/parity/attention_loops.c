@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* The borders of the keys. The function below gives the key that belongs to query `token` itself.
- */
+/* The borders of the keys.
+ * The function below gives the key that belongs to query `token` itself. */
 static const int32_t *key_borders(const attention *sizes)
 {
     return sizes->cu_keys ? sizes->cu_keys : sizes->cu;

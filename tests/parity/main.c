@@ -3,8 +3,7 @@
  *
  *   test_parity                all cases
  *   test_parity --op OP        the cases of one op
- *   test_parity --real         the cases of a real model's sizes alone, which the CPU's list leaves
- * out
+ *   test_parity --real         only the cases of a real model's sizes, which the CPU's list omits
  *   .. --portable              on a GPU: with our portable kernels in place of cuDNN's and Hopper's
  *   test_parity --bench [OP]   nanoseconds per call of the "real" cases */
 #include <stdio.h>

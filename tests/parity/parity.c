@@ -325,8 +325,8 @@ void parity_fetch_bytes(parity *test, void *to, const void *dev, size_t bytes)
     mix_bits(test, to, bytes);
 }
 
-/* A difference of fourth order: its error is step^4 times the fifth derivative, about 1e-13 here.
- */
+/* A difference of fourth order: its error is step^4 times the fifth derivative,
+ * about 1e-13 here. */
 static double central_difference(double *x, parity_loss_fn loss, const void *of)
 {
     const double step = 1e-3, keep = *x;

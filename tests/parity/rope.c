@@ -4,8 +4,8 @@
 #include "tests/parity/parity.h"
 #include "trainer/device/real.h"
 
-/* theta^(-above / below) in float32: the exponent, the power and the reciprocal are each rounded.
- */
+/* theta^(-above / below) in float32: the exponent,
+ * the power and the reciprocal are each rounded. */
 static double rounded_angle(double position, double theta, int64_t above, int64_t below)
 {
     float power = (float)pow(theta, (float)above / (float)below);

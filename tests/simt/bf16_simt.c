@@ -1,5 +1,5 @@
-/* bf16_simt.c: the device of test_model_bf16: the harness. It lacks what a GPU leaves to a library.
- */
+/* bf16_simt.c: the device of test_model_bf16: the harness.
+ * It lacks what a GPU leaves to a library. */
 #include "tests/simt/bf16_device.h"
 #include "tests/simt/device.h"
 

@@ -6,8 +6,8 @@
 #include "trainer/device/backend.h"
 #include "trainer/ops/gemm.h"
 
-/* The stream of a CPU device in float that computes the products from now on. Stays the caller's.
- */
+/* The stream of a CPU device in float that computes the products from now on.
+ * Stays the caller's. */
 void product_bf16_by(stream *cpu);
 
 /* gemm of ops_table, on arrays in the host's memory. */

@@ -55,8 +55,8 @@ void *simt_shared(void);
 void simt_stop(const char *condition, const char *file, int line) __attribute__((noreturn));
 /* Ends the launch because the kernel traps. */
 void simt_trap(const char *file, int line) __attribute__((noreturn));
-/* The device's clock. It advances a little at each reading, and by the time that a thread sleeps.
- */
+/* The device's clock.
+ * It advances a little at each reading, and by the time that a thread sleeps. */
 int64_t simt_clock_ns(void);
 void simt_sleep(int64_t ns);
 /* Sets a function that is called at each reading of the clock, with the time that is read. NULL:

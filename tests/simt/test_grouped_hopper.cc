@@ -212,8 +212,8 @@ static int check_cover(const char *name, int mode, int64_t k, int64_t n,
     args.rows_cap = begin[rows.size()];
     grouped_work work = grouped_work_of(&args, GROUPED_TILE_N, GROUPED_STEP, blocks);
     int32_t across = grouped_ceil(work.out_n, work.tile_n);
-    /* How often each tile is stored: rows of the output, expert by expert, times columns of tiles.
-     */
+    /* How often each tile is stored: rows of the output, expert by expert,
+     * times columns of tiles. */
     int64_t height = mode == GROUPED_WGRAD ? work.out_m * args.experts : args.rows_cap;
     std::vector<uint8_t> stored((size_t)(height * across));
     int bad = 0;

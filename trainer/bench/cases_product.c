@@ -147,8 +147,8 @@ GROUPED(grouped_up_even, GROUPED_FWD, true, 1)
 GROUPED(grouped_up_8, GROUPED_FWD, true, 8)
 GROUPED(grouped_up_dw_8, GROUPED_WGRAD, true, 8)
 
-/* The grid that runs beside collectives (cuda_facts.turns), alone on the GPU: what the turns cost.
- */
+/* The grid that runs beside collectives (cuda_facts.turns), alone on the GPU:
+ * what the turns cost. */
 static void grouped_gated_turns(bench_case *bench)
 {
     grouped_gated(bench);

@@ -13,7 +13,7 @@
  *   a step's collectives are what the formula says  the ledger against plan/received.h
  *   ranks of a group make the same calls in order   each rank's against the group's first rank's
  *   a checkpoint is whole                           its files, in which values are holes, are
- * opened again; ranks go on from it
+ *                                                   opened again; ranks resume from it
  */
 #ifndef TESSERA_TRAINER_CHECK_DRY_RUN_H
 #define TESSERA_TRAINER_CHECK_DRY_RUN_H

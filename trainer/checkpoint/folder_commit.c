@@ -1,5 +1,5 @@
-/* folder_commit.c: folder_commit of folder.h: does the steps that core/commit_core.h puts in order.
- */
+/* folder_commit.c: folder_commit of folder.h:
+ * does the steps that core/commit_core.h puts in order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

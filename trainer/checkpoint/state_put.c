@@ -120,8 +120,8 @@ status state_take(const param *weight, stream *queue, const state_tensor *of,
     return ST_OK;
 }
 
-/* Encodes `count` of the numbers, at most STATE_CHUNK / STATE_LARGEST, and sends codes and scales.
- */
+/* Encodes `count` of the numbers, at most STATE_CHUNK / STATE_LARGEST,
+ * and sends codes and scales. */
 static status send_codes(stream *queue, int64_t first, int64_t count, const state_room *room,
                          const state_target *target)
 {

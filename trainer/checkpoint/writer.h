@@ -78,8 +78,8 @@ void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from);
 typedef void (*checkpoint_told)(void *user, int64_t step, double seconds, status how);
 /* To be called before the first save; `user` is borrowed. */
 void checkpoint_writer_tells(checkpoint_writer *writer, checkpoint_told told, void *user);
-/* The step of the last whole checkpoint, of this run or the one it went on from; 0: there is none.
- */
+/* The step of the last whole checkpoint, of this run or the one it went on from; 0:
+ * there is none. */
 int64_t checkpoint_writer_last_step(const checkpoint_writer *writer);
 
 /* Finds the newest whole checkpoint in `folder` (load_step -1) or checks the one of load_step:

@@ -52,8 +52,8 @@ static status make_writing(const checkpoint_writer *writer, int64_t step)
     return file_make_folders(training);
 }
 
-/* Makes room on the disk first. That can take a while, so the other ranks are told to be patient.
- */
+/* Makes room on the disk first.
+ * That can take a while, so the other ranks are told to be patient. */
 status writer_begin_folder(const checkpoint_writer *writer, int64_t step)
 {
     rank_link_waits(writer->watch, WRITER_FILES);

@@ -12,7 +12,7 @@
  *                         1, for the package's pthread and OpenMP flavours: the device's pool is to
  *                         be the only one (cpu.c). The OpenMP flavour looks at OpenMP's number in
  *                         every calling thread, so that its own function sets it for the main
- * thread only, and the environment is the one way that works for all. */
+ *                         thread only, and the environment is the one way that works for all. */
 #ifndef TESSERA_TRAINER_DEVICE_BLAS_H
 #define TESSERA_TRAINER_DEVICE_BLAS_H
 
@@ -37,8 +37,8 @@ typedef struct blas_library {
  * changes for a moment. UNAVAILABLE, with the package to install, if the library is missing. */
 WARN_UNUSED status blas_open(void);
 
-/* The loaded library's functions. Valid after blas_open has succeeded, for the life of the process.
- */
+/* The loaded library's functions.
+ * Valid after blas_open has succeeded, for the life of the process. */
 const blas_library *blas_api(void);
 
 #endif

@@ -8,8 +8,8 @@
 
 #include "trainer/device/backend.h"
 
-/* Items [begin, end) of an op, which `thread` does. Threads are numbered from 0 to cpu_threads - 1.
- */
+/* Items [begin, end) of an op, which `thread` does.
+ * Threads are numbered from 0 to cpu_threads - 1. */
 typedef struct part {
     int64_t begin, end;
     int thread;

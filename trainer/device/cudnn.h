@@ -41,8 +41,8 @@ typedef struct cudnn_library {
  * process. */
 const cudnn_library *cudnn_api(void);
 
-/* Returns BAD_DEVICE with the name of the failed call, cuDNN's error and the last message it left.
- */
+/* Returns BAD_DEVICE with the name of the failed call,
+ * cuDNN's error and the last message it left. */
 status cudnn_fail(const char *call, cudnnStatus_t error);
 
 #define CUDNN_TRY(name, ...)                                                                       \

@@ -405,8 +405,8 @@ static status pass_round(pass *walk)
     return walk->turn.count > 0 ? evaluate_round(walk) : ST_OK;
 }
 
-/* Ranks do not agree here on the shapes of their rows, so what holds calls of NCCL is not captured.
- */
+/* Ranks do not agree here on the shapes of their rows,
+ * so what holds calls of NCCL is not captured. */
 static status pass_rows(pass *walk)
 {
     session *run = walk->run;

@@ -1,5 +1,5 @@
-/* question.h: finds the question that a held-out reply answers, and writes it as a person reads it.
- */
+/* question.h: finds the question that a held-out reply answers,
+ * and writes it as a person reads it. */
 #ifndef TESSERA_TRAINER_EVAL_QUESTION_H
 #define TESSERA_TRAINER_EVAL_QUESTION_H
 

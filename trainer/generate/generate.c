@@ -1,8 +1,8 @@
 /* generate.c: see generate.h.
  *
  *   prompts of some documents --prefill--> logits of their last tokens; keys and values are kept
- *   the word chosen for each  ----step----> logits of these words; their keys and values are kept
- * too (repeated until every document has ended)
+ *   the token chosen for each --step-----> logits of these tokens; their keys and values are kept
+ *                                          too (repeated until every document has ended)
  *
  * Branches of a prefix stay branches: the prefix is computed once and its keys and values are in
  * the cache once, where the steps of all branches read them. A copy for each branch would need
@@ -17,10 +17,8 @@
 #include "trainer/model/kv_cache.h"
 #include "trainer/model/pass_context.h"
 
-enum {
-    DOCS =
-        32 /* the most documents answered at once; together they cost a step about as much as one */
-};
+/* The most documents answered at once. Together they cost a step about as much as one. */
+enum { DOCS = 32 };
 
 struct generator {
     generator_options options;

@@ -341,8 +341,8 @@ const bad_samples *receiver_bad_samples(const receiver *input)
     return &input->known;
 }
 
-/* Waits until something changes, but only for a short while, since a signal changes nothing here.
- */
+/* Waits until something changes, but only for a short while,
+ * since a signal changes nothing here. */
 static void wait_a_little(receiver *input)
 {
     struct timespec until;

@@ -7,10 +7,10 @@
  *   number 2..  15 numbers whose meaning depends on the kind
  *
  *   WELCOME  bytes: the stream's WELCOME, which is JSON, and a final zero
- *   ROW      numbers: tokens, documents, items, patches, video patches, weights (0 or 1); the
- * lengths of cursor, quarantine and references with their final zeros; from the row's frame its
- *            number, images, block bytes, image bytes and digest (2 numbers). Bytes: the tensors in
- *            the order of row_tensors, then the three texts
+ *   ROW      numbers: tokens, documents, items, patches, video patches, weights (0 or 1);
+ *            the lengths of cursor, quarantine and references with their final zeros; from the
+ *            row's frame its number, images, block bytes, image bytes and digest (2 numbers).
+ *            Bytes: the tensors in the order of row_tensors, then the three texts
  *   LAST     number: the status with which the stream ended. Bytes: its text and a final zero
  *
  * When you add a field to a row, add it to row_feed_send, recv_row and this table. */

@@ -53,8 +53,8 @@ static inline int64_t row_share_tokens(const row_share *share, int64_t tokens)
  * frame pair of a clip. */
 typedef struct batch_caps {
     int64_t tokens, docs, patches, items, frames, targets;
-    /* Most tokens of a document, a branch's with its prefix; most patches of a frame. 0: no bound
-     */
+    /* Most tokens of a document, a branch's with its prefix; most patches of a frame.
+     * 0: no bound */
     int64_t longest, frame;
 } batch_caps;
 

@@ -100,8 +100,8 @@ static status gather_borders(pass *walk, const int32_t *offset)
     return ST_OK;
 }
 
-/* How many of [at, at + slots) lie inside [begin, begin + room); *out_first: the first, from `at`.
- */
+/* How many of [at, at + slots) lie inside [begin, begin + room); *out_first:
+ * the first, from `at`. */
 static int64_t overlap(int64_t at, int64_t slots, int64_t begin, int64_t room, int64_t *out_first)
 {
     int64_t first = begin > at ? begin - at : 0, end = begin + room - at;

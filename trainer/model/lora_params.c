@@ -216,8 +216,8 @@ static status place_own(const param *entry, stream *queue, double *room)
     return ST_OK;
 }
 
-/* Sums the ranks' parts of a row into entry->whole: within a replica, one rank stores each element.
- */
+/* Sums the ranks' parts of a row into entry->whole: within a replica,
+ * one rank stores each element. */
 static status gather_row(const params *registry, const param *entry, stream *queue,
                          const gather_room *room)
 {
@@ -321,8 +321,8 @@ status lora_merge(const param *weight, stream *queue, int64_t first, int64_t cou
     return ST_OK;
 }
 
-/* The lengths of one matrix's rows. Its unit is entered, since frozen weights may rest elsewhere.
- */
+/* The lengths of one matrix's rows.
+ * Its unit is entered, since frozen weights may rest elsewhere. */
 static status set_lengths(params *registry, const param *weight, stream *queue, double *value)
 {
     const param *pair = weight + weight->lora, *lengths = pair + 2;

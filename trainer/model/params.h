@@ -96,8 +96,8 @@ typedef struct param {
     void *unwanted; /* a shared place for the gradient of a frozen vector, which nothing reads */
 } param;
 
-/* Whether its value is found in model.path, or drawn again, so that checkpoints need not hold it.
- */
+/* Whether its value is found in model.path, or drawn again,
+ * so that checkpoints need not hold it. */
 static inline bool param_in_base(const param *weight)
 {
     return weight->frozen && !weight->kept && !weight->adapter;
@@ -235,8 +235,8 @@ WARN_UNUSED status params_write_by(const param *weight, stream *queue, int64_t f
                                    const double *from, pool *threads);
 WARN_UNUSED status params_write(const param *weight, stream *queue, int64_t first, int64_t count,
                                 const double *from);
-/* Reads elements [first, first + count) of an acc array such as own_grad into host doubles. Waits.
- */
+/* Reads elements [first, first + count) of an acc array such as own_grad into host doubles.
+ * Waits. */
 WARN_UNUSED status params_read(const void *acc_array, stream *queue, int64_t first, int64_t count,
                                double *to);
 /* The same for stored values of a row: its master values, or the only copy of a frozen row. */

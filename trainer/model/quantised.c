@@ -87,8 +87,8 @@ int64_t quantised_run(const param *weight, int64_t most)
     return most / length * length;
 }
 
-/* Blocks [begin, end) that threads encode, PIECE at a time, of the elements that begin at `from`.
- */
+/* Blocks [begin, end) that threads encode, PIECE at a time,
+ * of the elements that begin at `from`. */
 typedef struct encoding {
     const param *weight;
     int64_t begin, end;

@@ -80,8 +80,8 @@ typedef struct sum_squares_args {
     double *total;
 } sum_squares_args;
 
-/* The scalars of one step, on the device. They are doubles so that both backends share the struct.
- */
+/* The scalars of one step, on the device.
+ * They are doubles so that both backends share the struct. */
 typedef struct step_scalars {
     double lr, beta1, beta2, eps;
     double bias1, bias2; /* 1 - beta1^t and 1 - beta2^t */

@@ -22,8 +22,8 @@ typedef struct peer_set {
     int32_t rank, size;
 } peer_set;
 
-/* Writes values [count] int32 into row `rank` of the array [P, count] at byte `at` of every window.
- */
+/* Writes values [count] int32 into row `rank` of the array [P,
+ * count] at byte `at` of every window. */
 typedef struct peers_tell_args {
     peer_set peers;
     size_t at;

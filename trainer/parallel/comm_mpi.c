@@ -231,8 +231,8 @@ static status sum_shares(const comm *group, stream *queue, share_of cut, int64_t
     mpi_group *state = group->handle;
     int64_t size = (int64_t)dtype_size(dtype), longest = cut(0, group->size, count).len;
     int64_t most = SUM_BYTES / size < longest ? SUM_BYTES / size : longest;
-    /* Room for the received parts, this rank's own, and copies of what is sent from device memory.
-     */
+    /* Room for the received parts, this rank's own,
+     * and copies of what is sent from device memory. */
     TRY(need_stage(state, 2 * group->size * most * size));
     for (int64_t at = 0; at < longest; at += most) {
         status st = sum_part(group, queue, cut, count, at, most, from, (char *)to + at * size,

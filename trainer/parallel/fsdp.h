@@ -77,8 +77,8 @@ typedef struct unit_update {
     void *user;
 } unit_update;
 
-/* Elements that each of `ranks` ranks stores of a span of `count` elements, a multiple of `align`.
- */
+/* Elements that each of `ranks` ranks stores of a span of `count` elements,
+ * a multiple of `align`. */
 int64_t unit_piece(int64_t count, int ranks, int64_t align);
 /* Bytes of the buffers that fsdp_units_new allocates. list [count] is in rising order of unit. act
  * and acc are the bytes of an element of the compute type and of the accumulation type. */

@@ -11,8 +11,8 @@
 #include "common/base/clock.h"
 #include "trainer/parallel/core/call_deadline.h"
 
-/* MPI counts bytes in an int, so a longer transfer goes as several messages of at most this size.
- */
+/* MPI counts bytes in an int,
+ * so a longer transfer goes as several messages of at most this size. */
 static const int64_t MESSAGE_BYTES = INT64_C(1) << 30;
 /* The first POLLS_AWAKE polls only yield the core; later ones sleep, which leaves it to ranks that
  * compute. The clock is read every POLLS_PER_CLOCK polls. */

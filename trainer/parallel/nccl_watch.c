@@ -255,8 +255,8 @@ static status find_errors(nccl_world *world)
     return st;
 }
 
-/* Whether a rank waits for rows. The others then cannot go on either, and time limits begin anew.
- */
+/* Whether a rank waits for rows.
+ * The others then cannot go on either, and time limits begin anew. */
 static bool is_patient(const nccl_world *world)
 {
     return world->patient && world->patient(world->context);

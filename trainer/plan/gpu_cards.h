@@ -12,8 +12,8 @@ typedef struct gpu_card {
     double gb, gib;      /* nominal size in 10^9 bytes; what its driver offers, in GiB */
     int multiprocessors; /* how many */
     int sm;              /* compute capability, times ten */
-    /* FLOP/s of dense BF16 products with float32 sums, and bytes/s of its memory: NVIDIA's figures
-     */
+    /* FLOP/s of dense BF16 products with float32 sums, and bytes/s of its memory:
+     * NVIDIA's figures */
     double peak, memory;
     double link, host; /* bytes/s: what a rank receives from others of its node; to the host */
     bool measured; /* has the chip of the H200, whose rates were measured; link and host are 0 */

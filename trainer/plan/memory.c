@@ -101,8 +101,8 @@ static model_options model_of(const memory_options *options, const memory_rank *
     };
 }
 
-/* A guess for shapes that are not known: rows of one document each, and images of the usual size.
- */
+/* A guess for shapes that are not known: rows of one document each,
+ * and images of the usual size. */
 static batch_caps usual(const batch_caps *cap, int64_t rows)
 {
     enum { FRAME = 1200 }; /* patches of a 640 x 480 picture */

@@ -88,8 +88,8 @@ int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, i
     enum { TOWER = 12, BLOCK = 28, BLOCK_AGAIN = 9, MERGER = 11, MERGER_AGAIN = 3, STACK = 5 };
     const int64_t rows = model_logit_rows(options);
     const recomputes *again = &options->recomputed;
-    /* Layers and blocks that recompute anything; each makes at most as many calls as with `full`.
-     */
+    /* Layers and blocks that recompute anything;
+     * each makes at most as many calls as with `full`. */
     int64_t layers = 0, blocks = 0;
     for (int64_t layer = 0; layer < dims->text.layers; layer++)
         layers += recompute_of(&again->text, layer) != 0;

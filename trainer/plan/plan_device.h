@@ -52,8 +52,8 @@ WARN_UNUSED status plan_device_named(const char *name, plan_device *out);
 /* A GPU of which only the memory is known. It has the kernels and the rates of the card whose size
  * is nearest, and without one the kernels that take most memory. */
 plan_device plan_device_sized(double bytes);
-/* Prints which card's rates and kernels a GPU is given that is no known card; nothing for others.
- */
+/* Prints which card's rates and kernels a GPU is given that is no known card;
+ * nothing for others. */
 void plan_device_print_card(const plan_device *device, FILE *to);
 /* The device that a run has opened, as if this rank had it alone. A device without storage
  * (device/shapes.h) counts as the GPU that it claims to be. out_room may be NULL. */

@@ -54,8 +54,8 @@ typedef struct rates {
 const char *rate_name(rate_key key); /* "dense_tflops" */
 double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 or 1e9 */
 
-/* The rates of an H200: measured on one, but for those between ranks, which others have published.
- */
+/* The rates of an H200: measured on one, but for those between ranks,
+ * which others have published. */
 rates rates_h200(void);
 /* The shipped rates of a card. The H100 is the same chip as the H200 with slower memory. All others
  * get assumed rates, the H200's in proportion to NVIDIA's figures; `source` says so. */

@@ -160,8 +160,8 @@ static void add_dense_mlp(list *rows, const model_dims *dims, const mesh *groups
     add_line(rows, "reduce MLP gradient", MESH_TENSOR, back * wide);
 }
 
-/* Where experts are cut over tensor ranks, each of these ranks must see the tokens of all of them.
- */
+/* Where experts are cut over tensor ranks,
+ * each of these ranks must see the tokens of all of them. */
 static void add_expert_tensor(list *rows, const model_dims *dims, const mesh *groups,
                               const layers *stack, const received_work *work)
 {

@@ -222,8 +222,8 @@ static recompute of_options(int mode, const char *option, const char *save, bool
     return (recompute){.what = RECOMPUTE_CHEAP | (products & ~named(save))};
 }
 
-/* What the options say of both towers, and for which of them they leave the choice to the device.
- */
+/* What the options say of both towers,
+ * and for which of them they leave the choice to the device. */
 static recomputes configured(const conf *options, bool *out_text, bool *out_vision)
 {
     const int eye = options->activation_checkpoint_vision_mode == AC_VISION_SAME

@@ -15,8 +15,8 @@
 #include "common/base/words.h"
 #include "common/json/json.h"
 
-/* The curves of the page, in their order: keys of metrics.jsonl or, with held_out, of eval.jsonl.
- */
+/* The curves of the page, in their order: keys of metrics.jsonl or, with held_out,
+ * of eval.jsonl. */
 static const struct curve {
     const char *key, *title, *unit;
     bool logarithmic, smooth, held_out;

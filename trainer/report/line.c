@@ -177,8 +177,8 @@ static status figures_of(reporter *reports, figures *numbers)
     const step_report *sum = &reports->sum;
     const session *run = reports->session;
     size_t used, total;
-    /* Taken before anything here waits for the device, since further steps may already be queued.
-     */
+    /* Taken before anything here waits for the device,
+     * since further steps may already be queued. */
     numbers->until_ns = clock_ns();
     numbers->seconds = (double)(numbers->until_ns - reports->since_ns) * 1e-9;
     TRY(run->device->backend->memory(run->device, &used, &total));

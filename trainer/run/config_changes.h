@@ -1,5 +1,5 @@
-/* config_changes.h: finds the options in which a run differs from the checkpoint it goes on from.
- */
+/* config_changes.h: finds the options in which a run differs from the checkpoint it goes on
+ * from. */
 #ifndef TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
 #define TESSERA_TRAINER_RUN_CONFIG_CHANGES_H
 

@@ -294,8 +294,8 @@ static int64_t last_unit(const traces *all)
     return last;
 }
 
-/* The parameter, in the first such unit, whose values some rank found not finite; -1: no rank did.
- */
+/* The parameter, in the first such unit, whose values some rank found not finite;
+ * -1: no rank did. */
 static int64_t first_param(const session *run, const traces *all)
 {
     const param *list = run->params->list;

@@ -1,5 +1,5 @@
-/* session_model.c: reads the model's dimensions, makes its registry, and gives parameters values.
- */
+/* session_model.c: reads the model's dimensions, makes its registry,
+ * and gives parameters values. */
 #include "trainer/run/session_model.h"
 
 #include <inttypes.h>

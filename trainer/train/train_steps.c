@@ -140,8 +140,7 @@ static bool costs_a_figure(status st)
            st != ST_OS && st != ST_INTERNAL;
 }
 
-/* Evaluates and saves if that is due. If the evaluation fails, the checkpoint is still written.
- */
+/* Evaluates and saves if that is due. If the evaluation fails, the checkpoint is still written. */
 static status between_steps(training *run)
 {
     if (evaluation_due(run, run->now.step)) {

@@ -1,5 +1,5 @@
-/* consumer_messages.c: gives each message from the consumers' endpoint to the file that handles it.
- */
+/* consumer_messages.c: gives each message from the consumers' endpoint to the file that handles
+ * it. */
 #include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/dispatch_state.h"
 

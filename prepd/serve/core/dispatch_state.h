@@ -91,8 +91,8 @@ typedef struct made_row {
     int64_t bytes;
 } made_row;
 
-/* Bad samples that consumers of one key and run know of (known_lists.c). It takes 8 bytes a sample.
- */
+/* Bad samples that consumers of one key and run know of (known_lists.c).
+ * It takes 8 bytes a sample. */
 typedef struct known_list {
     char key[WIRE_KEY_TEXT];
     char run[HELLO_NAME_BYTES + 1];

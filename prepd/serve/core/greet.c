@@ -14,8 +14,8 @@ enum {
     SHORT_HELLO = 1 << 16, /* a cursor up to this size is not counted */
     CROWD = 256,           /* so many consumers are always let in */
 };
-/* How far into a stream without end a consumer may begin. All rows before that are planned first.
- */
+/* How far into a stream without end a consumer may begin.
+ * All rows before that are planned first. */
 #define BEGIN_AGAIN                                                                                \
     "raise data.generation: the run keeps its weights and reads the changed data from their "      \
     "first "                                                                                       \
@@ -185,8 +185,8 @@ static void put_buckets(json_writer *writer, const plan *planned)
     json_end_array(writer);
 }
 
-/* Adds the plan's report for people. It may take long, so only a command that waits for it gets it.
- */
+/* Adds the plan's report for people.
+ * It may take long, so only a command that waits for it gets it. */
 static status put_report(const consumer_seat *consumer, json_writer *writer)
 {
     char *text = NULL;

@@ -68,8 +68,8 @@ static inline int64_t lease_sample(int64_t item)
     return item < 0 ? ~item : item;
 }
 
-/* A sample of a row that a worker could not decode (sample_failures.c). A decider tries it alone.
- */
+/* A sample of a row that a worker could not decode (sample_failures.c).
+ * A decider tries it alone. */
 typedef struct failure {
     int64_t item;
     char *cause;      /* as it was told; owned */

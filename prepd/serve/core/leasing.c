@@ -206,8 +206,8 @@ static status send_lease(dispatch *state, const worker_seat *worker, const lease
                                   leased->number, json, size, parts);
 }
 
-/* Gives a worker a lease: to do now, or next if it is at work. False if there was nothing to give.
- */
+/* Gives a worker a lease: to do now, or next if it is at work.
+ * False if there was nothing to give. */
 static bool give_work(dispatch *state, worker_seat *worker)
 {
     char *json = NULL;

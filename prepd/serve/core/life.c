@@ -90,8 +90,8 @@ void dispatch_stop(dispatch *state)
              state->outcome != ST_OK ? state->cause.message : "");
     while (state->consumer_seats)
         consumer_close(state, state->consumer_seats, why);
-    /* Remote workers wait for a daemon to come back, unless an operator drained this one for good.
-     */
+    /* Remote workers wait for a daemon to come back,
+     * unless an operator drained this one for good. */
     const bool for_good = state->draining && state->drain_ns == 0;
     supervisors_leave(state, for_good);
     while (state->seats) {

@@ -166,8 +166,8 @@ bool local_is_expected(const dispatch *state)
            (killed == 0 || state->now_ns - killed < patience_ns);
 }
 
-/* The system has no process or descriptor left for one more worker. Those that are there continue.
- */
+/* The system has no process or descriptor left for one more worker.
+ * Those that are there continue. */
 static void not_spawned(dispatch *state)
 {
     const status_note why = *status_last();

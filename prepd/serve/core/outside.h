@@ -71,8 +71,8 @@ typedef struct outside {
 
 /* --- shorthands over the table --- */
 
-/* Sends a header of this kind and row number, and one part of JSON. The errors are those of send.
- */
+/* Sends a header of this kind and row number, and one part of JSON.
+ * The errors are those of send. */
 WARN_UNUSED status outside_send_json(const outside *world, door at, const wire_peer *to, int kind,
                                      uint64_t row, const char *json, size_t size);
 /* The same, followed by the parts of `more` (may be NULL), which are moved out of it. */

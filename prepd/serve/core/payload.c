@@ -510,8 +510,8 @@ static status put_docs(const consumer_seat *consumer, const planned_row *placed,
     int32_t shown = 0; /* images of the last prefix, which its branches show as well */
     for (int64_t i = 0; i < placed->n_docs; i++) {
         const planned_doc *doc = &placed->docs[i];
-        /* A long text of many parts, or of a prefix and its first branch, is read and written once.
-         */
+        /* A long text of many parts, or of a prefix and its first branch,
+         * is read and written once. */
         const bool same =
             i > 0 && doc->sample == placed->docs[i - 1].sample && doc->tokens < doc->whole;
         if (!same)

@@ -2,7 +2,7 @@
  * same bytes, and consumers do not unpack rows, so the time that is left is the dispatcher's.
  *
  *   bench_hub ENDPOINT DAEMON_PID WORKERS CONSUMERS IMAGES IMAGE_BYTES SECONDS AHEAD_BYTES JOIN
- * [KEYS]
+ *             [KEYS]
  *
  * JOIN is what a worker of the daemon's build sends, as JSON.
  * The daemon is a real one without workers of its own, and its index is there already. A row has a

@@ -18,8 +18,8 @@ typedef struct sim_log {
 
 /* Begins a schedule: no events, no story before it. */
 sim_log sim_log_begin(uint64_t seed, FILE *trace);
-/* Notes an event: its time, kind and subject, and a number that tells it from others of its kind.
- */
+/* Notes an event: its time, kind and subject,
+ * and a number that tells it from others of its kind. */
 void sim_log_note(sim_log *log, int64_t at_ns, int kind, int who, uint64_t word);
 /* Adds bytes to the hash, such as those of a message. */
 void sim_log_add(sim_log *log, const void *bytes, size_t size);

@@ -196,8 +196,8 @@ static void wind_down(sim_daemon *daemon)
         has_ended(daemon, true);
 }
 
-/* Whoever runs a daemon that had no memory starts it again: something may have been lost for good.
- */
+/* Whoever runs a daemon that had no memory starts it again:
+ * something may have been lost for good. */
 static bool is_started_again(sim_daemon *daemon)
 {
     if (daemon->short_ns == 0 || daemon->sim->now_ns - daemon->short_ns < 10 * SECOND)

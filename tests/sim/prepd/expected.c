@@ -166,8 +166,8 @@ static void keep_row(const reference *of, const slow_row *placed, reference_row 
         keep_doc(of, &placed->docs[i], &out->docs[i]);
 }
 
-/* Makes room for row `number`. Rows of a stream that ends have their room from the first call on.
- */
+/* Makes room for row `number`.
+ * Rows of a stream that ends have their room from the first call on. */
 static void make_room(reference *of, uint64_t number)
 {
     if (number < of->capacity)

@@ -1,5 +1,5 @@
-/* files_checks.c: how many bytes of files are under way to workers that have no copy of the data.
- */
+/* files_checks.c: how many bytes of files are under way to workers that have no copy of the
+ * data. */
 #include "tests/sim/prepd/daemon_world.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/work.h"

@@ -1,5 +1,5 @@
-/* heard.c: see heard.h. A text has one place in the book, by its hash, where it drives out another.
- */
+/* heard.c: see heard.h.
+ * A text has one place in the book, by its hash, where it drives out another. */
 #include "tests/sim/prepd/heard.h"
 
 #include <stdlib.h>

@@ -87,8 +87,8 @@ static uint64_t row_after(const simulation *sim, const sim_stream_job *job, cons
                : step_end;
 }
 
-/* Writes what the answers of a row are judged by, as its tag has it; "" if nothing is known of any.
- */
+/* Writes what the answers of a row are judged by, as its tag has it;
+ * "" if nothing is known of any. */
 static void write_references(const sim_data *data, const reference_row *want, char *out,
                              size_t size)
 {

@@ -49,8 +49,8 @@ static void add_companions(sim_stream_job *job, const sim_data *data, int64_t id
             add_by_hand(job, i);
 }
 
-/* Adds a sample that most likely has nothing wrong with it, or all questions on a picture but one.
- */
+/* Adds a sample that most likely has nothing wrong with it,
+ * or all questions on a picture but one. */
 static void make_up(simulation *sim, sim_stream_job *job)
 {
     if (!sim->rules.lists_by_hand && !sim_random_chance(&sim->people, 1, 3))

@@ -79,8 +79,8 @@ void daemon_lose_prints(sim_daemon *daemon)
     daemon_wake(daemon);
 }
 
-/* A message that breaks the limits of its endpoint, which the shell hands on. Who sent it is told.
- */
+/* A message that breaks the limits of its endpoint, which the shell hands on.
+ * Who sent it is told. */
 static void send_too_much(sim_daemon *daemon, int number, door at)
 {
     const sim_link *link = &daemon->sim->link[number];

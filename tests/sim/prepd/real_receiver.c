@@ -106,8 +106,8 @@ static void read_docs(const row *packed, sim_row *out)
     }
 }
 
-/* Reads what the worker notes for the simulator, from the message as it was before it was tagged.
- */
+/* Reads what the worker notes for the simulator,
+ * from the message as it was before it was tagged. */
 static bool read_note(simulation *sim, const wire_msg *message, sim_row *out)
 {
     long long began;

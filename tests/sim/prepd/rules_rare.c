@@ -23,8 +23,8 @@ static void slow_down(sim_rules *inout, conf *inout_options)
     inout_options->prepd_sample_timeout = 1;
 }
 
-/* Whether a worker of this supervisor may do as it likes, since there is an honest one beside it.
- */
+/* Whether a worker of this supervisor may do as it likes,
+ * since there is an honest one beside it. */
 static bool is_not_alone(const sim_rules *rules, const conf *options, int supervisor)
 {
     return options->prepd_workers > 0 || supervisor >= rules->n_daemons;

@@ -44,8 +44,8 @@ typedef struct sim_picture {
 
 enum { MOST_SHOWN = 2, MOST_TURN_PARTS = MOST_SHOWN + 1, MOST_SOURCES = 3 };
 
-/* One source of a mixture: a run of the samples, and a run of the pictures, which no other shows.
- */
+/* One source of a mixture: a run of the samples, and a run of the pictures,
+ * which no other shows. */
 typedef struct sim_source {
     int64_t first, count, first_picture, n_pictures;
 } sim_source;

@@ -68,8 +68,8 @@ void check_accounts(simulation *sim, const dispatch *state)
                   state->n_consumers, uses, seats);
 }
 
-/* Things that happen to an honest worker, for which nobody can tell it from one that wastes time.
- */
+/* Things that happen to an honest worker,
+ * for which nobody can tell it from one that wastes time. */
 static bool may_look_odd(const simulation *sim)
 {
     static const sim_fault faults[] = {FAULT_KILL_WORKER, FAULT_STOP_WORKER, FAULT_FREEZE_WORKER,

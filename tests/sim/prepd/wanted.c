@@ -97,8 +97,8 @@ void check_wanted(simulation *sim, sim_daemon *daemon)
                   daemon->wanted);
 }
 
-/* most_first: the most that there may be, before that, for a moment in which few of them have come.
- */
+/* most_first: the most that there may be, before that,
+ * for a moment in which few of them have come. */
 static void scale(sim_daemon *daemon, bool most_first)
 {
     static const int64_t MOMENT_NS = 15000000;

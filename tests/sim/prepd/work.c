@@ -80,8 +80,8 @@ void work_begin(simulation *sim, int number, const frame *head, heard *text, wir
     work_go_on(sim, number);
 }
 
-/* Whether encoding a sample of a texts lease, or the one that it is compared with, ends the worker.
- */
+/* Whether encoding a sample of a texts lease, or the one that it is compared with,
+ * ends the worker. */
 static bool text_kills(const sim_data *data, const json_value *object)
 {
     const json_value *after = json_find(object, "after");

@@ -18,8 +18,8 @@ picture_fate header_fate(simulation *sim, const sim_worker *worker, int64_t nth)
  * *out_picture. */
 picture_fate doc_fate(simulation *sim, const sim_worker *worker, const json_value *doc,
                       int64_t *out_picture);
-/* When the files of a lease are read, at the earliest: when the daemon did, if they came with it.
- */
+/* When the files of a lease are read, at the earliest: when the daemon did,
+ * if they came with it. */
 int64_t work_files_read_ns(const wire_msg *files, const json_value *told, int64_t now_ns);
 /* Parts at the end of a lease's message that are rows of others, with which its own is compared. */
 size_t work_compared_parts(const json_value *told);

@@ -1,5 +1,5 @@
-/* work_answers.c: what a simulated worker answers: honestly, with lies, or with what is no answer.
- */
+/* work_answers.c: what a simulated worker answers: honestly, with lies,
+ * or with what is no answer. */
 #include <stdlib.h>
 
 #include "tests/sim/prepd/invariants.h"

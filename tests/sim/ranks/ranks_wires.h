@@ -33,8 +33,8 @@ typedef struct tcp_wire {
     bool used;
 } tcp_wire;
 
-/* A connection from a rank, or a stranger (-1), to rank 0. Returns its number; -1: nobody listens.
- */
+/* A connection from a rank, or a stranger (-1), to rank 0.
+ * Returns its number; -1: nobody listens. */
 int wires_connect(world *all, int rank);
 void wires_send(world *all, int wire, int end, const void *bytes, size_t size);
 void wires_finish(world *all, int wire, int end);

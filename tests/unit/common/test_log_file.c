@@ -1,5 +1,5 @@
-/* test_log_file.c: a log's file is renamed at its size, and followed when someone else renames it.
- */
+/* test_log_file.c: a log's file is renamed at its size,
+ * and followed when someone else renames it. */
 #include "tests/harness.h"
 
 #include <stdio.h>

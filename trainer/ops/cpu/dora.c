@@ -60,8 +60,8 @@ status CPU_OP(dora_fwd)(stream *queue, const dora_fwd_args *args)
     return ST_OK;
 }
 
-/* The sums are over the rows in their order, so they do not depend on how columns are shared out.
- */
+/* The sums are over the rows in their order,
+ * so they do not depend on how columns are shared out. */
 static void bwd_columns(const void *context, part todo)
 {
     const dora_bwd_args *args = context;

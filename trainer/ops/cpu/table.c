@@ -1,5 +1,5 @@
-/* table.c: the op table of one compilation of the CPU ops (cpu_ops.h says why there are several).
- */
+/* table.c: the op table of one compilation of the CPU ops (cpu_ops.h says why there are
+ * several). */
 #include "trainer/ops/cpu/cpu_ops.h"
 
 extern const ops_table CPU_TABLE; /* the build defines the name: ops_cpu or ops_cpu_avx2 */

@@ -1,5 +1,5 @@
-/* xent.c: cross entropy of a chunk of logits, with the gradient in place, on the CPU (loss_ops.h).
- */
+/* xent.c: cross entropy of a chunk of logits, with the gradient in place,
+ * on the CPU (loss_ops.h). */
 #include <string.h>
 
 #include "trainer/ops/cpu/cpu_ops.h"

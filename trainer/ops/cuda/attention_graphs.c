@@ -222,8 +222,8 @@ static void key_gradient(const tensors *set, cudnn_tensor pt, cudnn_tensor w, in
     cudnn_graph_reduce(set->graph, CUDNN_REDUCE_TENSOR_ADD, full, gradient);
 }
 
-/* dq = ds k. Without determinism it goes through an array in f32 to which blocks add in any order.
- */
+/* dq = ds k. Without determinism it goes through an array in f32 to which blocks add in any
+ * order. */
 static void query_gradient(const tensors *set, cudnn_tensor ds)
 {
     const attention_shape *shape = set->shape;

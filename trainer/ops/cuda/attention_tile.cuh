@@ -27,8 +27,8 @@ template <int D> struct tile {
     static const size_t BYTES = (size_t)TILE * STRIDE * sizeof(bf16);
 };
 
-/* One head of q, k, v or a gradient: row t is `at` + t * stride. wide: rows allow 16-byte accesses.
- */
+/* One head of q, k, v or a gradient: row t is `at` + t * stride. wide:
+ * rows allow 16-byte accesses. */
 typedef struct head {
     bf16 *at;
     int64_t stride;

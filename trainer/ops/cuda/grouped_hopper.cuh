@@ -3,8 +3,8 @@
  *
  *   producer (1 thread)   for each tile, for each 64 of the reduced axis:
  *                           wait empty[stage], expect bytes on full[stage], load A and B
- *   consumers (2 x 128)   wait full[stage], 4 products; when the products before are done, arrive
- * at empty[stage] of both blocks; after the last step, store the tile
+ *   consumers (2 x 128)   wait full[stage], 4 products; when the products before are done,
+ *                         arrive at empty[stage] of both blocks; after the last step, store the tile
  *
  * The two blocks of a cluster have different rows and, inside an expert, the same columns of B:
  * each loads one half of B into both blocks. So a block waits for its own empty[], which counts the

@@ -19,8 +19,8 @@ static __device__ __forceinline__ uint32_t hopper_address(const void *shared)
     return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* --- mbarrier (9.7.13.15): a phase ends when `count` arrivals and all expected bytes are in. ---
- */
+/* --- mbarrier (9.7.13.15):
+ * a phase ends when `count` arrivals and all expected bytes are in. --- */
 
 static __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count)
 {
@@ -115,8 +115,8 @@ static __device__ __forceinline__ void cluster_sync(void)
                      : "memory");
 }
 
-/* Makes what this thread stored to shared memory visible to TMA and wgmma after the next barrier.
- */
+/* Makes what this thread stored to shared memory visible to TMA and wgmma after the next
+ * barrier. */
 static __device__ __forceinline__ void fence_async_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

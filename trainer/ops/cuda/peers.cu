@@ -20,8 +20,8 @@ enum {
     PLAN_THREADS = PLAN_WARPS * LANES,
     ROW_WARPS = 8,
     ROW_PIECES = 4,
-    /* Readings of a rank's flag between two of *watch, which lies in host memory, and of the clock.
-     */
+    /* Readings of a rank's flag between two of *watch, which lies in host memory,
+     * and of the clock. */
     LOOKS = 1024
 };
 

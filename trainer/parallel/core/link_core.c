@@ -185,8 +185,7 @@ static status take_messages(link_core *core, int conn)
     return ST_OK;
 }
 
-/* A connection that is no longer usable, or whose bytes are no message: code and the last note.
- */
+/* A connection that is no longer usable, or whose bytes are no message: code and the last note. */
 static void lose_conn(link_core *core, int conn, status code, const char *how)
 {
     if (core->conn[conn].state == CONN_PEER && core->phase == LINK_RUNNING)

@@ -46,13 +46,13 @@ typedef struct link_now {
 } link_now;
 
 typedef enum link_action_kind {
-    LINK_CONNECT, /* reach rank 0 before until_ns, then give link_core_connected or _not_connected
-                   */
+    LINK_CONNECT, /* reach rank 0 before until_ns,
+                   * then give link_core_connected or _not_connected */
     LINK_SEND,    /* bytes [size] as one message of kind `message` */
     LINK_SEND_AT, /* the same; its text is where this rank is, which the shell knows. It may be left
                      out if earlier bytes are still unsent */
-    LINK_FINISH,  /* send what there is and end our direction; the other end's bytes are not needed
-                   */
+    LINK_FINISH,  /* send what there is and end our direction;
+                   * the other end's bytes are not needed */
     LINK_CLOSE,   /* close the connection */
     LINK_WARN,    /* log `text` */
     LINK_NOTE,    /* on rank 0: `rank` says `text` */

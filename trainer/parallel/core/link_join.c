@@ -83,8 +83,8 @@ static status check_hello(const rank_link_hello *me, const rank_link_hello *othe
     return ST_OK;
 }
 
-/* A process that does not belong to this job is told so, with the last note, and disturbs no one.
- */
+/* A process that does not belong to this job is told so, with the last note,
+ * and disturbs no one. */
 static void refuse_stranger(link_core *core, int conn)
 {
     char words[1200];

@@ -117,8 +117,8 @@ void link_refuse(link_core *core, int conn, const char *why);
 
 /* Notes that this peer is heard. */
 void loss_hear(link_core *core, link_peer *peer);
-/* The connection of this peer can no longer be used; how says why, in words that follow its name.
- */
+/* The connection of this peer can no longer be used; how says why,
+ * in words that follow its name. */
 void loss_of_peer(link_core *core, const link_peer *peer, const char *how);
 /* Looks for peers that have been silent for too long. */
 void loss_by_silence(link_core *core);

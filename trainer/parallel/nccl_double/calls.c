@@ -48,8 +48,8 @@ static void number_capture(struct ncclComm *comm, shim_work *work)
     }
 }
 
-/* Queues work. Work of one communicator runs in the order of the calls, on whatever streams it is.
- */
+/* Queues work. Work of one communicator runs in the order of the calls,
+ * on whatever streams it is. */
 static ncclResult_t queue_work(struct ncclComm *comm, cudaStream_t handle, const shim_part *part,
                                int count)
 {

@@ -83,8 +83,8 @@ static void test_account_breach__seconds_double_after_three(void **state)
     accounts_free(&list);
 }
 
-/* A breach while it is excluded for a lie, or the other way round, never shortens the longer one.
- */
+/* A breach while it is excluded for a lie, or the other way round,
+ * never shortens the longer one. */
 static void test_account__the_longer_exclusion_stands(void **state)
 {
     (void)state;

@@ -9,8 +9,8 @@
 
 enum { RANKS = 3, BYTES_MOST = 8192 };
 
-/* Where ranks meet: each leaves what it sends, waits for the others, and takes what all have left.
- */
+/* Where ranks meet: each leaves what it sends, waits for the others,
+ * and takes what all have left. */
 static pthread_barrier_t meeting;
 static char left[RANKS][BYTES_MOST];
 static int gathers;

@@ -34,8 +34,8 @@ static void test_choices__auto_falls_back_and_a_name_does_not(void **state)
     }
 }
 
-/* Ranks agree on what stands in their choices, so a GPU that cuDNN is not used on must not have it.
- */
+/* Ranks agree on what stands in their choices,
+ * so a GPU that cuDNN is not used on must not have it. */
 static void test_choices__an_older_gpu_has_no_cudnn(void **state)
 {
     (void)state;

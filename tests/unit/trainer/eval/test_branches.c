@@ -230,8 +230,8 @@ static void expect_same(token_list *got, token_list *want, int64_t count)
     }
 }
 
-/* Answers every reply of a row: each sample in a row of its own. Returns the tokens of all prompts.
- */
+/* Answers every reply of a row: each sample in a row of its own.
+ * Returns the tokens of all prompts. */
 static int64_t answer_apart(fixture *setup, generator *generation, const row *packed,
                             const reply *replies, int64_t count, token_list *out)
 {

@@ -8,8 +8,8 @@
 #include "trainer/eval/chance.h"
 #include "trainer/eval/figures.h"
 
-/* A row of count documents of four tokens: a picture, the question, and two targets of the answer.
- */
+/* A row of count documents of four tokens: a picture, the question,
+ * and two targets of the answer. */
 static row row_of(arena *memory, const int32_t (*asked)[2], int count, bool with_pictures)
 {
     row packed = {.n_tokens = 4 * count, .n_docs = count};

@@ -79,8 +79,8 @@ static status say_available(device *dev, size_t *out)
     return ST_OK;
 }
 
-/* What others hold is not usable, and what this process holds already is; ranks have equal parts.
- */
+/* What others hold is not usable, and what this process holds already is;
+ * ranks have equal parts. */
 static void test_device__others_and_sharers_are_taken_off(void **state)
 {
     (void)state;

@@ -507,8 +507,8 @@ static void test_attention__runs_that_may_not_pay_are_ours(void **state)
     close_bench(&setup);
 }
 
-/* A call may ask for any order on a deterministic device; it takes little memory and is one part.
- */
+/* A call may ask for any order on a deterministic device;
+ * it takes little memory and is one part. */
 static void test_attention__any_order_is_asked_for_by_the_call(void **state)
 {
     (void)state;
