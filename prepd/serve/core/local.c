@@ -228,18 +228,24 @@ static void send_home(dispatch *state)
     }
 }
 
+/* Whether workers of this machine decide. With prepd.workers -1 trusted ones of other machines do,
+ * unless an operator has scaled this one up. */
+static bool decides_here(const dispatch *state)
+{
+    return state->options->prepd_workers >= 0 || !state->place.trusted || state->local.target > 0;
+}
+
 bool local_may_decide(const dispatch *state)
 {
-    return (state->options->prepd_workers >= 0 || !state->place.trusted) &&
-           local_is_expected(state);
+    return decides_here(state) && local_is_expected(state);
 }
 
 void local_need(dispatch *state, int deciders)
 {
     static const int64_t KEEP_NS = INT64_C(60) * 1000 * 1000000;
     local_pool *pool = &state->local;
-    if (state->options->prepd_workers < 0 && state->place.trusted)
-        return; /* those that have the data decide */
+    if (!decides_here(state))
+        return;
     if (deciders >= pool->needed)
         pool->needed_ns = state->now_ns;
     if (deciders > pool->needed) {

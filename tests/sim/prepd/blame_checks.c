@@ -48,7 +48,7 @@ static void check_lease_blame(simulation *sim, const sim_daemon *daemon, const l
     const int counts = leased->rounds * LEASE_MAX_LOSSES + leased->losses + leased->solo_deaths;
     const sim_blame *known = blame_of(sim, daemon, leased->number);
     /* A worker that cannot read a file, as the daemon cannot, counts as one that died of it. */
-    if (known && counts > known->ends + daemon->was_blind)
+    if (known && counts > known->ends + daemon->was_blind + daemon->cut_deciders)
         sim_break(sim, INV_HEALTHY,
                   "%d deaths count against lease %llu, and %d workers have died at it", counts,
                   (unsigned long long)leased->number, known->ends);

@@ -159,14 +159,19 @@ void daemon_kill(sim_daemon *daemon, bool keep_cache)
     has_ended(daemon, false);
 }
 
+/* How long its time stands still, because its clock was set back. */
+static int64_t stands_still(const sim_daemon *daemon)
+{
+    const int64_t still_ns = daemon->state->now_ns - daemon_now(daemon);
+    return still_ns > 0 ? still_ns : 0;
+}
+
 void daemon_signal(sim_daemon *daemon, signal_kind kind)
 {
     if (!daemon->state || daemon->stopping)
         return;
     daemon_tell_time(daemon);
-    /* If its clock was set back, its time stands still until the clock is there again. */
-    const int64_t still_ns = daemon->state->now_ns - daemon_now(daemon);
-    daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND + (still_ns > 0 ? still_ns : 0);
+    daemon->drain_by_ns = daemon->sim->now_ns + 25 * SECOND + stands_still(daemon);
     signal_came(daemon->state, kind, "SIM");
     daemon_wake(daemon);
 }
@@ -183,7 +188,7 @@ static void wind_down(sim_daemon *daemon)
         if (daemon->for_good && !daemon->draining_asked)
             sim_break(sim, INV_ROLES,
                       "a daemon is drained and nobody who may do so has asked for it");
-        daemon->leave_by_ns = sim->now_ns + 10 * SECOND;
+        daemon->leave_by_ns = sim->now_ns + 10 * SECOND + stands_still(daemon);
         sim_log_tell(&sim->log, sim->now_ns, "daemon %d stops", daemon->number);
         dispatch_stop(state);
     }

@@ -1,5 +1,6 @@
 /* network_ends.c: how long a link takes, how it stalls, and how it ends. */
 #include "tests/sim/prepd/network.h"
+#include "tests/sim/prepd/people.h"
 
 static const int64_t NEVER = INT64_MAX;
 
@@ -31,6 +32,8 @@ void link_cut(simulation *sim, int number, bool silent)
     if (link->cut || link->closed || !link->served)
         return;
     link->cut = true;
+    if (link->kind == END_WORKER && !sim->worker[link->who]->local)
+        sim->daemon[link->daemon].cut_deciders += worker_decides(sim, sim->worker[link->who]);
     for (int i = 0; i < 2; i++)
         seen_ns[i] =
             sim->now_ns + (silent ? sim_random_between(&sim->delays, 8 * SECOND, 12 * SECOND)

@@ -58,6 +58,8 @@ typedef struct sim_daemon {
     bool for_good, draining_asked;    /* an operator has drained it, or has said so */
     int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
     bool was_blind, had_none;
+    int cut_deciders; /* connections cut to workers that decide on other machines: nobody says how
+                         these ended, so each counts as a death */
     int reloads;
     int64_t files_sent[MOST_LEASES_KNOWN]; /* bytes that came with a lease, by its number */
     bool no_process, no_files, no_sight, no_ship, no_stat; /* the next of these fails */

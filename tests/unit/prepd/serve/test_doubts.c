@@ -322,6 +322,24 @@ static void test_doubt__a_single_decider_is_not_asked_twice(void **state)
     }
 }
 
+/* With prepd.workers -1 trusted workers of other machines decide, and this one starts a second
+ * decider only after an operator has scaled it up. */
+static void test_doubt__a_machine_that_was_scaled_up_starts_a_second_decider(void **state)
+{
+    (void)state;
+    for (int scaled = 0; scaled < 2; scaled++) {
+        scene all;
+        SET_UP(&all, LOCAL);
+        all.options.prepd_workers = -1;
+        all.state.place.trusted = true;
+        local_scale(&all.state, scaled);
+        make(&all, LOCAL, FALSE);
+        assert_int_equal(all.sent, scaled ? 0 : FALSE);
+        assert_int_equal(all.state.counts.unchecked, !scaled);
+        tear_down(&all);
+    }
+}
+
 static void test_doubt__no_memory_loses_no_lease(void **state)
 {
     (void)state;
@@ -593,6 +611,7 @@ int main(void)
         cmocka_unit_test(test_doubt__a_drawn_row_leaves_unchecked_after_30_s),
         cmocka_unit_test(test_doubt__a_watched_key_is_checked_row_by_row),
         cmocka_unit_test(test_doubt__a_single_decider_is_not_asked_twice),
+        cmocka_unit_test(test_doubt__a_machine_that_was_scaled_up_starts_a_second_decider),
         cmocka_unit_test(test_doubt__no_memory_loses_no_lease),
         cmocka_unit_test(test_doubt__is_void_when_the_row_becomes_another),
         cmocka_unit_test(test_key_contradicted__three_in_an_hour_raise_an_alarm),
