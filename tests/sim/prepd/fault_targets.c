@@ -28,14 +28,20 @@ static int pick_rank(simulation *sim)
     return found;
 }
 
-/* Whether a crash of this worker blames none of its items. It must not come so often while one item
- * is alone in work that the item would have to be condemned. */
-static bool has_several_items(const sim_job *job)
+/* Whether an end of this worker blames none of its items. A crash must not come so often while one
+ * item is alone in work that the item would have to be condemned; nor any end or cut of a worker
+ * that decides on another machine, of which nobody says how it ended. */
+static bool blames_no_item(const sim_job *job)
 {
     for (int64_t i = 1; i < job->n_items; i++)
         if (lease_sample(job->item[i]) != lease_sample(job->item[0]))
             return true;
     return false;
+}
+
+static bool decides_elsewhere(const simulation *sim, const sim_worker *worker)
+{
+    return !worker->local && worker_decides(sim, worker);
 }
 
 int fault_worker(simulation *sim, sim_fault fault)
@@ -46,7 +52,8 @@ int fault_worker(simulation *sim, sim_fault fault)
     if (number < 0)
         return -1;
     const sim_worker *worker = sim->worker[number];
-    if ((fault == FAULT_ACCIDENT && !has_several_items(&worker->job)) ||
+    if (((fault == FAULT_ACCIDENT || decides_elsewhere(sim, worker)) &&
+         !blames_no_item(&worker->job)) ||
         (fault == FAULT_BREACH && worker->breached))
         return -1;
     return number;
@@ -104,7 +111,9 @@ int fault_link(simulation *sim, sim_fault fault)
     const int rank = pick_rank(sim), worker = pick_worker(sim, false, true);
     const bool of_rank = fault == FAULT_CUT_RANK || fault == FAULT_CLOG || worker < 0 ||
                          sim_random_chance(&sim->faults, 1, 2);
-    if (of_rank && rank < 0)
+    if (of_rank ? rank < 0
+                : decides_elsewhere(sim, sim->worker[worker]) &&
+                      !blames_no_item(&sim->worker[worker]->job))
         return -1;
     return of_rank ? sim->rank[rank]->link : sim->worker[worker]->link;
 }
