@@ -119,6 +119,9 @@ static void check_trust(simulation *sim, const sim_daemon *daemon, const worker_
                   seat->decider ? "decides" : "may not decide");
     if (!seat->decider && ((seat->work && lease_needs_decider(seat->work)) || seat->ahead))
         sim_break(sim, INV_ROLES, "worker %d has in work what only deciders may do", number);
+    if (trial_of(seat).lease && seat->leases_done > 0)
+        sim_break(sim, INV_HEALTHY,
+                  "worker %d tries an item alone, and may die of what it did before", number);
     if (!seat->decider && account_is_excluded(seat->of, daemon->state->now_ns))
         sim_break(sim, INV_DEVIANT, "worker %d has a seat, and its key is excluded", number);
 }

@@ -47,9 +47,25 @@ static void check_length(simulation *sim, const dispatch *state, const account *
                   of->name);
 }
 
+/* It says that this machine may be wrong only after three keys were contradicted in an hour. */
+static void check_alarm(simulation *sim, const dispatch *state)
+{
+    static const int64_t HOUR_NS = INT64_C(3600000000000);
+    int count = 0;
+    if (state->alarm.at_ns != state->now_ns ||
+        strncmp(state->alarm.why, "either this machine", strlen("either this machine")) != 0)
+        return;
+    for (int i = 0; i < state->accounts.used; i++)
+        count += state->accounts.of[i]->contradicted_ns != 0 &&
+                 state->now_ns - state->accounts.of[i]->contradicted_ns <= HOUR_NS;
+    if (count < 3)
+        sim_break(sim, INV_HONEST, "an alarm, and %d keys were contradicted", count);
+}
+
 void check_accounts(simulation *sim, const dispatch *state)
 {
     int uses = 0, seats = 0;
+    check_alarm(sim, state);
     for (int i = 0; i < state->accounts.used; i++) {
         const account *of = state->accounts.of[i];
         uses += of->uses;
