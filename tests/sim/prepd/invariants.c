@@ -126,7 +126,8 @@ void check_tag(simulation *sim, int who, uint64_t number, const sim_row *row)
     const reference_row *want = reference_find_row(job->rows, number);
     const json_value *ids = json_find(row->tag, "ids"), *parts = json_find(row->tag, "parts");
     bool same = want && (int64_t)json_count(ids) == want->n_docs &&
-                json_int(json_find(row->tag, "row"), -1) == (int64_t)number;
+                json_int(json_find(row->tag, "row"), -1) == (int64_t)number &&
+                json_text(json_find(row->tag, "worker"), "")[0];
     for (int64_t i = 0; same && i < want->n_docs; i++)
         same = json_int(json_item(ids, (size_t)i), -1) == want->docs[i].sample &&
                (json_int(json_item(parts, (size_t)i), 0) < 0) == (want->docs[i].branches > 0);
