@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tests/parallel/slots_watch.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 
 static int64_t count_received(const comm_ledger *ledger, const char *what)
 {

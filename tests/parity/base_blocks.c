@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trainer/model/weight_codes.h"
+#include "trainer/model/params/quantised.h"
 
 int main(int argc, char **argv)
 {

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 #include "trainer/ops/table.h"
 
 static stream *cpu;

@@ -15,7 +15,7 @@
 #include "tests/simt/bf16_device.h"
 #include "tests/simt/product_bf16.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 #include "trainer/ops/table.h"
 
 enum { CALLS_MAX = 64 };

@@ -9,8 +9,8 @@
 
 #include "common/base/status.h"
 #include "proto/batch.h"
-#include "trainer/model/device_batch.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/dims/dims.h"
+#include "trainer/model/layers/device_batch.h"
 
 /* Divides tokens over context ranks. Document i is the tokens [cu[i], cu[i + 1]), and there are
  * n_tokens = cu[n_docs] <= ranks * each of them. prefix[i] is the document whose tokens those of
@@ -38,5 +38,24 @@ typedef struct item_place {
 WARN_UNUSED status row_share_items(const row *rows, int64_t n_rows, const vision_dims *dims,
                                    int64_t ranks, item_place *out, int64_t *out_merged,
                                    double *out_uneven);
+
+/* ---- the part of a staged micro-batch that this rank works on ---- */
+
+/* Lists of the division, on the heap. */
+typedef struct view_scratch {
+    int32_t *order; /* [tokens of all ranks, padding included] as row_share_order writes it */
+    int32_t *owner; /* [tokens] the owner of each packed token, later its place in `order` */
+} view_scratch;
+
+WARN_UNUSED status view_scratch_new(const batch_caps *whole, const row_share *share,
+                                    view_scratch *out);
+void view_scratch_done(view_scratch *scratch);
+
+/* Writes token arrays, targets, borders and counts of `mine` from those of `whole`, both on the
+ * host. mine->cap and mine->share are already set. each: the tokens of every rank, with padding at
+ * their end. stride: the elements between two axes of whole->positions. Visual arrays are not
+ * touched. */
+WARN_UNUSED status view_make(const view_scratch *scratch, const device_batch *whole, int64_t stride,
+                             int64_t each, st_dtype acc, device_batch *mine);
 
 #endif

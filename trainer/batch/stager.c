@@ -1,6 +1,6 @@
 /* stager.c: the buffers of a micro-batch, and how rows are written into them: first into arrays on
- * the host, then with one copy per array to the device. stager_caps.c counts, stager_visual.c
- * writes what belongs to visual items, and view.c cuts out a rank's part of shared rows. */
+ * the host, then with one copy per array to the device. batch_caps.c counts, stager_visual.c
+ * writes what belongs to visual items, and row_share.c cuts out a rank's part of shared rows. */
 #include "trainer/batch/stager.h"
 
 #include <math.h>
@@ -9,9 +9,8 @@
 
 #include "common/conf/conf.h"
 #include "trainer/batch/row_share.h"
-#include "trainer/batch/stager_caps.h"
+#include "trainer/batch/batch_caps.h"
 #include "trainer/batch/stager_visual.h"
-#include "trainer/batch/view.h"
 #include "trainer/device/space.h"
 
 enum { MERGED = MERGE_SIDE * MERGE_SIDE, MAX_PARTS = 22 };

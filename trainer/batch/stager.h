@@ -1,5 +1,5 @@
-/* stager.h: turns decoded rows into one micro-batch in device memory (model/device_batch.h says
- * what its arrays hold).
+/* stager.h: turns decoded rows into one micro-batch in device memory (model/layers/device_batch.h
+ * says what its arrays hold).
  *
  * A stager owns the host and device buffers of one micro-batch. Arrays are padded to the capacities
  * of the smallest shape bucket that holds the batch or, if none does, to those of the buffers.
@@ -9,15 +9,10 @@
 #define TESSERA_TRAINER_BATCH_STAGER_H
 
 #include "proto/batch.h"
+#include "trainer/batch/batch_caps.h"
 #include "trainer/device/backend.h"
-#include "trainer/model/device_batch.h"
-#include "trainer/model/dims.h"
-
-/* Grows *inout_caps until it holds these rows. Tokens are rounded up to a multiple of token_step,
- * patches to a multiple of patch_step, which is a multiple of 4. longest and frame do not change.
- */
-void batch_caps_for(const row *rows, int64_t n_rows, int64_t token_step, int64_t patch_step,
-                    batch_caps *inout_caps);
+#include "trainer/model/layers/device_batch.h"
+#include "trainer/model/dims/dims.h"
 
 enum { STAGERS_MAX = 68 }; /* one for each stage of a pipeline, and some to stage ahead */
 typedef struct stager stager;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 #include "common/conf/conf.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/dims/dims.h"
 #include "trainer/ops/table.h"
 #include "trainer/plan/rates.h"
 

@@ -16,7 +16,9 @@ static const vision_dims *eye(const bench_case *bench)
 }
 
 enum { Y = 1, DX = 2, DW = 4, BIAS = 8, RESIDUAL = 16 };
-enum { LOGIT_ROWS = 2048 }; /* target rows that pass the head at once, as in the model (loss.h) */
+enum {
+    LOGIT_ROWS = 2048
+}; /* target rows that pass the head at once, as in the model (decoder.h) */
 
 /* y [m, n] = x [m, k] Wt; DX: dx [m, k] = dy W; DW: dW [n, k] += dyt x. */
 static void size_product(bench_case *bench, int kind, int64_t m, int64_t n, int64_t k)

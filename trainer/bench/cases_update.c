@@ -45,8 +45,8 @@ static void step_finish(bench_case *bench)
 }
 
 enum {
-    UNIT_GROUPS = 5, /* as many as the parameters of a model have (model/params.h) */
-    UNITS = 82       /* of the 30B (model/unit_order.h) */
+    UNIT_GROUPS = 5, /* as many as the parameters of a model have (model/params/params.h) */
+    UNITS = 82       /* of the 30B (model/params/unit_order.h) */
 };
 
 static void unit_finish(bench_case *bench)

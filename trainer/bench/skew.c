@@ -6,7 +6,7 @@
 
 #include "trainer/bench/bench.h"
 #include "trainer/bench/skew.h"
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 #include "trainer/run/step.h"
 
 /* Each round moves each bias towards the wanted load, by up to the bias's own reach in logits. The

@@ -7,7 +7,7 @@
 #define TESSERA_TRAINER_BENCH_TEXT_ROWS_H
 
 #include "common/conf/conf.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/dims/dims.h"
 
 /* Writes two steps of rows of training.seq_len tokens, in documents of bench.document tokens, to a
  * temporary file, for a bench that was given no recording. path receives its name; the caller

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "common/base/file.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_check.h"
-#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_check.h"
+#include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/ops/state_codes.h"
 
 static const char head_name[] = "lm_head.weight";

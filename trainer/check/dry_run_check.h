@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-#include "trainer/model/hf_folder.h"
-#include "trainer/model/params.h"
+#include "trainer/model/dims/hf_folder.h"
+#include "trainer/model/params/params.h"
 
 typedef enum dry_key {
     DRY_OWNED,       /* elements: of the model, stored by the ranks of a replica */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/program/log.h"
-#include "trainer/checkpoint/folder.h"
+#include "trainer/checkpoint/save/folder.h"
 
 /* name NULL: one that nobody else has. */
 static status choose_path(const char *name, char out[STATUS_PATH_MAX])

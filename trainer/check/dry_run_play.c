@@ -8,14 +8,14 @@
 #include <string.h>
 
 #include "common/base/file.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/rank_sync.h"
-#include "trainer/checkpoint/writer.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/hf/hf_write.h"
+#include "trainer/checkpoint/save/save_ranks.h"
+#include "trainer/checkpoint/save/writer.h"
 #include "trainer/device/shapes.h"
 #include "trainer/plan/layout_plan.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/plan/cost.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/run/session_memory.h"
@@ -100,7 +100,7 @@ static status check_memory(dry *played, const session *run)
 }
 
 /* Computes the slots that go between this rank's experts and other ranks in a step, on the
- * assumption that every expert is given as many as any other, as model/exchange.c (even_borders)
+ * assumption that every expert is given as many as any other, as model/exchange/exchange.c (even_borders)
  * routes without storage. slots: [layers]. */
 static void even_slots(const dry *played, const session *run, received_work *work,
                        received_slots *slots)

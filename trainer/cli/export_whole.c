@@ -9,12 +9,12 @@
 #include "common/base/file.h"
 #include "common/model_folder/model_files.h"
 #include "common/program/log.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_load.h"
-#include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/train_state.h"
-#include "trainer/model/hf_folder.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_load.h"
+#include "trainer/checkpoint/hf/hf_write.h"
+#include "trainer/checkpoint/state/train_state.h"
+#include "trainer/model/dims/hf_folder.h"
+#include "trainer/model/params/lora_params.h"
 
 /* Finds a checkpoint: this folder, or the newest one in a folder of them. out: its path; "": there
  * is none. */

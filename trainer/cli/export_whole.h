@@ -3,8 +3,8 @@
 #ifndef TESSERA_TRAINER_CLI_EXPORT_WHOLE_H
 #define TESSERA_TRAINER_CLI_EXPORT_WHOLE_H
 
-#include "trainer/checkpoint/base.h"
-#include "trainer/model/params.h"
+#include "trainer/checkpoint/state/base.h"
+#include "trainer/model/params/params.h"
 
 /* A checkpoint of what was trained. */
 typedef struct whole_source {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/checkpoint/hf_check.h"
-#include "trainer/model/convert.h"
+#include "trainer/checkpoint/hf/hf_check.h"
+#include "trainer/model/dims/convert.h"
 
 static status stored_layout(const params *registry, const char *folder, expert_layout *out)
 {

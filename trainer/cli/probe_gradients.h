@@ -5,7 +5,7 @@
 
 #include "common/base/arena.h"
 #include "common/model_folder/safetensors.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 
 /* Makes a tensor grad.NAME for every tensor NAME of the folder, with the gradient multiplied by
  * `factor`. A model whose head is tied to its embedding has one for the embedding and none for the

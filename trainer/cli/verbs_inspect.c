@@ -7,7 +7,7 @@
 #include "common/base/file.h"
 #include "common/model_folder/model_files.h"
 #include "common/base/visible.h"
-#include "trainer/checkpoint/hf_check.h"
+#include "trainer/checkpoint/hf/hf_check.h"
 #include "trainer/cli/verbs.h"
 
 static const char *const group_names[GROUP_COUNT] = {"vision", "merger", "text", "router",

@@ -13,10 +13,10 @@
 #include "common/model_folder/model_files.h"
 #include "common/program/verb.h"
 #include "trainer/batch/stager.h"
-#include "trainer/checkpoint/hf_load.h"
+#include "trainer/checkpoint/hf/hf_load.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/cli/probe_gradients.h"
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 #include "trainer/cli/verbs.h"
 #include "trainer/ops/open.h"
 

@@ -7,7 +7,7 @@
  *   the experts' products               Hopper's kernel; the portable one
  *   graphs                              captured as cuda_graph.scope says; nothing is captured
  *
- * A backend fills the struct when it opens a device. run/trial.h tries every way before step 1 and
+ * A backend fills the struct when it opens a device. run/session_parts.h tries every way before step 1 and
  * moves all ranks to the next one where one of them cannot; after that nothing changes. */
 #ifndef TESSERA_TRAINER_DEVICE_CHOICES_H
 #define TESSERA_TRAINER_DEVICE_CHOICES_H

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "trainer/generate/prompt.h"
-#include "trainer/model/kv_cache.h"
-#include "trainer/model/pass_context.h"
+#include "trainer/model/text/kv_cache.h"
+#include "trainer/model/layers/pass_context.h"
 
 /* The most documents answered at once. Together they cost a step about as much as one. */
 enum { DOCS = 32 };

@@ -2,7 +2,7 @@
  * decoding.
  *
  * Several documents are continued at once. Keys and values of the tokens that have passed are kept
- * (model/kv_cache.h), so that each further word costs one token of each document and not the
+ * (model/text/kv_cache.h), so that each further word costs one token of each document and not the
  * document again.
  *
  * Every rank must call these functions with the same rows, and all get the same words. Ranks that

@@ -10,13 +10,69 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/clock.h"
 #include "common/json/json.h"
 #include "common/program/log.h"
+#include "proto/client.h"
 #include "proto/cursor.h"
-#include "trainer/input/rejoin.h"
 #include "trainer/input/row_feed.h"
+
+/* ---- a daemon that is gone ---- */
+
+enum {
+    LOOK_MS = 1000,
+    NAP_MS = 200, /* between two tries: a daemon that starts or drains refuses at once */
+};
+static const int64_t TELL_NS = INT64_C(10) * 1000 * 1000 * 1000;
+
+static double seconds_since(int64_t begin)
+{
+    return (double)(clock_ns() - begin) * 1e-9;
+}
+
+static status came_back(const char *endpoint, int64_t begin)
+{
+    log_warn("prepd at %s is back after %.1f s; its stream goes on after the last row", endpoint,
+             seconds_since(begin));
+    return ST_OK;
+}
+
+/* To be called after client_next on c returned ST_UNAVAILABLE. `endpoint` is for the log; `cursor`
+ * is that of the last row that arrived, "" before the first. ST_OK once the stream goes on;
+ * ST_UNAVAILABLE, with the first cause, after patience_s seconds; ST_STOPPED after
+ * client_interrupt; otherwise the daemon's refusal, which no waiting would change. */
+static status rejoin_stream(client *consumer, const char *endpoint, const char *cursor,
+                            double patience_s)
+{
+    const status_note why = *status_last();
+    const int64_t begin = clock_ns();
+    int64_t told = begin;
+    log_warn("prepd at %s is gone (%s); waiting for it for up to %g s (prepd.reconnect_timeout)",
+             endpoint, why.message, patience_s);
+    while (seconds_since(begin) < patience_s) {
+        const double left_ms = (patience_s - seconds_since(begin)) * 1000.0;
+        status st = client_rejoin(consumer, cursor, left_ms < LOOK_MS ? (int)left_ms + 1 : LOOK_MS);
+        if (st == ST_OK)
+            return came_back(endpoint, begin);
+        if (st != ST_TIMEOUT && st != ST_UNAVAILABLE)
+            return st;
+        if (clock_ns() - told >= TELL_NS) {
+            told = clock_ns();
+            log_warn("still waiting for prepd at %s after %.0f s: %s", endpoint,
+                     seconds_since(begin), status_text());
+        }
+        if (st == ST_UNAVAILABLE)
+            nanosleep(&(struct timespec){.tv_nsec = NAP_MS * 1000000L}, NULL);
+    }
+    return FAIL(ST_UNAVAILABLE,
+                "prepd at %s did not come back within %g s "
+                "(prepd.reconnect_timeout): %s",
+                endpoint, patience_s, why.message);
+}
+
+/* ---- the receiver ---- */
 
 typedef struct slot {
     arena memory;

@@ -3,7 +3,7 @@
  *
  * There is a fixed ring of slots, each with its own arena. The thread fills free slots in the order
  * of the stream; the step takes them in the same order and gives them back; nothing grows. If the
- * daemon goes away the thread waits for it (rejoin.h). Any other failure of the thread is handed to
+ * daemon goes away the thread waits for it (receive.c). Any other failure of the thread is handed to
  * the step with its text.
  *
  * Where several ranks share rows, one of them receives the rows. Its thread hands each row on as

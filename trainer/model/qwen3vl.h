@@ -16,10 +16,10 @@
 #ifndef TESSERA_TRAINER_MODEL_QWEN3VL_H
 #define TESSERA_TRAINER_MODEL_QWEN3VL_H
 
-#include "trainer/model/device_batch.h"
-#include "trainer/model/dims.h"
-#include "trainer/model/params.h"
-#include "trainer/model/recompute.h"
+#include "trainer/model/dims/dims.h"
+#include "trainer/model/layers/device_batch.h"
+#include "trainer/model/layers/recompute.h"
+#include "trainer/model/params/params.h"
 #include "trainer/parallel/pipeline_stages.h"
 
 typedef struct model model;
@@ -43,8 +43,8 @@ typedef struct model_options {
     double router_aux_coef; /* coefficient of the load-balancing loss; 0: off */
     int64_t lora_rank;      /* rank of the adapters; 0: there are none */
     bool lora_experts;      /* some adapters belong to experts */
-    bool lora_dora;         /* adapters have lengths (lora.h) */
-    int64_t logit_rows;     /* rows of logits held at once; 0: LOGIT_ROWS_DEFAULT (loss.h) */
+    bool lora_dora;         /* adapters have lengths (layers.h) */
+    int64_t logit_rows;     /* rows of logits held at once; 0: LOGIT_ROWS_DEFAULT (decoder.h) */
     exchange_way exchange;
 } model_options;
 
@@ -140,5 +140,21 @@ const exchange_window *model_exchange(const model *net);
 /* Token copies per layer and expert of the last forward: [L, E] int32 on the device; NULL for a
  * model without experts. */
 const int32_t *model_expert_count(const model *net);
+
+/* Finds the outputs of a model's units (unit_order.h) in the last training forward, as far as they
+ * are still kept. The search for the place where a value first became infinite or NaN uses it
+ * (run/nonfinite.c). */
+
+typedef struct model_output {
+    int unit;
+    bool arrived;  /* it came from the pipeline stage before */
+    const void *x; /* [count] act on the device; borrowed, valid until the next pass */
+    int64_t count;
+} model_output;
+
+/* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room
+ * for unit_count entries, and returns their number. The last entry is the residual stream after the
+ * last layer: anything that went wrong earlier and reached the text shows there too. */
+int model_outputs(const model *net, int flight, const device_batch *batch, model_output *out);
 
 #endif

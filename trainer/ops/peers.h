@@ -1,5 +1,5 @@
 /* peers.h: ops between ranks that reach each other's memory by loads and stores. They send rows of
- * slots to the owners of their experts and back, with counts that no host reads (model/exchange.h).
+ * slots to the owners of their experts and back, with counts that no host reads (model/exchange/exchange.h).
  *
  * Each of the P ranks has a window: memory of one size that all ranks can reach, at addresses of
  * their own in base[P]. Each rank owns E / P of the E experts, in order. A rank's slots are sorted

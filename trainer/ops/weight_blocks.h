@@ -10,7 +10,7 @@
  * where largest is the block's largest magnitude. Codes of elements that a short block lacks are
  * those of 0. The 16 levels of nf4 are the quantiles of a normal distribution of Dettmers et al.
  * 2023 (arXiv:2305.14314, appendix E); levels, nearest code and order of codes are those of
- * bitsandbytes. Encoding happens on the host alone (model/weight_codes.h), so every device has the
+ * bitsandbytes. Encoding happens on the host alone (model/params/quantised.h), so every device has the
  * same codes, and a value is one product of floats, so it has the same bits too. */
 #ifndef TESSERA_TRAINER_OPS_WEIGHT_BLOCKS_H
 #define TESSERA_TRAINER_OPS_WEIGHT_BLOCKS_H

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "common/base/digits.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/quantised.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/quantised.h"
 
 static const char *const names[GROUP_COUNT] = {"vision", "merger", "text", "router", "experts"};
 static const char table_name[] = "model.visual.pos_embed.weight";

@@ -10,15 +10,15 @@
  * but for routers; the others keep float32.
  *
  * With lora.rank, adapters are added to the registry first and everything else is frozen
- * (model/lora_params.h). */
+ * (model/params/lora_params.h). */
 #ifndef TESSERA_TRAINER_OPTIM_GROUPS_H
 #define TESSERA_TRAINER_OPTIM_GROUPS_H
 
 #include <stdio.h>
 
 #include "common/conf/conf.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/params.h"
 
 /* The kind of adapters that the options ask for; rank 0: none. */
 lora_kind groups_lora(const conf *options);

@@ -1,10 +1,10 @@
-/* host_states.c: see host_states.h. An event holds within one step only, since the step may be a
+/* host_states.c: see optimizer_parts.h. An event holds within one step only, since the step may be a
  * captured graph: an event of an earlier step must not be waited for. */
-#include "trainer/optim/host_states.h"
+#include "trainer/optim/optimizer_parts.h"
 
 #include <stdlib.h>
 
-#include "trainer/model/params_states.h"
+#include "trainer/model/params/params_states.h"
 
 enum { BLOCKS = 2 }; /* of first and second moments */
 static const char WAITS[] = "moments from the host";

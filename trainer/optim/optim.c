@@ -1,9 +1,160 @@
 /* optim.c: implements optim.h. The trained tensors are listed by group, so that the sum of squares
- * after each group gives the group's norm, and all of them are updated in one launch. */
+ * after each group gives the group's norm, and all of them are updated in one launch. Where units
+ * are updated in backward (optim_units.c), they are listed by unit and group. */
+#include "trainer/optim/optim.h"
+
+#include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/rng.h"
+#include "common/conf/conf.h"
 #include "trainer/optim/optimizer_parts.h"
+
+/* ---- the learning rate ---- */
+
+static double decay_shape(int type, double progress)
+{
+    switch (type) {
+    case DECAY_LINEAR:
+        return 1.0 - progress;
+    case DECAY_COSINE:
+        return 0.5 * (1.0 + cos(M_PI * progress));
+    case DECAY_SQRT:
+        return 1.0 - sqrt(progress);
+    default:
+        return 1.0;
+    }
+}
+
+double schedule_lr(const schedule *rates, int64_t step)
+{
+    if (step <= rates->warmup_steps)
+        return rates->peak * (double)step / (double)rates->warmup_steps;
+    if (rates->steps <= 0 || rates->decay_type == DECAY_CONSTANT)
+        return rates->peak;
+    int64_t decay_steps = (int64_t)llround(rates->decay_ratio * (double)rates->steps);
+    if (decay_steps > rates->steps - rates->warmup_steps)
+        decay_steps = rates->steps - rates->warmup_steps;
+    int64_t into = step - (rates->steps - decay_steps);
+    if (decay_steps <= 0 || into <= 0)
+        return rates->peak;
+    double progress = (double)into / (double)decay_steps;
+    if (progress > 1.0)
+        progress = 1.0;
+    return rates->peak * (rates->min_factor +
+                          (1.0 - rates->min_factor) * decay_shape(rates->decay_type, progress));
+}
+
+/* ---- the lists of tensors ---- */
+
+/* The random numbers of a row. Its rank's local tensor is a box of the published one, which may be
+ * cut along the first axis, where its elements stay neighbours, and along one other. */
+static optim_random random_of(int64_t seed, const param *row)
+{
+    char purpose[160];
+    snprintf(purpose, sizeof purpose, "round/%s", row->name);
+    const rng_key key = rng_key_make((uint64_t)seed, purpose);
+    const slice *box = &row->held;
+    int64_t stride[SLICE_AXES], place = 0;
+    int cut = 0;
+    stride[SLICE_AXES - 1] = 1;
+    for (int axis = SLICE_AXES - 1; axis > 0; axis--)
+        stride[axis - 1] = stride[axis] * box->size[axis];
+    for (int axis = 0; axis < SLICE_AXES; axis++) {
+        place += box->first[axis] * stride[axis];
+        if (axis > 0 && box->count[axis] != box->size[axis]) {
+            assert(cut == 0);
+            cut = axis;
+        }
+    }
+    const int64_t most = cut ? box->count[cut] * stride[cut] : slice_count(box);
+    return (optim_random){.key = {key.word[0], key.word[1]},
+                          .first = row->own_first,
+                          .run = most > 0 ? most : 1,
+                          .stride = cut ? stride[cut - 1] : most,
+                          .base = place};
+}
+
+optim_tensor optim_tensor_of(const conf *options, const param *row, int64_t first_chunk)
+{
+    const double decay = row->decay ? options->optimizer_weight_decay : 0.0;
+    optim_tensor out = {.n = row->own_n,
+                        .first_chunk = first_chunk,
+                        .lr_factor = row->lr_factor,
+                        .decay = row->own_decay >= 0 ? row->own_decay : decay,
+                        .p = row->value,
+                        .m = row->moment1,
+                        .v = row->moment2,
+                        .m_scale = row->scale1,
+                        .v_scale = row->scale2,
+                        .g = row->own_grad,
+                        .p_act = row->own_act == row->value ? NULL : row->own_act};
+    if (!row->act_master)
+        return out;
+    out.rounding = options->training_rounding == ROUNDING_NEAREST ? OPTIM_NEAREST : OPTIM_RANDOM;
+    out.random = random_of(options->training_seed, row);
+    return out;
+}
+
+/* Appends the trained tensors of a group, of one unit or of all (unit -1), to `host` and to
+ * optim->all. *out: their run. */
+static void optimizer_list_group(optimizer *optim, const conf *options, int group, int unit,
+                                 optim_tensor *host, optim_list *out)
+{
+    const params *registry = optim->params;
+    optim_list run = {.tensor = optim->tensors + optim->all.n_tensors,
+                      .first_chunk = optim->all.n_chunks};
+    for (int64_t i = 0; i < registry->count; i++) {
+        const param *entry = &registry->list[i];
+        if ((int)entry->group != group || (unit >= 0 && entry->unit != unit) || entry->frozen ||
+            entry->own_n == 0)
+            continue;
+        optim_tensor *listed = &host[optim->all.n_tensors++];
+        *listed = optim_tensor_of(options, entry, optim->all.n_chunks);
+        if (optim->states)
+            host_states_move(optim->states, entry, listed);
+        optim->all.n_chunks += (entry->own_n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+        run.n_tensors++;
+        run.coded |= entry->coded || entry->act_master;
+    }
+    run.n_chunks = optim->all.n_chunks - run.first_chunk;
+    optim->all.coded |= run.coded;
+    *out = run;
+}
+
+/* Lists all trained tensors by unit and group, as optimizer_list_group does. ST_NO_MEMORY. */
+static status optimizer_list_units(optimizer *optim, const conf *options, optim_tensor *host)
+{
+    const params *registry = optim->params;
+    unit_updates *units = &optim->units;
+    units->lowest = 0;
+    units->highest = -1; /* a pipeline stage may have nothing that is trained */
+    for (int64_t i = 0; i < registry->n_spans; i++) { /* in rising order of unit */
+        if (!registry->spans[i].trained)
+            continue;
+        units->lowest = units->highest < 0 ? registry->spans[i].unit : units->lowest;
+        units->highest = registry->spans[i].unit;
+    }
+    units->unit = calloc((size_t)(units->highest + 2), sizeof *units->unit);
+    if (!units->unit)
+        return FAIL(ST_NO_MEMORY, "optimizer: out of memory");
+    for (int j = units->highest; j >= units->lowest; j--) {
+        unit_lists *own = &units->unit[j];
+        own->all = (optim_list){.tensor = optim->tensors + optim->all.n_tensors,
+                                .first_chunk = optim->all.n_chunks};
+        for (int k = 0; k < GROUP_COUNT; k++) {
+            optimizer_list_group(optim, options, k, j, host, &own->group[k]);
+            own->all.n_tensors += own->group[k].n_tensors;
+            own->all.n_chunks += own->group[k].n_chunks;
+            own->all.coded |= own->group[k].coded;
+        }
+    }
+    return ST_OK;
+}
+
+/* ---- the optimizer ---- */
 
 /* Lists what is trained and sends the list to the device. Waits for that. */
 static status send_tensors(optimizer *optim, const conf *options, stream *queue)

@@ -30,7 +30,7 @@
 typedef struct fsdp_units fsdp_units;
 
 typedef struct unit_span {
-    int unit;         /* number of the unit (model/unit_order.h) */
+    int unit;         /* number of the unit (model/params/unit_order.h) */
     mesh_group group; /* the ranks that share it */
     int ranks, rank;  /* of that group; ranks 1: stored whole, nothing is gathered */
     bool trained;     /* has gradients */

@@ -1,4 +1,4 @@
-/* adapter_work.c: counts the calls of model/lora.c, in its letters. */
+/* adapter_work.c: counts the calls of model/layers/lora.c, in its letters. */
 #include "trainer/plan/adapter_work.h"
 
 #include "trainer/plan/matrix_use.h"

@@ -1,11 +1,11 @@
-/* adapter_work.h: what the products of adapters (model/lora.h) cost in a step. They are narrow: a
+/* adapter_work.h: what the products of adapters (model/layers/layers.h) cost in a step. They are narrow: a
  * product of rank r does about r operations for each byte that it moves, so that with small ranks
  * the memory decides how long it takes, and with large ones the rate of products. Each product, and
  * each op beside the products of experts, takes the longer of the two. */
 #ifndef TESSERA_TRAINER_PLAN_ADAPTER_WORK_H
 #define TESSERA_TRAINER_PLAN_ADAPTER_WORK_H
 
-#include "trainer/model/recompute.h"
+#include "trainer/model/layers/recompute.h"
 #include "trainer/plan/memory.h"
 #include "trainer/plan/rates.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "trainer/device/choices.h"
-#include "trainer/model/pass_context.h"
+#include "trainer/model/layers/pass_context.h"
 
 attention_use attention_use_of(const conf *options, bool cudnn, const layout *degrees)
 {

@@ -4,7 +4,7 @@
 #define TESSERA_TRAINER_PLAN_ATTENTION_KERNELS_H
 
 #include "common/conf/conf.h"
-#include "trainer/model/device_batch.h"
+#include "trainer/model/layers/device_batch.h"
 #include "trainer/ops/attention_work.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/plan/rates.h"

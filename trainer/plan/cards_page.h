@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "common/conf/conf.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/dims/dims.h"
 
 /* Writes the page in Markdown, for cards of 24 to 180 GB and what can be trained (card_fit.h).
  * options: memory.limit, the data, and all that the search leaves as it is. dims: of one model;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "trainer/device/experts_choice.h"
-#include "trainer/model/params_sketch.h"
+#include "trainer/model/params/params.h"
 #include "trainer/ops/state_codes.h"
 #include "trainer/plan/adapter_work.h"
 #include "trainer/plan/attention_kernels.h"

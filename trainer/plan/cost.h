@@ -10,7 +10,7 @@
 #ifndef TESSERA_TRAINER_PLAN_COST_H
 #define TESSERA_TRAINER_PLAN_COST_H
 
-#include "trainer/model/recompute.h"
+#include "trainer/model/layers/recompute.h"
 #include "trainer/optim/groups.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/plan/rates.h"

@@ -1,8 +1,8 @@
 /* layout_plan.c: sketches one rank of each pipeline stage, plans it, and keeps the largest plan. */
 #include "trainer/plan/layout_plan.h"
 
-#include "trainer/model/params_sketch.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/params.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/plan/stage_plan.h"
 
 /* Plans one rank. own: the registry, cut to what the rank has. */

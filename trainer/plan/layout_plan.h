@@ -1,7 +1,7 @@
 /* layout_plan.h: the memory plan (memory.h) of a layout's ranks, made without a GPU and without the
  * other ranks.
  *
- * A sketch of the registry (params_sketch.h) tells what a rank stores and how large the buffers are
+ * A sketch of the registry (params.h) tells what a rank stores and how large the buffers are
  * into which FSDP units are gathered. The plan of a pipeline is that of the stage that takes most
  * memory. */
 #ifndef TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "trainer/model/exchange.h"
-#include "trainer/model/moe.h"
+#include "trainer/model/exchange/exchange.h"
+#include "trainer/model/exchange/exchange.h"
 #include "trainer/plan/recompute_plan.h"
 
 bool matrix_is_expert(const param *row)
@@ -52,7 +52,7 @@ matrix_use matrix_use_of(const conf *options, const layout *degrees, const model
                       .first_reached = recompute_plan_first_reached(text->layers, reached),
                       .tokens = tokens,
                       .ranks = degrees->world / degrees->pipeline,
-                      .shared = text->experts > 0 && moe_is_shared(degrees),
+                      .shared = text->experts > 0 && exchange_is_needed(degrees),
                       .rounds = 1};
     const int64_t micro = tokens / (how.ranks * degrees->accumulation);
     if (how.shared && memory_exchange_way(options, degrees) != EXCHANGE_BY_HOST)

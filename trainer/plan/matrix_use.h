@@ -3,7 +3,7 @@
 #ifndef TESSERA_TRAINER_PLAN_MATRIX_USE_H
 #define TESSERA_TRAINER_PLAN_MATRIX_USE_H
 
-#include "trainer/model/recompute.h"
+#include "trainer/model/layers/recompute.h"
 #include "trainer/plan/memory.h"
 
 typedef struct matrix_use {
@@ -14,7 +14,7 @@ typedef struct matrix_use {
     int64_t tokens;         /* of a step, on all ranks .. */
     int64_t ranks;          /* .. that share them */
     bool shared;            /* ranks share experts .. */
-    int64_t rounds;         /* .. in so many rounds of each pass (model/exchange.h) */
+    int64_t rounds;         /* .. in so many rounds of each pass (model/exchange/exchange.h) */
 } matrix_use;
 
 /* reached: the share of the layers that the backward pass reaches. Borrows its arguments. */

@@ -2,10 +2,10 @@
 #include "trainer/plan/memory.h"
 
 #include "trainer/batch/upload_ring.h"
-#include "trainer/checkpoint/snapshot_file.h"
-#include "trainer/checkpoint/writer.h"
+#include "trainer/checkpoint/save/snapshot_file.h"
+#include "trainer/checkpoint/save/writer.h"
 #include "trainer/generate/generate.h"
-#include "trainer/model/pass_context.h"
+#include "trainer/model/layers/pass_context.h"
 
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
 {

@@ -19,7 +19,7 @@ typedef struct memory_plan {
     int64_t gradients;
     int64_t moments;     /* with memory.host moments: buffers of two units */
     int64_t weights;     /* compute weights; 0 where the master values serve as such */
-    int64_t codes;       /* frozen matrices in 8 or 4 bits (model/quantised.h) */
+    int64_t codes;       /* frozen matrices in 8 or 4 bits (model/params/quantised.h) */
     int64_t expanded;    /* where they are expanded, one at a time */
     int64_t uncoded;     /* what they would take as plain values; not part of the total */
     int64_t gathered;    /* FSDP units while they are gathered, and their gradients */
@@ -32,7 +32,8 @@ typedef struct memory_plan {
     int64_t resting_moments, resting_frozen;
     int64_t built;    /* host: micro-batches being built; pinned for a GPU */
     int64_t received; /* host: rows received ahead of their step */
-    int64_t snapshot; /* host: copies for checkpoints and for a crash (checkpoint/snapshot.h) */
+    int64_t
+        snapshot; /* host: copies for checkpoints and for a crash (checkpoint/save/snapshot.h) */
     /* Not part of the total: one copy of what is trained, with its moments; what is frozen, as the
      * files of model.path have it. */
     int64_t copied, frozen;
@@ -48,7 +49,7 @@ typedef struct memory_options {
     recomputes recomputed;
     bool training;
     int copies;        /* of values and moments on the host */
-    bool keeps_frozen; /* .. with frozen values from the device (checkpoint/writer.h) */
+    bool keeps_frozen; /* .. with frozen values from the device (checkpoint/save/writer.h) */
     bool answers;      /* answers to held-out questions are generated */
     double router_aux_coef;
     exchange_way exchange;
@@ -98,7 +99,7 @@ static inline int64_t memory_host(const memory_plan *plan)
 memory_options memory_options_of(const conf *options, const layout *layout, const plan_device *on,
                                  bool training, int64_t rows);
 /* What a rank holds, from its registry, which may be cut for real or only sketched
- * (params_sketch.h). */
+ * (params.h). */
 WARN_UNUSED status memory_rank_of(params *own, const model_dims *dims, const plan_device *on,
                                   bool training, memory_rank *out);
 /* The plan. Fails only if the regions of the model cannot be laid out. */

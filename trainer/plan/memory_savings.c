@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "trainer/checkpoint/snapshot.h"
+#include "trainer/checkpoint/save/snapshot.h"
 #include "trainer/plan/memory_search.h"
 
 enum { LEAST_RANK = 4 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/visible.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/plan/memory_change.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/recompute_plan.h"

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 
 typedef struct list {
     received_line *line;

@@ -4,9 +4,9 @@
 #ifndef TESSERA_TRAINER_PLAN_RECEIVED_H
 #define TESSERA_TRAINER_PLAN_RECEIVED_H
 
-#include "trainer/model/dims.h"
-#include "trainer/model/params.h"
-#include "trainer/model/recompute.h"
+#include "trainer/model/dims/dims.h"
+#include "trainer/model/params/params.h"
+#include "trainer/model/layers/recompute.h"
 
 /* Expert slots of a layer in one direction: those that come to this rank's experts from other
  * ranks, and those of its own T x top_k slots that go to experts of other ranks. Where experts are
@@ -34,7 +34,7 @@ typedef struct received_line {
 
 enum { RECEIVED_LINES = 40 };
 
-/* How many numbers the ranks add up in a step besides its loss: the counts that run/step_totals.c
+/* How many numbers the ranks add up in a step besides its loss: the counts that run/step_rows.c
  * lists, how many ranks were asked to stop, and the FLOPs. */
 enum { STEP_COUNTS = 10, STEP_TOTALS = STEP_COUNTS + sizeof(flops) / sizeof(int64_t) };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/model/moe.h"
+#include "trainer/model/exchange/exchange.h"
 #include "trainer/plan/expert_work.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/rates.h"
@@ -93,7 +93,7 @@ static double seconds_of(const conf *options, const layout *degrees, const model
     const double wide = vision ? hidden : (double)(dims->text.heads * dims->text.head_dim);
     const double narrow = vision ? hidden : (double)(dims->text.kv_heads * dims->text.head_dim);
     const bool is_moe = !vision && dims_layer_is_moe(dims, dims->text.layers - 1);
-    const bool shared = moe_is_shared(degrees);
+    const bool shared = exchange_is_needed(degrees);
     const double slots = is_moe ? (double)dims->text.top_k : 1;
     const double width = (double)(vision   ? dims->vision.intermediate
                                   : is_moe ? dims->text.expert_width

@@ -9,7 +9,7 @@
 #ifndef TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 #define TESSERA_TRAINER_PLAN_RECOMPUTE_PLAN_H
 
-#include "trainer/model/recompute.h"
+#include "trainer/model/layers/recompute.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/layout_plan.h"
 

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 
 #include "common/base/visible.h"
-#include "trainer/checkpoint/snapshot.h"
-#include "trainer/checkpoint/snapshot_file.h"
+#include "trainer/checkpoint/save/snapshot.h"
+#include "trainer/checkpoint/save/snapshot_file.h"
 #include "trainer/plan/memory_text.h"
 #include "trainer/plan/recompute_plan.h"
 

@@ -1,5 +1,5 @@
 /* restart.h: predicts how soon a run goes on after a crash of its process: from the copies in
- * memory (checkpoint/snapshot.h) and from a checkpoint on disk; and what the copies cost until
+ * memory (checkpoint/save/snapshot.h) and from a checkpoint on disk; and what the copies cost until
  * then. */
 #ifndef TESSERA_TRAINER_PLAN_RESTART_H
 #define TESSERA_TRAINER_PLAN_RESTART_H

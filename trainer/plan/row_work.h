@@ -4,7 +4,7 @@
 #define TESSERA_TRAINER_PLAN_ROW_WORK_H
 
 #include "common/conf/conf.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/dims/dims.h"
 
 /* A row is made of documents of this many tokens, each with one image of this grid (frames, height
  * and width in patches; all 0: text alone). */

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-#include "trainer/model/recompute.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/layers/recompute.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/parallel/pipeline_stages.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/expert_work.h"

@@ -4,7 +4,7 @@
 #ifndef TESSERA_TRAINER_PLAN_STAGE_PLAN_H
 #define TESSERA_TRAINER_PLAN_STAGE_PLAN_H
 
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 
 /* Fills inout->stage_end, unless there is only one stage. The predicted time uses the shipped rates
  * and the row of row_work.h, so it is the same on every rank and device. params: the registry after

@@ -15,7 +15,7 @@
 #include "common/json/json.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/ops/table.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/tensorboard.h"

@@ -3,8 +3,8 @@
  * Each rank fills a trace: its loss, the first unit whose values or outputs are not finite, and the
  * last unit whose gradient is not, since a backward pass begins at the last unit. The traces are
  * gathered, and every rank writes the same text from them. Units are counted in the order of the
- * forward pass (model/unit_order.h). */
-#include "trainer/run/nonfinite.h"
+ * forward pass (model/params/unit_order.h). */
+#include "trainer/run/step_parts.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,10 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "trainer/model/convert.h"
-#include "trainer/model/outputs.h"
-#include "trainer/model/unit_names.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/dims/convert.h"
+#include "trainer/model/qwen3vl.h"
+#include "trainer/model/params/unit_order.h"
 
 enum {
     RANKS_TOLD = 4,

@@ -19,17 +19,13 @@
 #include "common/program/log.h"
 #include "common/model_folder/model_files.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/pass_context.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/layers/pass_context.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
-#include "trainer/run/session_device.h"
-#include "trainer/run/session_endpoint.h"
+#include "trainer/run/session_parts.h"
 #include "trainer/run/session_memory.h"
-#include "trainer/run/session_model.h"
-#include "trainer/run/session_stream.h"
 #include "trainer/run/step.h"
-#include "trainer/run/trial.h"
 
 /* Above this share of ln(vocabulary), the loss of a model that guesses, a first loss is suspect. */
 static const double NEAR_BLIND = 0.9;

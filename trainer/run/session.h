@@ -6,18 +6,17 @@
 
 #include "common/conf/conf.h"
 #include "common/tokenizer/tokenizer.h"
-#include "trainer/batch/shape_bucket.h"
+#include "trainer/batch/batch_caps.h"
 #include "trainer/batch/upload_ring.h"
-#include "trainer/checkpoint/base.h"
-#include "trainer/checkpoint/progress.h"
-#include "trainer/checkpoint/snapshot.h"
+#include "trainer/checkpoint/state/base.h"
+#include "trainer/checkpoint/state/progress.h"
+#include "trainer/checkpoint/save/snapshot.h"
 #include "trainer/generate/generate.h"
 #include "trainer/input/receive.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/optim/groups.h"
 #include "trainer/optim/optim.h"
-#include "trainer/optim/lr_schedule.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 #include "trainer/plan/plan_device.h"
@@ -62,7 +61,7 @@ typedef struct session {
     params *params;
     bool from_weights;     /* values were read from files, not drawn by the initialiser */
     run_base base;         /* of what is frozen, after session_base; else without rows */
-    bool frozen_is_finite; /* no frozen value is NaN or infinite (nonfinite.h) */
+    bool frozen_is_finite; /* no frozen value is NaN or infinite (step_parts.h) */
     receiver *train;       /* NULL in SESSION_EVAL */
     tokenizer *tokenizer;  /* NULL if no folder has one */
     int64_t seq_len;       /* of the stream's rows */

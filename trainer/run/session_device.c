@@ -1,13 +1,15 @@
-/* session_device.c: picks the device of a rank and decides how much of a step may be captured. */
-#include "trainer/run/session_device.h"
+/* session_device.c: picks the device and the daemon of a rank, and decides how much of a step may
+ * be captured. */
 
 #include <string.h>
 
+#include "common/conf/rank_endpoints.h"
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/moe.h"
+#include "trainer/model/exchange/exchange.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/memory.h"
+#include "trainer/run/session_parts.h"
 
 /* A rank takes the GPU whose number is the rank's place on its machine. Ranks may share a GPU only
  * if collectives go through host memory, since NCCL wants one GPU for each rank. */
@@ -40,7 +42,7 @@ static bool is_staged(const session *run)
 
 static bool shares_experts(const session *run)
 {
-    return moe_is_shared(&run->mesh.layout) && run->dims.text.experts > 0;
+    return exchange_is_needed(&run->mesh.layout) && run->dims.text.experts > 0;
 }
 
 status session_uncaptured(const session *run, bool *out)
@@ -103,4 +105,22 @@ status session_capture(session *run)
         graph_replay_watched(run->stream,
                              &(graph_replay_watch){run->world->ledger, note_capture, note_replay});
     return ST_OK;
+}
+
+status session_endpoint(session *run)
+{
+    const char *list = run->conf->prepd_rank_endpoints, *endpoint = run->conf->prepd_endpoint;
+    const int ranks = (int)layout_consumers(&run->mesh.layout);
+    size_t size = strlen(endpoint);
+    if (*list && !run->conf->feed_replay[0]) {
+        const int missing = rank_endpoints_missing(list, ranks);
+        if (missing < ranks)
+            return FAIL_IN(ST_CONFIG, conf_place(run->conf),
+                           "prepd.rank_endpoints names no daemon for rank %d; this run has %d "
+                           "data-parallel ranks",
+                           missing, ranks);
+        endpoint = rank_endpoints_find(list, run->mesh.place.consumer, &size);
+    }
+    run->endpoint = strndup(endpoint, size);
+    return run->endpoint ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for an endpoint");
 }

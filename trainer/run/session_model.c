@@ -1,15 +1,15 @@
 /* session_model.c: reads the model's dimensions, makes its registry,
  * and gives parameters values. */
-#include "trainer/run/session_model.h"
+#include "trainer/run/session_parts.h"
 
 #include <inttypes.h>
 
 #include "common/base/file.h"
 #include "common/program/log.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/model/hf_folder.h"
-#include "trainer/checkpoint/hf_load.h"
-#include "trainer/checkpoint/train_state.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/model/dims/hf_folder.h"
+#include "trainer/checkpoint/hf/hf_load.h"
+#include "trainer/checkpoint/state/train_state.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/stage_plan.h"
 #include "trainer/run/session_memory.h"

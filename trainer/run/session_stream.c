@@ -1,6 +1,6 @@
-/* session_stream.c: implements session_stream.h and session_stream of session.h: asks for rows, and
+/* session_stream.c: implements session_parts.h and session_stream of session.h: asks for rows, and
  * checks that a run that goes on gets the rows after those that it has trained on. */
-#include "trainer/run/session_stream.h"
+#include "trainer/run/session_parts.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

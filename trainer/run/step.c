@@ -20,10 +20,8 @@
 
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/exchange.h"
-#include "trainer/run/nonfinite.h"
-#include "trainer/run/step_rows.h"
-#include "trainer/run/step_totals.h"
+#include "trainer/model/exchange/exchange.h"
+#include "trainer/run/step_parts.h"
 #include "trainer/run/stop.h"
 
 enum { SLOTS_MAX = 4 };

@@ -10,12 +10,12 @@
 #ifndef TESSERA_TRAINER_RUN_STEP_H
 #define TESSERA_TRAINER_RUN_STEP_H
 
-#include "trainer/model/unit_names.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/plan/received.h"
 #include "trainer/run/session.h"
 
 /* What a step did, for the log line and the ledger. Numbers are sums over the step's micro-batches
- * and over all ranks (step_totals.c lists what the ranks add up), except samples, digests and the
+ * and over all ranks (step_rows.c lists what the ranks add up), except samples, digests and the
  * members that begin with own_, which are this rank's alone. */
 typedef struct step_report {
     int64_t step;         /* the first is 1 */
@@ -71,7 +71,7 @@ typedef struct step_report {
      * clipped by (optimizer_in_backward); else NULL; lives as long as `sample` */
     const double *unit_share;
     /* After a gradient that is not finite: a text that names the rank and the layer it came from
-     * (nonfinite.h). The session owns it until the next such step. NULL after any other step. */
+     * (step_parts.h). The session owns it until the next such step. NULL after any other step. */
     const char *where;
 } step_report;
 

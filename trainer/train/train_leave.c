@@ -3,13 +3,13 @@
 #include <inttypes.h>
 
 #include "common/program/log.h"
-#include "trainer/checkpoint/adapter.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/rank_sync.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/params_states.h"
+#include "trainer/checkpoint/hf/adapter.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/hf/hf_write.h"
+#include "trainer/checkpoint/save/save_ranks.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/params_states.h"
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"
 

@@ -11,7 +11,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/words.h"
-#include "trainer/run/config_changes.h"
+#include "trainer/checkpoint/state/progress.h"
 #include "trainer/eval/figures.h"
 #include "trainer/report/html.h"
 #include "trainer/run/stop.h"

@@ -5,7 +5,7 @@
 #define TESSERA_TRAINER_TRAIN_TRAINING_H
 
 #include "proto/bad_samples.h"
-#include "trainer/checkpoint/writer.h"
+#include "trainer/checkpoint/save/writer.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"
 #include "trainer/report/monitor.h"

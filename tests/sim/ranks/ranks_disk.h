@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "tests/sim/ranks/ranks_bounds.h"
-#include "trainer/checkpoint/core/save_core.h"
+#include "trainer/checkpoint/save/save_core.h"
 
 typedef struct world world;
 

@@ -1,5 +1,5 @@
 /* ranks_saves.c: the simulated ranks' saves. The real core of a save decides
- * (trainer/checkpoint/core), and the disk does what it says (ranks_disk.c), one action after the
+ * (trainer/checkpoint/save/save_core.h), and the disk does what it says (ranks_disk.c), one action after the
  * other, so that a process can die between any two, or within one that takes long. */
 #include "tests/sim/ranks/ranks_world.h"
 

@@ -2,7 +2,7 @@
  * now and then waits for rows, and makes a collective call that all ranks make; now and then a
  * checkpoint is saved, which takes two more calls and goes on beside the next steps. It stands for
  * the engines' wait (trainer/parallel/mpi_exchange.c), the steps around it and the beginning of a
- * save (trainer/checkpoint/writer_save.c). */
+ * save (trainer/checkpoint/save/writer_save.c). */
 #include <string.h>
 
 #include "tests/sim/ranks/ranks_world.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/batch/shape_bucket.h"
+#include "trainer/batch/batch_caps.h"
 
 static void open_staged(fixture *setup, const row *rows, int64_t count, int64_t steps,
                         device_batch **out)

@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "trainer/batch/shape_bucket.h"
-#include "trainer/batch/stager_caps.h"
+#include "trainer/batch/batch_caps.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/cases.h"
 #include "trainer/bench/text_rows.h"

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_write.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_write.h"
 
 enum { STEP = 7, SAVES = 300 };
 

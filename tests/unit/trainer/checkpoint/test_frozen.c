@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/checkpoint/base.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_load.h"
-#include "trainer/checkpoint/train_state.h"
-#include "trainer/checkpoint/writer.h"
-#include "trainer/model/convert.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/checkpoint/state/base.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/hf/hf_load.h"
+#include "trainer/checkpoint/state/train_state.h"
+#include "trainer/checkpoint/save/writer.h"
+#include "trainer/model/dims/convert.h"
+#include "trainer/model/params/lora_params.h"
 #include "trainer/ops/open.h"
 
 enum { SEED = 3, LORA_RANK = 4, FEW = 64 };

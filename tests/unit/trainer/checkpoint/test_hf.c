@@ -9,10 +9,10 @@
 
 #include "common/json/json.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/checkpoint/hf_check.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_load.h"
-#include "trainer/model/convert.h"
+#include "trainer/checkpoint/hf/hf_check.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/hf/hf_load.h"
+#include "trainer/model/dims/convert.h"
 
 static const char *path_in(const char *folder, const char *name)
 {

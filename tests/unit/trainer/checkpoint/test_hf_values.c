@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "trainer/checkpoint/hf_values.h"
+#include "trainer/checkpoint/hf/hf_load.h"
 
 enum { COUNT = 1 << 17, THREADS = 3 };
 

@@ -4,12 +4,12 @@
  * checkpoint, the host has waited for the step that brings them back. */
 
 #include "tests/harness.h"
-#include "trainer/checkpoint/writer_parts.h"
+#include "trainer/checkpoint/save/writer_parts.h"
 #include "trainer/device/shapes.h"
-#include "trainer/model/params_states.h"
+#include "trainer/model/params/params_states.h"
 #include "trainer/ops/open.h"
 #include "trainer/optim/groups.h"
-#include "trainer/optim/host_states.h"
+#include "trainer/optim/optimizer_parts.h"
 
 /* The preset `debug` with its states on the host. */
 typedef struct bench {

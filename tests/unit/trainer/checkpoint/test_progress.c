@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "proto/bad_samples.h"
-#include "trainer/checkpoint/progress.h"
+#include "trainer/checkpoint/state/progress.h"
 
 static const char early[] =
     "{\"version\":1,\"step\":7,\"rows\":9,\"first_loss\":2.5,\"last_loss\":1.5,\"clip_norm\":3.25,"

@@ -9,10 +9,9 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_write.h"
-#include "trainer/checkpoint/progress.h"
-#include "trainer/checkpoint/prune.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_write.h"
+#include "trainer/checkpoint/state/progress.h"
 
 enum { STEPS = 5 };
 

@@ -1,11 +1,11 @@
-/* Tests of quarantine_union.c: ranks, each a thread, make one list of what they know. */
+/* Tests of save_ranks.c: ranks, each a thread, make one list of what they know. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/checkpoint/quarantine_union.h"
+#include "trainer/checkpoint/save/save_ranks.h"
 
 enum { RANKS = 3, BYTES_MOST = 8192 };
 

@@ -6,10 +6,10 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "tests/harness.h"
-#include "trainer/checkpoint/folder.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/hf_load.h"
-#include "trainer/checkpoint/rank_sync.h"
+#include "trainer/checkpoint/save/folder.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/hf/hf_load.h"
+#include "trainer/checkpoint/save/save_ranks.h"
 #include "trainer/ops/open.h"
 
 typedef struct bench {

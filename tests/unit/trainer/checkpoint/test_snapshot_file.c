@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "trainer/checkpoint/snapshot_file.h"
+#include "trainer/checkpoint/save/snapshot_file.h"
 
 enum { BLOCKS = 3, PAGE = 4096, BIG = (1 << 25) + 12345 /* more than one piece of a hash */ };
 

@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/checkpoint/train_state.h"
+#include "trainer/checkpoint/state/train_state.h"
 #include "trainer/device/shapes.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/groups.h"
-#include "trainer/optim/optim_tensor.h"
+#include "trainer/optim/optim.h"
 
 typedef struct bench {
     model_dims dims;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "trainer/model/pass_context.h"
+#include "trainer/model/layers/pass_context.h"
 #include "trainer/ops/open.h"
 
 const document debug_documents[3] = {{"4 1x4x6 3 1x6x4 2", 11}, {"3 v2x4x4 2 + 2", 22}, {"10", 33}};

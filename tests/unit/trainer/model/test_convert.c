@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 
 static void round_trip(st_dtype dtype)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 #include "trainer/ops/open.h"
 
 static layout layout_like(int64_t replicate, int64_t shard, int64_t context, int64_t tensor,

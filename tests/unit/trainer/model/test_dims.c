@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/model/config_keys.h"
-#include "trainer/model/params.h"
+#include "trainer/model/dims/config_json.h"
+#include "trainer/model/params/params.h"
 
 static void test_params__counts_of_published_sizes(void **state)
 {
@@ -252,7 +252,7 @@ static status parse_with(bool vision, config_place place, const char *key, const
     return st;
 }
 
-/* Writes a value as config_keys.h has it ("null", "silu", "[full_attention]") as JSON. */
+/* Writes a value as config_json.h has it ("null", "silu", "[full_attention]") as JSON. */
 static void neutral_json(const char *value, size_t count, char *out, size_t size)
 {
     if (value[0] == '[')

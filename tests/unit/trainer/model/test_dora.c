@@ -10,8 +10,8 @@
 
 #include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/quantised.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/quantised.h"
 #include "trainer/ops/table.h"
 
 static const char targets[] = "q_proj,k_proj,v_proj,o_proj";

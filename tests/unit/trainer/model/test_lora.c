@@ -7,7 +7,7 @@
 
 #include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/model/params/lora_params.h"
 
 static const char all_targets[] = "q_proj,k_proj, v_proj,o_proj,gate,gate_up_proj,down_proj";
 static const double wanted = 1e-6;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/model/params/lora_params.h"
 #include "trainer/ops/open.h"
 
 enum { RANKS = 2, LORA_RANK = 3 };

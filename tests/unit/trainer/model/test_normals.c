@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/model/normals.h"
+#include "trainer/model/params/normals.h"
 
 enum { MOST = 3 * NORMALS_BATCH + 5 };
 

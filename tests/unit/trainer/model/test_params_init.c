@@ -7,7 +7,7 @@
 #include "common/base/hash.h"
 #include "tests/emulated/emulated.h"
 #include "tests/harness.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 #include "trainer/ops/open.h"
 
 enum { SEED = 3, PERIOD = 1009 };

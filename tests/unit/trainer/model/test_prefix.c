@@ -13,7 +13,7 @@
 #include "common/base/rng.h"
 #include "tests/unit/trainer/model/fixture.h"
 #include "trainer/device/real.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/model/params/lora_params.h"
 
 enum { BRANCHES_MAX = 40, TREES_MAX = 3, SAMPLES_MAX = TREES_MAX * BRANCHES_MAX };
 enum { IN_DOUBLE = sizeof(real) == sizeof(double) };

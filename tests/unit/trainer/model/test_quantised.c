@@ -8,9 +8,8 @@
 #include "common/base/rng.h"
 #include "tests/nf4_table.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/model/lora_params.h"
-#include "trainer/model/quantised.h"
-#include "trainer/model/weight_codes.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/quantised.h"
 
 static const char targets[] = "q_proj,o_proj,gate_up_proj,down_proj";
 enum { SHARDS = 3, BLOCKS = 400 };

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/checkpoint/hf_export.h"
+#include "trainer/checkpoint/hf/hf_export.h"
 
 /* Float against double through ten layers, on a negative log-likelihood of about 10. The message
  * prints the difference found. */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "trainer/model/exchange.h"
+#include "trainer/model/exchange/exchange.h"
 #include "trainer/ops/open.h"
 
 enum { SLOTS = 4 };

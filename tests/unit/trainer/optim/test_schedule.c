@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "common/conf/conf.h"
-#include "trainer/optim/lr_schedule.h"
+#include "trainer/optim/optim.h"
 
 static void expect_equal(double value, double wanted)
 {

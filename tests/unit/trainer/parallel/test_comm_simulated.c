@@ -11,8 +11,8 @@
 
 #include "common/base/clock.h"
 #include "trainer/bench/text_rows.h"
-#include "trainer/checkpoint/hf_export.h"
-#include "trainer/checkpoint/train_state.h"
+#include "trainer/checkpoint/hf/hf_export.h"
+#include "trainer/checkpoint/state/train_state.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/plan/recompute_plan.h"

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "trainer/model/params.h"
+#include "trainer/model/params/params.h"
 #include "trainer/parallel/pipeline_stages.h"
 
 enum { TRIED = 1000 };

@@ -6,7 +6,7 @@
 
 #include "tests/unit/trainer/plan/memory_tests.h"
 #include "trainer/device/shapes.h"
-#include "trainer/model/lora_params.h"
+#include "trainer/model/params/lora_params.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/stage_plan.h"

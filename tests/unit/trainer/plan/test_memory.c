@@ -8,7 +8,7 @@
 
 #include "tests/unit/trainer/plan/memory_tests.h"
 #include "trainer/device/shapes.h"
-#include "trainer/model/exchange.h"
+#include "trainer/model/exchange/exchange.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"

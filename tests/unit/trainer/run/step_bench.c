@@ -10,7 +10,7 @@
 #include "proto/record.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/graph_replay.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 #include "trainer/ops/open.h"
 
 /* Rows of text, of pictures and with a video; successive steps get different rows. */

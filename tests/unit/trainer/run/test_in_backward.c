@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/run/step_bench.h"
-#include "trainer/model/unit_order.h"
+#include "trainer/model/params/unit_order.h"
 
 #define LAYER "model.language_model.layers.1.self_attn."
 

@@ -1,13 +1,13 @@
 /* test_step_totals.c: the counts of a step become those of all ranks. Every number of a report is
  * either summed, with each row counted by one of the ranks that share it, or in the list below of
- * what is a rank's own: one that someone adds to step_report and forgets in step_totals.c fails. */
+ * what is a rank's own: one that someone adds to step_report and forgets in step_rows.c fails. */
 #include "tests/harness.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/run/step_totals.h"
+#include "trainer/run/step_parts.h"
 
 /* Two of each, so that a rank shares its rows in every way. */
 static const layout degrees = {.replicate = 2,
@@ -117,7 +117,7 @@ static void test_step_totals__count_each_row_once(void **state)
         }
         if (words[i] != want)
             fail_msg("the number at byte %zu of step_report is %lld after the sum, not %lld: it "
-                     "belongs in the list of step_totals.c, or in that of what is not summed here",
+                     "belongs in the list of step_rows.c, or in that of what is not summed here",
                      (size_t)i * sizeof(int64_t), (long long)words[i], (long long)want);
     }
     assert_int_equal(summed, STEP_TOTALS - 1);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 
 struct cublas_host cublas_host;
 

@@ -9,7 +9,7 @@
 #include "common/base/rng.h"
 #include "tests/unit/trainer/ops/cuda/cublas_host.h"
 #include "trainer/device/cuda_device.h"
-#include "trainer/model/convert.h"
+#include "trainer/model/dims/convert.h"
 #include "trainer/ops/table.h"
 
 status cuda_gemm(stream *queue, const gemm_args *args);
