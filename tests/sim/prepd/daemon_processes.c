@@ -44,7 +44,8 @@ status daemon_start_worker(void *user, char out_ticket[TICKET_TEXT], pid_t *out_
 {
     OUTSIDE_CORE;
     sim_daemon *daemon = user;
-    if (has_no_process(daemon))
+    daemon->unstarted = has_no_process(daemon);
+    if (daemon->unstarted)
         return FAIL(ST_OS, "no process is left");
     const int number = worker_start(daemon->sim, daemon->number, -1, 0, bent_of_local(daemon));
     sim_worker *made = daemon->sim->worker[number];

@@ -208,6 +208,9 @@ void check_daemon(simulation *sim, sim_daemon *daemon)
         check_seat(sim, seat);
         check_trust(sim, daemon, seat);
     }
+    if (daemon->unstarted && state->local.unstarted_ns == 0)
+        sim_break(sim, INV_GOES_ON, "daemon %d does not count that no worker could be started",
+                  daemon->number);
     check_list(sim, &sim->data[0], NULL, &state->train.bad);
     check_list(sim, &sim->data[1], NULL, &state->eval.bad);
     check_damaged(sim, &sim->data[0], &state->train.damaged);
