@@ -6,6 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Under AddressSanitizer, what no request has been given may not be touched: the padding behind one,
+ * the rest of a block, and everything after a release. */
+#if defined(__SANITIZE_ADDRESS__)
+#define HAS_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAS_ASAN 1
+#endif
+#endif
+#ifdef HAS_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, n_bytes)   ((void)(at), (void)(n_bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, n_bytes) ((void)(at), (void)(n_bytes))
+#endif
+
 enum { ALIGN = 64, MIN_BLOCK = 64 * 1024, MAX_DOUBLED = 64 * 1024 * 1024 };
 
 struct arena_block {
@@ -42,7 +58,15 @@ static arena_block *block_new(size_t size)
     block->next = NULL;
     block->size = size;
     block->used = 0;
+    ASAN_POISON_MEMORY_REGION(block->data, size);
     return block;
+}
+
+/* Gives back what is beyond the first `used` bytes. */
+static void block_release(arena_block *block, size_t used)
+{
+    block->used = used;
+    ASAN_POISON_MEMORY_REGION(block->data + used, block->size - used);
 }
 
 status arena_alloc(arena *memory, size_t n_bytes, void **out)
@@ -60,7 +84,7 @@ status arena_alloc(arena *memory, size_t n_bytes, void **out)
     while (block && block->size - block->used < count) {
         block = block->next; /* left over from before a reset; nothing in it is in use */
         if (block)
-            block->used = 0;
+            block_release(block, 0);
     }
     if (!block) {
         size_t size = memory->current ? memory->current->size * 2 : MIN_BLOCK;
@@ -80,6 +104,7 @@ status arena_alloc(arena *memory, size_t n_bytes, void **out)
     }
     memory->current = block;
     *out = block->data + block->used;
+    ASAN_UNPOISON_MEMORY_REGION(*out, n_bytes);
     block->used += count;
     memory->used_bytes += count;
     return ST_OK;
@@ -120,7 +145,7 @@ void arena_release(arena *memory, arena_mark mark)
     assert(mark.used_bytes <= memory->used_bytes);
     memory->current = mark.block ? mark.block : memory->first;
     if (memory->current)
-        memory->current->used = mark.block ? mark.block_used : 0;
+        block_release(memory->current, mark.block ? mark.block_used : 0);
     memory->used_bytes = mark.used_bytes;
     /* Blocks after the current one are emptied when arena_alloc comes to them. */
 }
@@ -129,7 +154,7 @@ void arena_reset(arena *memory)
 {
     memory->current = memory->first;
     if (memory->first)
-        memory->first->used = 0;
+        block_release(memory->first, 0);
     memory->used_bytes = 0;
 }
 

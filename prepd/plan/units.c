@@ -67,13 +67,14 @@ static status measure_some(plan *planned, int64_t to)
         bool is_cause, is_new;
         const arena_mark mark = arena_save(&planned->scratch);
         status st = plan_measure(planned, i, &planned->scratch, &doc, &is_cause);
-        arena_release(&planned->scratch, mark);
-        if (st == ST_OK) {
-            planned->n_usable++;
-            TRY(add_sample(planned, &doc));
+        const bool usable = st == ST_OK;
+        if (usable)
+            st = add_sample(planned, &doc);
+        arena_release(&planned->scratch, mark); /* with the grids that `doc` borrows */
+        planned->n_usable += usable;
+        if (usable && st == ST_OK)
             continue;
-        }
-        if (!is_cause)
+        if (usable || !is_cause)
             return st;
         int64_t at, ignored;
         TRY(text_pool_format(&planned->causes, &at, "%s", status_last()->message));
