@@ -55,8 +55,8 @@ typedef struct sim_daemon {
     bool kept[2];                  /* its cache has the index of train, of eval */
     int prints_pid, prints_deaths; /* deaths in a row */
     bool prints_wanted[N_PRINTS];
-    bool for_good, draining_asked;    /* an operator has drained it, or has said so */
-    int64_t leave_by_ns, drain_by_ns; /* when it must have ended; 0: it has time */
+    bool for_good, draining_asked;       /* an operator has drained it, or has said so */
+    int64_t leave_by_ns, drain_by_ns;    /* when it must have ended; 0: it has time */
     bool was_blind, had_none, unstarted; /* its last worker could not be started */
     int cut_deciders; /* connections cut to workers that decide on other machines: nobody says how
                          these ended, so each counts as a death */
