@@ -377,7 +377,7 @@ status conf_eval(const conf *options, conf *out)
     expected.data_shuffle = false;
     expected.data_generation = 0;
     expected.data_answer = ANSWER_MAJORITY;
-    expected.data_references = true;
+    expected.is_held_out = true;
     expected.training_epochs = 1;
     *out = expected;
     return ST_OK;

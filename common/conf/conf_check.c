@@ -49,7 +49,6 @@ static status check_scope(const conf *options)
 static status check_recompute(const conf *options)
 {
     static const char *const parts[] = {"qkv", "attention", "proj", "fc1", "fc2", NULL};
-    static const char *const vision[] = {"qkv", "attention", "proj", "fc1", NULL};
     const char *option = options->activation_checkpoint_selective_ac_option;
     if (strcmp(option, "op") != 0 &&
         (strspn(option, "0123456789") != strlen(option) || strlen(option) > 9 || atoi(option) < 1))
@@ -57,10 +56,8 @@ static status check_recompute(const conf *options)
                        "activation_checkpoint.selective_ac_option: \"%.100s\" is neither op nor a "
                        "whole number of at least 1",
                        option);
-    TRY(check_list(options, "activation_checkpoint.save", options->activation_checkpoint_save,
-                   "auto", "none", parts));
-    return check_list(options, "activation_checkpoint.vision_save",
-                      options->activation_checkpoint_vision_save, "auto", "none", vision);
+    return check_list(options, "activation_checkpoint.save", options->activation_checkpoint_save,
+                      "auto", "none", parts);
 }
 
 /* With comm.engine replay one process models the other ranks, so the values it computes are not a
@@ -155,16 +152,6 @@ static status check_expert_tensor(const conf *options)
     return ST_OK;
 }
 
-static status check_checkpoint_folder(const conf *options)
-{
-    if (!*options->checkpoint_folder || options->checkpoint_folder[0] == '/' ||
-        strstr(options->checkpoint_folder, ".."))
-        return bad(options,
-                   "checkpoint.folder must name a folder inside job.dump_folder, for example "
-                   "checkpoint; it cannot be absolute or contain \"..\"");
-    return ST_OK;
-}
-
 static status check_ranks(const conf *options)
 {
     TRY(rank_ranges_check(options->prepd_ranks, "prepd.ranks", conf_place(options)));
@@ -172,13 +159,20 @@ static status check_ranks(const conf *options)
                                 conf_place(options));
 }
 
+/* Whether the run writes a whole model although it has adapters. */
+static bool merges(const conf *options)
+{
+    return options->lora_rank > 0 && (options->checkpoint_model == CHECKPOINT_MODEL_END ||
+                                      options->checkpoint_model == CHECKPOINT_MODEL_ALWAYS);
+}
+
 static status check_dora(const conf *options)
 {
-    if (!options->lora_dora || options->lora_merge == LORA_MERGE_NEVER)
+    if (!options->lora_dora || !merges(options))
         return ST_OK;
-    return bad(options, "lora.merge: with lora.dora the lengths of the merged rows come from the "
-                        "whole base, which only trainer export --merge reads; leave lora.merge at "
-                        "never");
+    return bad(options, "checkpoint.model: with lora.dora the lengths of the merged rows come from "
+                        "the whole base, which only trainer export --merge reads; leave "
+                        "checkpoint.model at auto");
 }
 
 static status check_lora_base(const conf *options)
@@ -189,30 +183,20 @@ static status check_lora_base(const conf *options)
         return bad(options,
                    "lora.base: only a frozen base can be kept in 8 or 4 bits, and lora.rank is 0, "
                    "so the model itself is trained; set lora.rank, or lora.base to bf16");
-    if (options->lora_merge != LORA_MERGE_NEVER)
+    if (merges(options))
         return bad(options,
-                   "lora.merge: adapters are merged into the weights of model.path as they are, "
-                   "and this run has these only in the fewer bits of lora.base; leave lora.merge "
-                   "at never, and merge with trainer export --merge");
+                   "checkpoint.model: adapters are merged into the weights of model.path as they "
+                   "are, and this run has these only in the fewer bits of lora.base; leave "
+                   "checkpoint.model at auto, and merge with trainer export --merge");
     return ST_OK;
-}
-
-static status check_model(const conf *options)
-{
-    if (options->lora_rank == 0 || options->checkpoint_model == CHECKPOINT_MODEL_AUTO)
-        return ST_OK;
-    return bad(options, "checkpoint.model is for runs without adapters; with lora.rank set "
-                        "lora.merge instead, and leave checkpoint.model at auto");
 }
 
 status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
-        check_scope,       check_recompute,     check_replay,
-        check_length,      check_pixels,        check_splits,
-        check_shards,      check_expert_tensor, check_checkpoint_folder,
-        check_dump_folder, check_ranks,         check_lora_base,
-        check_host,        check_dora,          check_model,
+        check_scope,     check_recompute, check_replay,        check_length,      check_pixels,
+        check_splits,    check_shards,    check_expert_tensor, check_dump_folder, check_ranks,
+        check_lora_base, check_host,      check_dora,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

@@ -119,6 +119,17 @@ static bool is_text(const json_value *value)
     return value && json_typeof(value) == JSON_TEXT;
 }
 
+/* Whether these words are the default of an option that no longer exists, which a stream of an
+ * older build still names. */
+static bool is_removed_default(const char *key, const char *words)
+{
+    const conf_row *row = conf_row_find(key);
+    if (!row || row->kind != ROW_REMOVED)
+        return false;
+    const size_t quote = *words == '"', count = strlen(row->text);
+    return strlen(words) == count + 2 * quote && strncmp(words + quote, row->text, count) == 0;
+}
+
 /* Goes through the keys of `from` and describes the first one whose two values differ. */
 static bool first_difference(const json_value *from, const json_value *ours,
                              const json_value *theirs, char *out, size_t size)
@@ -131,6 +142,10 @@ static bool first_difference(const json_value *from, const json_value *ours,
         const json_value *first = json_find(ours, key), *second = json_find(theirs, key);
         value_words(first, key, here, sizeof here);
         value_words(second, key, there, sizeof there);
+        if (!second && is_removed_default(key, here))
+            continue;
+        if (!first && is_removed_default(key, there))
+            continue;
         if (is_text(first) && is_text(second) ? texts_differ(first, second, parting)
                                               : strcmp(here, there) != 0) {
             snprintf(out, size, "%.100s: %s here, %s there%s", key, here, there, parting);

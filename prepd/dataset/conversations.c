@@ -128,9 +128,6 @@ static status read_all(conversations *set, const conf *options)
 static status chat_open(const conf *options, dataset **out)
 {
     status st;
-    if (options->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split works only with data.format text, because a "
-                               "conversation cannot be split: use refuse");
     if (options->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG, "data.group conversation works only with data.format vqav2, because "
                                "these records are conversations already: use none or shared_image");

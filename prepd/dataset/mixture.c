@@ -69,9 +69,9 @@ static void mixture_close(dataset *base)
 /* --- the list --- */
 
 /* The options of data.* that a source may set; all others belong to the stream. */
-static const char *const own_keys[] = {"format",        "path",   "split",  "images",
-                                       "answer",        "prompt", "limit",  "loss_on",
-                                       "stage_weights", "trim",   "suffix", "group"};
+static const char *const own_keys[] = {"format",        "path",   "split", "images",
+                                       "answer",        "prompt", "limit", "loss_on",
+                                       "stage_weights", "trim",   "group"};
 enum { N_OWN_KEYS = sizeof own_keys / sizeof *own_keys };
 
 static bool is_own_key(const char *key)

@@ -54,7 +54,6 @@ typedef struct vqa {
     int64_t *order; /* [n_questions] positions in questions; those of a sample stand together */
     vqa_sample *samples;
     int64_t n_samples;
-    int64_t suffix_at; /* data.suffix, as an offset in the pool */
     hash128 identity;
 } vqa;
 

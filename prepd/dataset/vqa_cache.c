@@ -13,7 +13,7 @@
 #include "prepd/dataset/kept.h"
 #include "prepd/dataset/vqa.h"
 
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 
 /* The columns of a question, and where they stand in it. */
 static const struct {
@@ -57,7 +57,6 @@ static void add_name(hasher *hash, const vqa *set, const conf *options)
     hasher_add_text(hash, set->paths.image_folder);
     hasher_add_text(hash, set->paths.subtype);
     hasher_add_text(hash, options->data_split);
-    hasher_add_text(hash, options->data_suffix);
     hasher_add_u64(hash, (uint64_t)options->data_group);
     hasher_add_u64(hash, (uint64_t)options->data_limit);
     hasher_add_u64(hash, (uint64_t)options->data_answer);
@@ -89,7 +88,7 @@ static bool name_cache(const vqa *set, const conf *options, kept_name *out)
 {
     hasher *hash = NULL;
     int64_t bytes = 0;
-    if (set->paths.images_json[0] || options->data_references)
+    if (set->paths.images_json[0] || options->is_held_out)
         return false;
     status st = hasher_new(&hash);
     if (st == ST_OK)
@@ -128,11 +127,10 @@ static status save_questions(const vqa *set, const kept_name *name)
 {
     st_tensor tensors[TENSORS];
     void *room[COLUMNS] = {NULL};
-    char identity[HASH_TEXT], suffix[32];
+    char identity[HASH_TEXT];
     int count = 0;
     hash_print(set->identity, identity);
-    snprintf(suffix, sizeof suffix, "%" PRId64, set->suffix_at);
-    const st_meta words[] = {{"identity", identity}, {"suffix_at", suffix}};
+    const st_meta words[] = {{"identity", identity}};
     status st = pack_columns(set, tensors, room, &count);
     if (st == ST_OK)
         st = kept_save(name, tensors, (size_t)count, words, sizeof words / sizeof *words);
@@ -200,7 +198,7 @@ static bool is_text(const text_pool *pool, int64_t at, int64_t count)
 static bool is_consistent(const vqa *set)
 {
     bool ok = set->n_questions > 0 && set->texts.size > 0 && set->texts.bytes[0] == 0 &&
-              set->n_images <= INT32_MAX && is_text(&set->texts, set->suffix_at, -1) &&
+              set->n_images <= INT32_MAX &&
               (set->paths.picture_zip[0] != 0) == (set->places != NULL);
     for (int64_t j = 0; ok && j < set->n_images; j++)
         ok = is_text(&set->texts, set->image_paths[j], -1) &&
@@ -220,10 +218,6 @@ static bool is_consistent(const vqa *set)
 status vqa_cache_take(vqa *set, const st_file *file, const char *path)
 {
     int64_t count, n_places = 0;
-    const char *suffix = st_meta_find(file, "suffix_at");
-    if (!suffix)
-        return FAIL_IN(ST_BAD_INPUT, path, "it does not hold the suffix");
-    set->suffix_at = strtoll(suffix, NULL, 10);
     TRY(read_sized_column(file, path, "texts", DT_U8, -1, (void **)&set->texts.bytes, &count));
     set->texts.size = set->texts.capacity = (size_t)count;
     TRY(read_sized_column(file, path, "image_paths", DT_I64, -1, (void **)&set->image_paths,

@@ -297,7 +297,7 @@ static status on_annotation(void *user, const json_value *item, const json_place
 status vqa_read(vqa *set, const conf *options, int64_t limit)
 {
     reading reader = {.set = set, .limit = limit};
-    reader.references = options->data_references;
+    reader.references = options->is_held_out;
     reader.drawn = options->data_answer == ANSWER_DRAWN;
     reader.draw = rng_key_make((uint64_t)options->training_seed, "answer");
     reader.listed = set->paths.images_json[0] != 0;

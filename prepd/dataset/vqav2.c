@@ -96,7 +96,7 @@ static status compute_identity(vqa *set, int group)
     TRY(hasher_new(&hash));
     hasher_add(hash, "vqav2", 5);
     hasher_add_u64(hash, (uint64_t)group);
-    add_text(hash, set, set->suffix_at, (int64_t)strlen(text_pool_at(&set->texts, set->suffix_at)));
+    add_text(hash, set, 0, 0); /* in place of an option of older builds */
     hasher_add_u64(hash, (uint64_t)set->n_images);
     for (int64_t j = 0; j < set->n_images; j++)
         add_text(hash, set, set->image_paths[j],
@@ -150,8 +150,6 @@ static status open_read(const conf *options, vqa *set)
 {
     TRY(vqa_read(set, options,
                  options->data_group == GROUP_CONVERSATION ? 0 : options->data_limit));
-    TRY(text_pool_add(&set->texts, options->data_suffix, strlen(options->data_suffix),
-                      &set->suffix_at));
     TRY(make_samples(set, options));
     id_map_done(&set->by_question); /* only reading needs these */
     id_map_done(&set->by_image);
@@ -178,9 +176,6 @@ static status vqa_open(const conf *options, dataset **out)
 {
     vqa *set = NULL;
     bool cached = false;
-    if (options->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split works only with data.format text, because "
-                               "questions with a picture cannot be split: use refuse");
     cache_lock lock = {0};
     TRY(new_vqa(options, &set));
     vqa_cache_enter(set, options, &lock);
@@ -253,23 +248,6 @@ static status name_sample(const vqa *set, const vqa_sample *smp, arena *memory, 
     return ST_OK;
 }
 
-/* The question's text, with data.suffix after it. */
-static status question_part(const vqa *set, const vqa_question *question, arena *memory, part *out)
-{
-    const char *suffix = text_pool_at(&set->texts, set->suffix_at);
-    size_t count = (size_t)question->text_bytes, n_suffix = strlen(suffix);
-    const char *text = text_pool_at(&set->texts, question->text);
-    if (n_suffix) {
-        void *joined;
-        TRY(arena_alloc(memory, count + n_suffix + 1, &joined));
-        memcpy(joined, text, count);
-        memcpy((char *)joined + count, suffix, n_suffix + 1);
-        text = (const char *)joined;
-    }
-    *out = (part){text, (int64_t)(count + n_suffix), -1};
-    return ST_OK;
-}
-
 /* Makes a question and its answer two turns. The picture stands before the first question of a
  * sample. */
 static status fill_turns(const vqa *set, const vqa_question *question, bool first, arena *memory,
@@ -281,7 +259,7 @@ static status fill_turns(const vqa *set, const vqa_question *question, bool firs
     int used = 0;
     if (first)
         list[used++] = (part){NULL, 0, 0};
-    TRY(question_part(set, question, memory, &list[used++]));
+    list[used++] = (part){text_pool_at(&set->texts, question->text), question->text_bytes, -1};
     turns[0] = (turn){.role = ROLE_USER, .parts = list, .n_parts = used};
     list[used] = (part){text_pool_at(&set->texts, question->answer), question->answer_bytes, -1};
     turns[1] = (turn){.role = ROLE_ASSISTANT, .trained = true, .parts = list + used, .n_parts = 1};

@@ -42,8 +42,6 @@ static status web_open(const conf *options, dataset **out)
     if (options->data_group == GROUP_CONVERSATION)
         return FAIL(ST_CONFIG,
                     "data.group conversation works only with data.format vqav2: use none");
-    if (options->data_overlong == OVERLONG_SPLIT)
-        return FAIL(ST_CONFIG, "data.overlong split works only with data.format text: use refuse");
     webdataset *set = (webdataset *)calloc(1, sizeof *set);
     if (!set)
         return FAIL(ST_NO_MEMORY, "no memory for a data set");

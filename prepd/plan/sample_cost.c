@@ -3,7 +3,7 @@
  * The index gives the tokens of the text and the size of each image; the image processor's
  * arithmetic (prepd/sample/fit.h, clip.h) gives the grids. Pictures that are too large for the row
  * beside their text are shrunk (data.oversize), and texts that are too long are refused or split
- * (data.overlong). */
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -95,11 +95,10 @@ status plan_measure(const plan *planned, int64_t index, arena *memory, planned_d
     index_sample_get(planned->index, index, &record);
     if (record.cause)
         REFUSE("%s", record.cause);
-    const bool split =
-        smp.plain && planned->conf->data_overlong != OVERLONG_REFUSE && smp.n_images == 0;
+    const bool split = smp.plain && smp.n_images == 0;
     if (record.text_tokens > planned->token_budget && !split)
         REFUSE("its text of %d tokens is longer than a row of %" PRId64
-               " tokens (training.seq_len; data.overlong: refuse)%s",
+               " tokens (training.seq_len)%s",
                record.text_tokens, planned->token_budget,
                shows_clip(planned, &smp)
                    ? "; the times of its clips are part of the text, and a smaller "

@@ -47,8 +47,8 @@ status clip_count(int64_t total, double fps, const clip_limits *limits, int64_t 
                     fps);
     if (limits->min_frames < 1 || limits->max_frames < limits->min_frames || !(limits->fps > 0.0))
         return FAIL(ST_CONFIG,
-                    "video.min_frames is %" PRId64 ", video.max_frames %" PRId64
-                    " and video.fps %g: expected "
+                    "a clip has from %" PRId64 " to %" PRId64
+                    " frames (video.max_frames) and video.fps is %g: expected "
                     "1 <= min <= max and a positive rate",
                     limits->min_frames, limits->max_frames, limits->fps);
     *out_n = count_of(total, fps, limits);
@@ -80,7 +80,7 @@ static status check_frames(int64_t n_frames, int64_t height, int64_t width,
 {
     if (limits->min_pixels < 1 || limits->max_pixels < limits->min_pixels)
         return FAIL(ST_CONFIG,
-                    "video.min_pixels is %" PRId64 " and video.max_pixels %" PRId64
+                    "a clip has from %" PRId64 " to %" PRId64 " pixels (video.max_pixels)"
                     ": expected 1 <= min <= max",
                     limits->min_pixels, limits->max_pixels);
     if (n_frames < PAIR)

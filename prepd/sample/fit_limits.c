@@ -176,12 +176,8 @@ status clip_limits_load(const conf *options, clip_limits *out)
     const status st = file ? read_clip_file(file, path, &limits) : ST_OK;
     json_free(&file);
     TRY(st);
-    if (options->video_min_pixels > 0)
-        limits.min_pixels = options->video_min_pixels;
     if (options->video_max_pixels > 0)
         limits.max_pixels = options->video_max_pixels;
-    if (options->video_min_frames > 0)
-        limits.min_frames = options->video_min_frames;
     if (options->video_max_frames > 0)
         limits.max_frames = options->video_max_frames;
     if (options->video_fps > 0)

@@ -12,7 +12,7 @@
  * start anew between two leases. To add one, also copy it in options_again (core/life.c). */
 static const char *const changeable[] = {
     "prepd.workers",      "prepd.sample_timeout",  "prepd.solo_deaths", "prepd.buffer_bytes",
-    "prepd.worker_bytes", "data.quarantine_limit", "log.level",         "prepd.mixed_resume"};
+    "prepd.worker_bytes", "data.quarantine_limit", "log.level"};
 
 static bool is_changeable(const char *key)
 {

@@ -40,7 +40,7 @@ status source_index_key(const source *section, hash128 *out)
     hasher_add(hash, data.bytes, sizeof(data.bytes));
     hasher_add(hash, section->model_digest.bytes, sizeof(section->model_digest.bytes));
     hasher_add_text(hash, options->data_system);
-    hasher_add_text(hash, options->data_suffix);
+    hasher_add_text(hash, ""); /* in place of an option of older builds */
     hasher_add_u64(hash, options->data_label_newline);
     hasher_add_u64(hash, (uint64_t)options->image_input_pixels);
     hasher_add_u64(hash, (uint64_t)options->image_file_bytes);

@@ -207,19 +207,12 @@ static status make_doc(row_work *work, const json_value *value, document *doc)
     return doc_images(work, value, clips, doc);
 }
 
-/* "auto" follows the lease: press is true while the connection is slower than the workers. */
-static image_filter filter_of(const conf *options, bool press)
+/* Whether the images are filtered and compressed. "auto" follows the lease: press is true while the
+ * connection is slower than the workers. */
+static bool is_pressed(const conf *options, bool press)
 {
-    if (options->prepd_image_filter == FILTER_AUTO)
-        return press ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
-    return options->prepd_image_filter == FILTER_PLANE ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
-}
-
-static image_codec codec_of(const conf *options, bool press)
-{
-    if (options->prepd_image_codec == CODEC_AUTO)
-        return press ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
-    return options->prepd_image_codec == CODEC_ZSTD ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
+    return options->prepd_image_codec == CODEC_AUTO ? press
+                                                    : options->prepd_image_codec == CODEC_ZSTD;
 }
 
 static status finish_row(row_work *work, document *docs, int64_t n_docs, wire_msg *out)
@@ -251,8 +244,9 @@ status make_row(workshop *shop, const json_value *lease, on_item on, void *user,
     status st = ST_OK;
     row_work work = {.shop = shop, .lease = lease, .options = lease_conf(shop, lease)};
     const bool press = json_bool(json_find(lease, "press"), false);
-    work.filter = filter_of(&shop->train, press);
-    work.codec = codec_of(&shop->train, press);
+    const bool pressed = is_pressed(&shop->train, press);
+    work.filter = pressed ? IMAGE_FILTER_PLANE : IMAGE_FILTER_NONE;
+    work.codec = pressed ? IMAGE_CODEC_ZSTD : IMAGE_CODEC_NONE;
     work.images = (row_images){
         .shop = shop,
         .options = work.options,

@@ -171,17 +171,13 @@ static status do_packed_row(print_work *work, bool press)
 
 static status do_packing(print_work *work)
 {
-    static const int filters[] = {FILTER_AUTO, FILTER_NONE, FILTER_PLANE},
-                     codecs[] = {CODEC_AUTO, CODEC_NONE, CODEC_ZSTD};
+    static const int codecs[] = {CODEC_AUTO, CODEC_NONE, CODEC_ZSTD};
     conf *options = &work->shop.train;
-    for (int i = 0; i < COUNT(filters); i++)
-        for (int k = 0; k < COUNT(codecs); k++) {
-            options->prepd_image_filter = filters[i];
-            options->prepd_image_codec = codecs[k];
-            TRY(do_packed_row(work, false));
-            TRY(do_packed_row(work, true));
-        }
-    options->prepd_image_filter = FILTER_AUTO;
+    for (int i = 0; i < COUNT(codecs); i++) {
+        options->prepd_image_codec = codecs[i];
+        TRY(do_packed_row(work, false));
+        TRY(do_packed_row(work, true));
+    }
     options->prepd_image_codec = CODEC_AUTO;
     return ST_OK;
 }

@@ -264,17 +264,14 @@ static status do_lease(worker *self, const json_value *value, uint64_t number)
     return st;
 }
 
-/* Asks to be started again after prepd.recycle_leases, or over prepd.recycle_bytes: libraries hold
- * memory that cannot be freed, and between two leases a worker may leave at any time. */
+/* Asks to be started again if it holds more than half of prepd.worker_bytes: libraries hold memory
+ * that cannot be freed, and between two leases a worker may leave at any time. */
 static status recycle(worker *self)
 {
-    const conf *options = &self->shop.train;
-    self->leases++;
-    if (self->leases < options->prepd_recycle_leases &&
-        proc_rss_bytes() <= options->prepd_recycle_bytes)
+    const int64_t rss = proc_rss_bytes();
+    if (rss <= self->shop.train.prepd_worker_bytes / 2)
         return ST_OK;
-    log_debug("recycled leases=%lld rss=%lld", (long long)self->leases,
-              (long long)proc_rss_bytes());
+    log_debug("restarts after a lease: rss=%lld", (long long)rss);
     self->leave = self->again = true;
     return wire_send_json(self->socket, NULL, KIND_BYE, 0, "{}", 2);
 }

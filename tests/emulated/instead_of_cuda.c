@@ -37,7 +37,6 @@ static void break_ways(const device_options *options, device *dev)
             emulated_refuse(dev, (size_t)bytes);
     }
     choices_make(options->attention, options->experts, facts, &dev->choices);
-    dev->choices.strict = options->strict;
 }
 
 static volatile sig_atomic_t hangs;

@@ -533,7 +533,7 @@ def prepd_run_names_what_is_wrong_and_hands_on_what_is_right():
             check(said.startswith("prepd-run: " + first) and "deploy" not in said.splitlines()[0], said)
         said = place.run(script, "--print", place.file("none/c.yaml"), code=66)
         check("none/c.yaml cannot be read" in said, said)
-        more = ["--data.path", "/data/${X}/$HOME/$$", "--data.suffix", "it's 5 $, \"100 %\""]
+        more = ["--data.path", "/data/${X}/$HOME/$$", "--data.system", "it's 5 $, \"100 %\""]
         line = place.run(script, "--print", "--cpus", "0-1", "--memory", "4G", config, *more)
         words = shlex.split(line)
         check(words[0] == "systemd-run" and {"AllowedCPUs=0-1", "MemoryMax=4G"} <= set(words), line)
@@ -602,7 +602,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
         dotted = place.write("dotted.yaml", "feed.replay: a.rec\n")
         for words, daemon in (([plain], True), ([plain, "--feed.replay", "a.rec"], False),
                               ([plain, "--feed.replay=a.rec"], False), ([nested], False), ([dotted], False),
-                              ([plain, "--data.suffix", " --feed.replay "], True),
+                              ([plain, "--data.system", " --feed.replay "], True),
                               ([nested, "--feed.replay="], True)):
             begun = f"for i in {{1..600}}; do grep -q ^prepd {place.file('said')} && break; sleep 0.05; done"
             place.program("path/srun", (begun if daemon else "sleep 0.2") + "; exit 3")

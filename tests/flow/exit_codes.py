@@ -61,7 +61,7 @@ MISTAKES = {
     "rates that are not there": (66, "cannot open", [], ["plan --model.path debug --measured {f}/none"]),
     "no daemon": (69, "there is no socket", ["status -c {c}", "scale 1 -c {c}"], ["train -c {c} --feed.timeout 0.5"]),
     "a port in use": (69, "use", ["serve -c {c} --prepd.endpoint tcp://127.0.0.1:{p}", "serve -c {c} --metrics.listen 127.0.0.1:{p}"],
-                      ["RANK train -c {c} --comm.port {p} --comm.address 127.0.0.1 --parallelism.world_size 2"]),
+                      ["RANK:{p} train -c {c} --parallelism.world_size 2"]),
     "a place that cannot be written to": (73, "/proc/none", ["sample -c {c} --index 0 --out /proc/none/x", "record -c {c} --steps 1 --out /proc/none/x",
                                                              "synth --out /proc/none/x --images 8 --seed 1", "keygen --out /proc/none/x"],
                                           ["train -c {c} --job.dump_folder /proc/none/x", "check -c {c} --job.dump_folder /proc/none/x"]),
@@ -71,11 +71,11 @@ FILES = {"torn.yaml": "training: [\n", "key.yaml": "training:\n  seq_length: 512
 
 
 def ended(program, words, by):
-    """Exit code and standard error. RANK before the verb: as the first of two ranks that torchrun has started."""
+    """Exit code and standard error. RANK:PORT before the verb: as the first of two ranks that torchrun has started."""
     env = {**os.environ, "LSAN_OPTIONS": "detect_leaks=0", "ASAN_OPTIONS": "detect_leaks=0"}
-    if words[:1] == ["RANK"]:
-        words = words[1:]
-        env.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1")
+    if words[:1] and words[0].startswith("RANK:"):
+        port, words = words[0][5:], words[1:]
+        env.update(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     p = subprocess.run([*by, program, *words], capture_output=True, text=True, errors="replace", timeout=LIMIT_S, env=env)
     return p.returncode, p.stderr
 

@@ -201,7 +201,7 @@ def a_terminal_shows_the_epoch():
 
 def the_reader_of_the_log_may_leave():
     """When `prepd serve 2>&1 | tee log` loses its tee, the daemon, the supervisor and the workers go on."""
-    options = {"prepd.workers": -1, "prepd.recycle_leases": 2, "log.level": "debug"}
+    options = {"prepd.workers": -1, "prepd.worker_bytes": 64 << 20, "log.level": "debug"}
     with Folder(**options) as f:
         end = "ipc://" + f.file("d.sock")
         serve = [BIN, "serve", "-c", f.config]

@@ -128,7 +128,7 @@ class Scene:
     def __init__(self, strangers=(), machines=(), **options):
         self.port = free_ports()
         self.f = Folder(images=24, **{"prepd.endpoint": f"tcp://127.0.0.1:{self.port}", "prepd.workers": 2,
-                                      "prepd.image_codec": "none", "prepd.image_filter": "none", **options})
+                                      "prepd.image_codec": "none", **options})
         self.kind, self.machines, self.options, self.strangers = strangers, machines, options, []
 
     def __enter__(self):

@@ -141,7 +141,7 @@ def a_mixture_of_one_is_that_one():
 
 def wrong_lists_are_refused():
     with Folder(images=16) as f:
-        for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght", "suffix, group")),
+        for text, words in (("vqa:\n  path: data\n  wieght: 2\n", ("mix.yaml:3", "wieght", "trim, group")),
                             ("vqa:\n  path: data\n  weight: -2\n", ("mix.yaml:3", "above 0")),
                             ("a:\n  path: data\n  weight: 2\nb:\n  path: data\n", ("give a weight to all of them, or to none",)),
                             ("a:\n  path: nowhere\n", ("source a", "nowhere", "names no format and is read as vqav2")),

@@ -120,7 +120,7 @@ def recycled():
     steps = max(10, IMAGES // 1000)
     with Folder(images=256) as f:
         quiet = digest(f.config, "--steps", str(steps))
-        same, seen = digest_watched(f, steps, "--prepd.recycle_bytes", "1048576", every_s=1 if LONG else 0.02)
+        same, seen = digest_watched(f, steps, "--prepd.worker_bytes", str(64 * MIB), every_s=1 if LONG else 0.02)
         check(same == quiet, "recycling changed the stream")
         check(len(seen) > 4, f"only {len(seen)} workers were seen: none was recycled")
         print(f"{len(seen)} workers seen")
@@ -137,7 +137,7 @@ def a_decoder_that_leaks():
             with open(image, "ab") as x:
                 x.write(b"POISON:leak")
         quiet, grown = digest_watched(f, steps)
-        same, kept = digest_watched(f, steps, "--prepd.recycle_bytes", str(limit))
+        same, kept = digest_watched(f, steps, "--prepd.worker_bytes", str(2 * limit))
         print(f"without a limit {len(grown)} workers of {max(grown.values()) / MIB:.0f} MiB at most; with {limit // MIB} MiB "
               f"{len(kept)} of {max(kept.values()) / MIB:.0f}")
         check(same == quiet, "recycling changed the stream")

@@ -62,7 +62,7 @@ def head_has_cost_of_a_token(path, said):
         named = re.search(r"A token costs ([0-9.]+)\s(?:# )?instead of ([0-9.]+) GFLOP", f.read())
     if not named:
         return False
-    whole = trainer("plan", "-c", path, "--freeze.vision", "false")
+    whole = trainer("plan", "-c", path, "--freeze.pattern", "")
     for figure, plan in zip(named.groups(), (said, whole), strict=True):
         rows, tokens = map(int, re.search(r"^step: (\d+) rows of (\d+) tokens", plan, re.MULTILINE).groups())
         useful = int(re.search(r"^  training, useful +(\d+)$", plan, re.MULTILINE)[1]) / rows / tokens
@@ -110,7 +110,7 @@ def plan_of(path, rows, **more):
     """With this many rows in a micro-batch: whether it fits, and all that was said."""
     values = {"training.local_batch_size": rows, "training.global_batch_size": 8 * 2520,
               **{key.replace("__", "."): value for key, value in more.items()}}
-    said = trainer("plan", "-c", path, "--memory.table", "full", *options(values))
+    said = trainer("plan", "-c", path, "--full", *options(values))
     return re.search(r"^(fits|does not fit): ", said, re.MULTILINE)[1] == "fits", said
 
 
@@ -180,7 +180,7 @@ def two_steps_at_reduced_size():
             name, c = os.path.basename(path), printed(TRAINER, "train", path)
             small = {"model.path": models, "data.patch_budget": 0, "training.seq_len": 512,
                      "training.local_batch_size": 2 if c["optimizer.in_backward"] == "true" else 1, "training.global_batch_size": 2,
-                     "data.images": f.file("data"), "lora.random_base": "true",
+                     "data.images": f.file("data"),
                      **ONE_RANK}
             # The sources of the mixture are not here, so VQAv2 stands in for them.
             kind = (c["data.format"].replace("mixture", "vqav2"), c["data.pack"])

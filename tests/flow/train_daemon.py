@@ -218,7 +218,7 @@ def a_daemon_with_other_pixels_is_refused():
             at = steps_done(f, "run")
             p = start(f, "run", "one rank", **FEW, training__steps=400)
             ended(f, "run", p, 78)
-            check("prepd.mixed_resume" in said(f, "run"), said(f, "run"))
+            check("data.generation" in said(f, "run"), said(f, "run"))
         with Daemon(f.config):
             p = start(f, "run", "one rank", **FEW, training__steps=at + 2)
             ended(f, "run", p, 0)

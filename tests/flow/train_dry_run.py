@@ -15,9 +15,9 @@ from large_model import VL, folder, text, vision
 MEMORY = 400 << 20  # it takes 126 MiB for the pinned batch and the rows
 GLOBAL = {"training.seq_len": 512, "training.local_batch_size": 1, "training.global_batch_size": 16}
 ADAPTERS = {"lora.rank": 4, "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"}
-PARTS = [{"freeze.vision": "true"}, {"freeze.vision": "true", "freeze.merger": "true"},
-         {"freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"},
-         {"freeze.vision": "true", "freeze.merger": "true", "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.*"},
+PARTS = [{"freeze.pattern": "vision"}, {"freeze.pattern": "vision,merger"},
+         {"freeze.pattern": "text,experts,router"},
+         {"freeze.pattern": "vision merger *embed_tokens* *layers.0.* *layers.1.*"},
          ADAPTERS]
 DEGREES = ["data_parallel_replicate", "data_parallel_shard", "context_parallel", "tensor_parallel", "expert_parallel",
            "expert_tensor_parallel", "pipeline_parallel"]
@@ -175,7 +175,7 @@ def one_card_adapters():
         said = dry("qwen3-vl-" + model, options)
         total, saved = said["bytes of trainer plan, in all"], said["elements in training files"][1]
         expect(total[0] == total[1] and (most - 2) << 30 < total[0] <= most << 30, f"{model} {targets} {states}: {total}")
-        got, plan, err = trainer("plan", "--model.path", "qwen3-vl-" + model, "--memory.table", "full", *words(options))
+        got, plan, err = trainer("plan", "--model.path", "qwen3-vl-" + model, "--full", *words(options))
         expect(got == 0, err)
         held = {what: int(count) for what, count in re.findall(r"^  ([a-z].*?) +(\d+) bytes", plan, re.M)}
         counts = re.search(r"^([\d,]+) of ([\d,]+) parameters are trained", plan, re.M).groups()

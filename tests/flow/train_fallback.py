@@ -1,5 +1,5 @@
 """A kernel or a capture that fails on one rank before step 1 is replaced on all ranks, with one warning; ledger and
-checkpoint say by what, a run that goes on elsewhere says what differs, and training.strict ends the run instead. On the
+checkpoint say by what, a run that goes on elsewhere says what differs. On the
 emulated device with NCCL's shim (tests/nccl), whose ways are broken by TESSERA_EMULATED_BROKEN."""
 
 import json
@@ -127,12 +127,9 @@ def later_an_error_ends_the_run():
         check(0 < len(ledger(f, "later")) < STEPS, f"{ledger(f, 'later')}")
 
 
-def strict_and_named_ways_end_the_run():
+def named_ways_end_the_run():
     with Folder(images=16) as f:
         recorded(f, STEPS)
-        said = train(f, "strict", f"1:{GRAPHS}:1:0", code=69, training__strict="true")
-        check("training.strict: steps as graphs" in said and "cuda_graph.scope off" in said, said)
-        check(not os.path.exists(f.file("strict/ledger.jsonl")) or not ledger(f, "strict"), "a step was done")
         said = train(f, "named", f"1:{EXPERTS}:1:0", code=69, training__experts="hopper")
         check("the experts' products by hopper, after which there is nothing else to try: emulated" in said, said)
         said = train(f, "none", f"1:{TEXT_BACKWARD}:7:0", code=69)
@@ -186,6 +183,6 @@ def what_says_nothing_of_a_way_moves_none():
 if os.path.exists(EMULATED) and os.path.exists(SHIM):
     main(one_rank_moves_all, a_rank_without_the_libraries_moves_all, what_fails_where_others_moved_it_moves_all_again,
          a_way_that_a_later_bucket_moved_is_tried_in_the_earlier_ones, an_evaluation_falls_back_too, what_says_nothing_of_a_way_moves_none,
-         later_an_error_ends_the_run, strict_and_named_ways_end_the_run)
+         later_an_error_ends_the_run, named_ways_end_the_run)
 else:
     print("skipped: nccl.h was not found when this was built")

@@ -1,6 +1,6 @@
 """LoRA: only adapters are trained, a run resumes bit for bit, and its result can be opened in two ways: merged, and
 as an adapter's folder that, together with the base model, equals the merged one for either version of
-transformers. A checkpoint has the adapter alone, unless lora.merge says otherwise, and knows its base by hash. A base
+transformers. A checkpoint has the adapter alone, unless checkpoint.model says otherwise, and knows its base by hash. A base
 without weights is refused."""
 
 import json
@@ -85,11 +85,11 @@ def adapter_and_model_are_the_merged_model():
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         lora = {"lora__rank": RANK, "lora__alpha": ALPHA, "lora__targets": TARGETS, "optimizer__lr": 0.01}
-        said = go(f, "bare", code=66, **rows, **lora)
-        check("lora.rank is 4" in said and "no weights here" in said and "lora.random_base" in said, said)
+        said = go(f, "bare", **dict(rows, training__steps=1), **lora)
+        check("lora.rank is 4" in said and "no weights here" in said and "beside random values" in said, said)
         go(f, "base", **dict(rows, training__steps=1, optimizer__lr=0))
         lora["model__path"] = base = f.file("base/checkpoint")
-        always = {"lora__merge": "always"}
+        always = {"checkpoint__model": "always"}
         said = go(f, "run", **rows, **lora, **always)
         check("frozen" in said and "parameters are trained" in said, said)
         # The run in parts has its base and its moments on the host, from where it is saved and exported.
@@ -112,8 +112,6 @@ def adapter_and_model_are_the_merged_model():
         # It learns: the loss of the same rows falls, as slowly as adapters do.
         losses = [json.loads(line)["loss"] for line in open(f.file("run/ledger.jsonl"), encoding="utf-8")]
         check(losses[-1] < losses[0] - 0.02, losses)
-        said = go(f, "other", code=78, **rows, **lora, checkpoint__model="always")
-        check("checkpoint.model" in said and "lora.merge" in said, said)
         said = go(f, "other", code=78, **rows, **dict(lora, lora__targets="qkv"))
         check("lora.targets" in said and not os.path.exists(f.file("other/checkpoint/step-1")), said)
         a_base_in_fewer_bits(f, rows, lora, losses)
@@ -184,7 +182,7 @@ def a_checkpoint_is_an_adapter(f, rows, lora):
     """It has the adapter and names the base, which is merged in when the run ends if asked, or later, and checked
     each time."""
     base, first = lora["model__path"], f.file("end/checkpoint/step-6")
-    go(f, "end", **rows, **lora, lora__merge="end")
+    go(f, "end", **rows, **lora, checkpoint__model="end")
     check(sorted(os.listdir(first)) == ["adapter", "training"], os.listdir(first))
     with open(first + "/training/base.json", encoding="utf-8") as file:
         said = json.load(file)
@@ -196,7 +194,7 @@ def a_checkpoint_is_an_adapter(f, rows, lora):
     check("trainer export --merge" in trainer("inspect", first, code=66), "inspect")
     check("trainer export --merge" in trainer("export", "--model", first, "--out", f.file("no"), code=66), "export")
 
-    # Merged in the end, and by the verb: the bytes are those that a checkpoint with lora.merge always has.
+    # Merged in the end, and by the verb: the bytes are those that a checkpoint with checkpoint.model always has.
     check("adapter" in os.listdir(f.file("end/checkpoint")), os.listdir(f.file("end/checkpoint")))
     want = read(f.file("run/checkpoint/step-6/model.safetensors"))
     check(read(f.file("end/checkpoint/model.safetensors")) == want, "merged in the end")
@@ -244,7 +242,7 @@ def a_base_in_fewer_bits(f, rows, lora, before):
     check("base in nf4" in said and "lora.base is bf16" in said and "convert_states" in said, said)
     said = go(f, "nf4-parts", **rows, **dict(lora, lora__base="int8"), checkpoint__convert_states="true")
     check("going on from step" in said, said)
-    said = go(f, "nf4-no", code=78, **rows, **dict(coded, lora__merge="end"))
+    said = go(f, "nf4-no", code=78, **rows, **dict(coded, checkpoint__model="end"))
     check("trainer export --merge" in said, said)
 
     base, step = lora["model__path"], f.file("nf4/checkpoint/step-6")
@@ -299,10 +297,10 @@ def square_experts_cannot_be_misread(f, rows, lora):
     with open(f.file("square/config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
     shapes = {}
-    square = dict(lora, lora__targets="down_proj", lora__random_base="true", lora__merge="end", model__path=f.file("square"))
+    square = dict(lora, lora__targets="down_proj", checkpoint__model="end", model__path=f.file("square"))
     go(f, "drawn", **dict(rows, training__steps=1), **dict(square, optimizer__lr=0))
     for reader in ("transformers4", "transformers5"):
-        go(f, reader, **dict(rows, training__steps=2), **dict(square, lora__adapter_for=reader, lora__merge="always"))
+        go(f, reader, **dict(rows, training__steps=2), **dict(square, lora__adapter_for=reader, checkpoint__model="always"))
         step = f.file(f"{reader}/checkpoint/step-2/")
         changed, config, n, _ = opened(f, f.file("drawn/checkpoint"), step, reader)
         check(len(changed) == text["num_hidden_layers"] and n == 4 * len(changed), f"{changed}")
@@ -327,8 +325,8 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     data = {"data.format": "text", "data.path": f.file("lines.jsonl"), "training.epochs": 1}
     run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
     rows = {"feed__replay": f.file("text.rec"), "data__format": "text", "training__epochs": 1}
-    lora = dict(lora, lora__targets="gate,gate_up_proj", lora__random_base="true", model__path=f.file("text"),
-                lora__adapter_for="transformers5", lora__merge="always", lora__scaling="rslora")
+    lora = dict(lora, lora__targets="gate,gate_up_proj", model__path=f.file("text"),
+                lora__adapter_for="transformers5", checkpoint__model="always", lora__scaling="rslora")
     go(f, "text-drawn", **rows, **dict(lora, training__steps=1, optimizer__lr=0))
     go(f, "text-run", **rows, **dict(lora, training__steps=2))
     step = f.file("text-run/checkpoint/step-2/")

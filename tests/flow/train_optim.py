@@ -67,8 +67,8 @@ def frozen_parts_stay():
         check(less[0]["tflops"] > 0 and full[0]["tflops"] > 0, "no FLOPs")
         said = go(f, "none", code=78, freeze__pattern="*", **base)
         check("nothing to train" in said, said)
-        plan = trainer("plan", "-c", f.config, "--memory.table", "full")
-        less = trainer("plan", "-c", f.config, "--memory.table", "full", "--freeze.vision", "--freeze.text", "--freeze.experts")
+        plan = trainer("plan", "-c", f.config, "--full")
+        less = trainer("plan", "-c", f.config, "--full", "--freeze.pattern", "vision,text,experts")
         moments = [int(re.search(r"moments +(\d+) bytes", p)[1]) for p in (plan, less)]
         check(0 < moments[1] < moments[0] / 2, f"{moments}")
 
@@ -107,10 +107,10 @@ def checkpoints_have_what_is_trained(f, said, was, now, frozen):
 def what_was_trained_before_stays(f, half):
     """The text model is frozen after two steps: its values differ from the source, and stay in the checkpoints."""
     go(f, "later", **dict(half, training__steps=2))
-    said = go(f, "later", freeze__text="true", **half)
+    said = go(f, "later", freeze__pattern="text", **half)
     check("have other values in the checkpoint" in said, said)
     go(f, "stays", **dict(half, training__steps=2), checkpoint__model="always")
-    go(f, "stays", freeze__text="true", **half, checkpoint__model="always")
+    go(f, "stays", freeze__pattern="text", **half, checkpoint__model="always")
     check(os.listdir(f.file("later/checkpoint/step-3")) == ["training"], "a model in the checkpoint")
     same(f, "stays", "later", 3)
     trainer("export", "--model", f.file("later/checkpoint/step-3"), "--out", f.file("kept"))

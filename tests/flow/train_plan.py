@@ -10,7 +10,7 @@ from train_flow import SHORT, TRAINER, has_mpi, options, trainer
 CONFIG = os.path.join(os.environ.get("TESSERA_SOURCE", "."), "configs/qwen3-30b-12x8192.yaml")  # save: auto
 DEBUG = ["--model.path", "debug"]
 MPI = has_mpi()
-FULL = ["--memory.table", "full"]
+FULL = ["--full"]
 
 
 def parameters(*words):

@@ -74,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int way = 0; way < 2; way++) {
         options.data_group = way ? GROUP_CONVERSATION : GROUP_NONE;
         options.data_answer = way ? ANSWER_DRAWN : ANSWER_MAJORITY;
-        options.data_references = !way;
+        options.is_held_out = !way;
         status_clear();
         if (dataset_open(&options, &set) != ST_OK) {
             FUZZ_HOLDS(status_text()[0]);

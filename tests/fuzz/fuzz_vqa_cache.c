@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         strcpy(set.paths.picture_zip, "pictures.zip");
     status_clear();
     if (vqa_cache_take(&set, &tensors, "fuzz") == ST_OK) {
-        volatile size_t sum = strlen(text_pool_at(&set.texts, set.suffix_at));
+        volatile size_t sum = 0;
         for (int64_t j = 0; j < set.n_images; j++) {
             image_place place;
             dataset_vqav2.place(&set.base, j, &place);

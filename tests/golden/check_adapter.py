@@ -143,7 +143,7 @@ def check_model(f, name, feeds):
         run_name = f"{slug}-{reader}"
         train(f, run_name, model__path=base, training__steps=3, optimizer__lr=0.02, lora__rank=4, lora__alpha=12,
               lora__targets=targets, lora__adapter_for=reader, checkpoint__enable="true", **feed,
-              **({"lora__dora": "true"} if name == LENGTHS else {"lora__merge": "always"}))
+              **({"lora__dora": "true"} if name == LENGTHS else {"checkpoint__model": "always"}))
         step = whole = f.file(run_name + "/checkpoint/step-3")
         if name == LENGTHS:
             whole = f.file(run_name + "-merged")

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from checkpoints import STEPS, Runs, near  # noqa: E402
 from ranks import BIN, ENV, check, run  # noqa: E402
 
-LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true", "--lora.merge", "always",
+LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--checkpoint.model", "always",
         "--lora.targets", "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj", "--optimizer.lr", 0.01)
 FILES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
 OFF = 1e-3  # largest difference after 6 steps that round differently, as a share of the adapters' norm
@@ -74,7 +74,7 @@ def any_layout_trains_them(r):
         print(f"{name}: adapters are {far:.1e} off those of one rank", flush=True)
         check(far <= OFF, f"{name}: adapters are {far} off")
         one_rank_writes_the_same(r, name)
-    go_on(r, "shard 2", "again", 2, 2, "--lora.merge", "end")
+    go_on(r, "shard 2", "again", 2, 2, "--checkpoint.model", "end")
     want_files = files(r, "shard 2", STEPS)
     for name in FILES:  # merged by both ranks when the run ends, from checkpoints of adapters alone
         with open(r.file(f"again/checkpoint/{name}"), "rb") as f:
@@ -90,7 +90,7 @@ def any_layout_trains_them(r):
 
 def ranks_share_a_base_in_codes(r):
     """Two ranks, and experts on two, have the codes of one."""
-    coded = (*LORA[:LORA.index("--lora.merge")], *LORA[LORA.index("--lora.merge") + 2:], "--lora.base", "nf4",
+    coded = (*LORA[:LORA.index("--checkpoint.model")], *LORA[LORA.index("--checkpoint.model") + 2:], "--lora.base", "nf4",
              "--training.steps", 2)
     alone = r.train("codes", 1, *coded)
     for name in ("shard 2", "shard 2, expert 2"):
@@ -103,7 +103,7 @@ def any_ranks_know_the_base(r):
     """Its hashes are the same, whoever makes them: of files that ranks share, each hashes some. One rank goes on from
     what two wrote, and ranks refuse another base together."""
     base = r.file(f"one/checkpoint/step-{STEPS}")
-    lora = (*LORA, "--lora.merge", "never", "--model.path", base)
+    lora = (*LORA, "--checkpoint.model", "never", "--model.path", base)
     stages = ("--parallelism.pipeline_parallel_degree", 2)
     r.train("two", 2, *lora, *stages, "--training.steps", 2)
     on = go_on(r, "two", "then one", 1, 2, *lora[len(LORA):], "--training.steps", 3)
@@ -123,7 +123,7 @@ def ranks_leave_a_model_of_parts(r):
     """Without adapters, with the tower frozen: checkpoints have what is trained, which any ranks go on from, and all ranks
     write the model in the end. It is the one that one rank makes of their checkpoint."""
     base = r.file(f"one/checkpoint/step-{STEPS}")
-    frozen = ("--freeze.vision", "true", "--model.path", base, "--optimizer.lr", 1e-3)
+    frozen = ("--freeze.pattern", "vision", "--model.path", base, "--optimizer.lr", 1e-3)
     alone = r.train("parts of one", 1, *frozen)
     for name in ("shard 2 x tensor 2", "pipeline 2 x shard 2"):
         ranks, layout = LAYOUTS[name]

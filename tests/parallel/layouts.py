@@ -33,11 +33,10 @@ from ranks import BIN, MPIRUN, TESTS, check, run  # noqa: E402
 STEP = 8       # rows of a step, as in mixed_rows.c
 
 # B begins as zeros, and so does the gradient of A: that A is trained shows in the losses of later steps.
-ADAPTERS = {"lora.rank": 4, "lora.alpha": 12, "lora.random_base": "true",
+ADAPTERS = {"lora.rank": 4, "lora.alpha": 12,
             "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
 
-UPPER = {"freeze.vision": "true", "freeze.merger": "true",
-         "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.*"}  # backward ends at layer 2
+UPPER = {"freeze.pattern": "vision merger *embed_tokens* *layers.0.* *layers.1.*"}  # backward ends at layer 2
 
 DEEP = {"flavour": "deep"}  # more layers than the three that a first stage must have
 
@@ -55,12 +54,11 @@ LAYOUTS = {
     "shard 4, recomputed": ((1, 4, 1, 1, 1, 1, 1), {"activation_checkpoint.mode": "full"}),
     "shard 4, weights kept": ((1, 4, 1, 1, 1, 1, 1),
                               {"parallelism.fsdp_reshard_after_forward": "never"}),
-    "shard 2, tower frozen": ((1, 2, 1, 1, 1, 1, 1), {"freeze.vision": "true"}),
+    "shard 2, tower frozen": ((1, 2, 1, 1, 1, 1, 1), {"freeze.pattern": "vision"}),
     "shard 2, text frozen": ((1, 2, 1, 1, 1, 1, 1),
-                             {"freeze.text": "true", "freeze.experts": "true",
-                              "freeze.router": "true"}),
+                             {"freeze.pattern": "text,experts,router"}),
     "shard 4, mergers alone": ((1, 4, 1, 1, 1, 1, 1), {
-        "freeze.vision": "true", "freeze.text": "true", "freeze.experts": "true", "freeze.router": "true"}),
+        "freeze.pattern": "vision,text,experts,router"}),
     "expert 2, upper layers alone": ((1, 2, 1, 1, 1, 2, 1), dict(UPPER, **{"activation_checkpoint.mode": "full"})),
     "tensor 2, expert-tensor 2, upper layers alone": ((1, 1, 1, 2, 1, 1, 2), UPPER),
     "shard 2, one micro-step": ((1, 2, 1, 1, 1, 1, 1), {"training.local_batch_size": 4}),
@@ -88,7 +86,7 @@ LAYOUTS = {
         ((2, 2, 1, 2, 1, 4, 1), {"activation_checkpoint.mode": "full"}),
     "context 4 x tensor 2, weights kept":
         ((1, 1, 4, 2, 1, 1, 1), {"parallelism.fsdp_reshard_after_forward": "never"}),
-    "shard 2 x context 2 x tensor 2, tower frozen": ((1, 2, 2, 2, 1, 1, 1), {"freeze.vision": "true"}),
+    "shard 2 x context 2 x tensor 2, tower frozen": ((1, 2, 2, 2, 1, 1, 1), {"freeze.pattern": "vision"}),
     "shard 2 x context 2, adapters": ((1, 2, 2, 1, 1, 1, 1), dict(ADAPTERS, **{
         "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj"})),
     "shard 2 x tensor 2, adapters": ((1, 2, 1, 2, 1, 1, 1), ADAPTERS),
@@ -104,12 +102,10 @@ LAYOUTS = {
     "pipeline 2": ((1, 1, 1, 1, 2, 1, 1), {}),
     "pipeline 2, recomputed": ((1, 1, 1, 1, 2, 1, 1), {"activation_checkpoint.mode": "full"}),
     "pipeline 2, router loss": ((1, 1, 1, 1, 2, 1, 1), {"loss.router_aux_coef": 0.1}),
-    "pipeline 2, tower frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.vision": "true"}),
+    "pipeline 2, tower frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.pattern": "vision"}),
     "pipeline 2, first stage frozen": ((1, 1, 1, 1, 2, 1, 1), {
-        "freeze.vision": "true", "freeze.merger": "true",
-        "freeze.pattern": "*embed_tokens* *layers.0.* *layers.1.* *layers.2.*"}),
-    "pipeline 2, text frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.text": "true", "freeze.experts": "true",
-                                                        "freeze.router": "true"}),
+        "freeze.pattern": "vision merger *embed_tokens* *layers.0.* *layers.1.* *layers.2.*"}),
+    "pipeline 2, text frozen": ((1, 1, 1, 1, 2, 1, 1), {"freeze.pattern": "text,experts,router"}),
     "pipeline 4": ((1, 1, 1, 1, 4, 1, 1), DEEP),
     "pipeline 4 of more stages than micro-steps": (
         (1, 1, 1, 1, 4, 1, 1), dict(DEEP, **{"training.local_batch_size": 4})),

@@ -45,10 +45,9 @@ static status set_options(dry *played)
     conf *options = &played->conf;
     const struct {
         const char *key, *value;
-    } set[] = {{"feed.replay", played->rows},    {"eval.enable", "false"},
-               {"training.steps", "1"},          {"cuda_graph.scope", "off"},
-               {"checkpoint.enable", "false"},   {"metrics.comm_ledger", "false"},
-               {"comm.expert_exchange", "host"}, {"lora.random_base", "true"}};
+    } set[] = {{"feed.replay", played->rows},  {"eval.enable", "false"},
+               {"training.steps", "1"},        {"cuda_graph.scope", "off"},
+               {"checkpoint.enable", "false"}, {"comm.expert_exchange", "host"}};
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         TRY(conf_set(options, set[i].key, set[i].value));
     const int64_t budget =
@@ -149,7 +148,7 @@ static status play(const conf *options, const world *job, const plan_device *pla
     played.planned = planned;
     plan_input in = dry_plan_input(&played);
     in.conf = options; /* the plan includes evaluation and checkpoints, which are not played */
-    TRY_OR(done, layout_print(&in, true, stdout, NULL));
+    TRY_OR(done, layout_print(&in, PLAN_CHOICES, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, job ? play_own(&played) : play_all(&played));
     dry_checks_print(&played.checks, played.layout.pipeline, stdout);

@@ -58,7 +58,8 @@ static const verb verbs[] = {
              "--help). With --nproc each rank is a process of its own, and a library that\n"
              "moves nothing stands in for NCCL.\n"
              "--profile: at the end prints where the time of a step goes, by the device's\n"
-             "timestamps.\n"
+             "timestamps, and what rank 0 received from other ranks in its last step. Steps\n"
+             "run without CUDA graphs and are slower.\n"
              "Options that change the rows (data, image, video, ..) must be as prepd serve\n"
              "has them; they are listed by prepd serve --help.",
      .options = true,
@@ -104,7 +105,7 @@ static const verb verbs[] = {
      .run = verb_plan,
      .summary = "predicts the memory, the traffic and the time of a step",
      .usage = "[-c FILE | --model.path DIR] [--device NAME] [--measured FILE] "
-              "[--sweep RANKS] [--cards] [--documents L,L,..] [--grids TxHxW,..]",
+              "[--sweep RANKS] [--cards] [--full] [--documents L,L,..] [--grids TxHxW,..]",
      .help = "Prints the parameters and the memory of a rank, the bytes between ranks, the\n"
              "FLOPs, and the predicted time and MFU of a step. Needs no rows and no GPU.\n"
              "--device NAME: the device to plan for: cpu, a GPU's memory in bytes, or one of\n"
@@ -117,6 +118,8 @@ static const verb verbs[] = {
              "has measured.\n"
              "--sweep RANKS: lists the layouts of that many ranks, the fastest first, each\n"
              "with the largest micro-batch that fits.\n"
+             "--full: prints every region of memory to the byte, and what is in use in each\n"
+             "phase of a step.\n"
              "--cards: prints the page of what fits on cards of 24 to 180 GB, with which\n"
              "settings, for the model or, if none is named, for all published sizes.\n"
              "--documents and --grids: print only the FLOPs of a batch of documents with\n"

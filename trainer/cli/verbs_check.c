@@ -209,25 +209,21 @@ static status check_recomputed(table *cells)
 {
     static const struct {
         const char *name;
-        int mode, vision;
+        int mode;
         const char *option, *save;
     } cases[] = {
-        {"none", AC_NONE, AC_VISION_SAME, "op", "auto"},
-        {"selective, op", AC_SELECTIVE, AC_VISION_SAME, "op", "auto"},
-        {"selective, op, save attention", AC_SELECTIVE, AC_VISION_SAME, "op", "attention"},
-        {"selective, 2", AC_SELECTIVE, AC_VISION_SAME, "2", "auto"},
-        {"full", AC_FULL, AC_VISION_SAME, "op", "auto"},
-        {"none, vision_mode full", AC_NONE, AC_VISION_FULL, "op", "auto"},
-        {"full, vision_mode selective", AC_FULL, AC_VISION_SELECTIVE, "op", "auto"},
+        {"none", AC_NONE, "op", "auto"},
+        {"selective, op", AC_SELECTIVE, "op", "auto"},
+        {"selective, op, save attention", AC_SELECTIVE, "op", "attention"},
+        {"selective, 2", AC_SELECTIVE, "2", "auto"},
+        {"full", AC_FULL, "op", "auto"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
         conf options = *cells->conf;
         options.activation_checkpoint_mode = cases[i].mode;
-        options.activation_checkpoint_vision_mode = cases[i].vision;
         options.activation_checkpoint_selective_ac_option = cases[i].option;
-        options.activation_checkpoint_save = options.activation_checkpoint_vision_save =
-            cases[i].save;
+        options.activation_checkpoint_save = cases[i].save;
         snprintf(name, sizeof name, "activation checkpointing %s", cases[i].name);
         TRY(vary(cells, name, &options, cells->exact));
     }

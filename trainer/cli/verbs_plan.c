@@ -31,7 +31,7 @@ typedef struct request {
     const char *documents, *grids, *measured, *device;
     plan_device named; /* what `device` names, if it is given */
     int64_t sweep;     /* ranks; 0: no */
-    bool cards;
+    bool cards, full;
 } request;
 
 /* Reads positive integers: items separated by commas, each of per_item (1 or 3) numbers separated
@@ -214,7 +214,7 @@ static status plan_layout(const conf *options, const request *asked, const model
     const plan_input in = {
         .conf = options, .layout = &ranks, .dims = dims, .params = registry, .device = &on};
     if (!asked->sweep)
-        TRY(layout_print(&in, true, stdout, NULL));
+        TRY(layout_print(&in, asked->full ? PLAN_FULL : PLAN_CHOICES, stdout, NULL));
     if (here && !asked->sweep)
         TRY(restart_print_room(&in, on.host_ranks, stdout));
     rates known = *speeds;
@@ -278,7 +278,8 @@ static status plan_model(const conf *options, const request *asked)
 status verb_plan(int argc, char **argv)
 {
     conf options;
-    request asked = {.cards = verb_take_flag(&argc, argv, "--cards")};
+    request asked = {.cards = verb_take_flag(&argc, argv, "--cards"),
+                     .full = verb_take_flag(&argc, argv, "--full")};
     TRY(verb_load(&options, &argc, argv, asked.cards ? NULL : needs));
     log_init("trainer", options.log_level, options.log_json);
     status st;

@@ -47,7 +47,7 @@ static status choose_device(const char *name, bool dry)
     return ST_OK;
 }
 
-static status run_rank(conf *options)
+static status run_rank(conf *options, bool profiled)
 {
     world job;
     world_place place;
@@ -56,8 +56,8 @@ static status run_rank(conf *options)
         TRY(engine_choose(options, world_gpu(&place)));
     TRY(world_open(options, &job));
     world_fit(&job, options);
-    status st = train_run(options, &job);
-    if (st == ST_OK && options->metrics_comm_ledger) {
+    status st = train_run(options, &job, profiled);
+    if (st == ST_OK && profiled && job.place.size > 1) {
         comm_ledger_print(job.ledger, stdout);
         if (world_simulated(&job))
             printf("%s\n", job.replayed);
@@ -93,9 +93,8 @@ status verb_train(int argc, char **argv)
     TRY(verb_load(&options, &argc, argv, needs));
     log_init("trainer", options.log_level, options.log_json);
     dry = verb_take_flag(&argc, argv, "--dry-run"); /* the launcher has passed it on */
-    if (verb_take_flag(&argc, argv, "--profile"))
-        options.metrics_profile = true;
-    if (options.metrics_profile)
+    const bool profiled = verb_take_flag(&argc, argv, "--profile");
+    if (profiled)
         options.cuda_graph_scope = "off"; /* a graph has no single calls to measure */
     const char *taken;
     status st = verb_take(&argc, argv, "--device", &taken); /* chosen above */
@@ -103,7 +102,7 @@ status verb_train(int argc, char **argv)
         st = verb_all_taken(argc, argv);
     signal(SIGPIPE, SIG_IGN); /* a reader of standard output may leave without ending the run */
     if (st == ST_OK)
-        st = dry ? dry_run(&options, &planned) : run_rank(&options);
+        st = dry ? dry_run(&options, &planned) : run_rank(&options, profiled);
     conf_done(&options);
     return st;
 }

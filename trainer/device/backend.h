@@ -77,7 +77,6 @@ typedef struct device_options {
     int attention;      /* ATTENTION_* of conf.h: whose attention kernels; CUDA only */
     int experts;        /* EXPERTS_* of conf.h: which kernel of the experts' products; CUDA only */
     bool deterministic; /* use only library paths that give the same bits every time */
-    bool strict;        /* no way that was chosen is replaced by another one (choices.h) */
     bool collectives;   /* kernels of collectives run beside the ops; CUDA only */
     int host_ranks; /* ranks of the job on this machine, each with a process; 0: this one alone */
     device_claims claims; /* of a device of shapes */

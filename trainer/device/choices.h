@@ -41,7 +41,7 @@ enum { GRAPHS_CAPTURED, GRAPHS_NONE };
 typedef struct device_choices {
     bool open; /* there is something to choose */
     /* An op fails where it would otherwise take another way for a shape that its own way has no
-     * kernel for: during the trial, and in a run with training.strict. */
+     * kernel for: during the trial. */
     bool strict;
     uint8_t way[CHOICES];  /* the one in use */
     uint8_t last[CHOICES]; /* the one after which there is no other */

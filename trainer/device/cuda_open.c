@@ -100,10 +100,6 @@ static status choose_attention(cuda_device *cuda, char *out, size_t size)
     }
     if (wanted == ATTENTION_CUDNN)
         return status_context(ST_UNAVAILABLE, "training.attention cudnn");
-    if (cuda->options.strict)
-        return status_context(ST_UNAVAILABLE,
-                              "training.strict: attention would fall back to our own kernels, "
-                              "which training.attention portable asks for by name");
     log_warn("attention uses our own kernels reason=\"%s\"", status_text());
     snprintf(out, size, "our own kernels (%s)", status_text());
     status_clear();
@@ -164,7 +160,6 @@ status cuda_open_gpu(const device_options *options, cuda_device **out)
     }
     choices_make(options->attention, options->experts,
                  (choice_facts){.cudnn = cuda->cudnn, .hopper = hopper}, &cuda->base.choices);
-    cuda->base.choices.strict = options->strict;
     snprintf(cuda->base.description, sizeof cuda->base.description,
              "%.100s, sm_%d, %d multiprocessors, attention by %s, experts by %s kernel%s",
              properties.name, cuda->facts.sm, cuda->facts.multiprocessors, attention,

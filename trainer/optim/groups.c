@@ -105,15 +105,6 @@ static status apply_rules(const conf *options, params *registry)
 
 static status freeze(const conf *options, params *registry)
 {
-    const bool flags[GROUP_COUNT] = {options->freeze_vision, options->freeze_merger,
-                                     options->freeze_text, options->freeze_router,
-                                     options->freeze_experts};
-    for (int i = 0; i < GROUP_COUNT; i++) {
-        rule wanted = {.lr = -1, .decay = -1, .frozen = true};
-        snprintf(wanted.pattern, sizeof wanted.pattern, "%s", names[i]);
-        if (flags[i])
-            TRY(apply_rule(options, &wanted, "freeze", registry));
-    }
     for (const char *at = options->freeze_pattern; *at;) {
         size_t count = strcspn(at, ", ");
         rule wanted = {.lr = -1, .decay = -1, .frozen = true};
@@ -164,9 +155,8 @@ status groups_apply(const conf *options, params *registry)
     if (options->lora_base != LORA_BASE_BF16)
         TRY(quantised_choose(registry, form[options->lora_base]));
     if (params_trained(registry) == 0)
-        return FAIL(
-            ST_CONFIG,
-            "every parameter is frozen, so there is nothing to train (freeze.*, optimizer.groups)");
+        return FAIL(ST_CONFIG, "every parameter is frozen, so there is nothing to train "
+                               "(freeze.pattern, optimizer.groups)");
     return ST_OK;
 }
 

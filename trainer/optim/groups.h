@@ -1,9 +1,9 @@
 /* groups.h: which parameters are trained, and with what learning rate and weight decay. The options
- * freeze.* and optimizer.groups decide.
+ * freeze.pattern and optimizer.groups decide.
  *
  * optimizer.groups is a list of rules, of which later ones win: "PATTERN [lr=X] [decay=X] [frozen];
  * ..". A pattern is a group of the registry (vision, merger, text, router, experts), or a tensor's
- * name with * and ?. freeze.* is applied last. The position table belongs to both vision and
+ * name with * and ?. freeze.pattern is applied last. The position table belongs to both vision and
  * merger: freezing either one freezes it, so that a frozen tower needs no backward.
  *
  * optimizer.states and training.master choose the types of states of the matrices that are trained,

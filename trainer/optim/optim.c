@@ -93,7 +93,7 @@ optim_tensor optim_tensor_of(const conf *options, const param *row, int64_t firs
                         .p_act = row->own_act == row->value ? NULL : row->own_act};
     if (!row->act_master)
         return out;
-    out.rounding = options->training_rounding == ROUNDING_NEAREST ? OPTIM_NEAREST : OPTIM_RANDOM;
+    out.rounding = OPTIM_RANDOM;
     out.random = random_of(options->training_seed, row);
     return out;
 }

@@ -195,7 +195,7 @@ static status run_mpirun(char *self, int ranks, int argc, char **argv)
     return st;
 }
 
-static status run_own(const conf *options, char *self, int ranks, int argc, char **argv)
+static status run_own(char *self, int ranks, int argc, char **argv)
 {
     char **command = calloc((size_t)argc + 2, sizeof *command);
     if (!command)
@@ -203,7 +203,7 @@ static status run_own(const conf *options, char *self, int ranks, int argc, char
     command[0] = self;
     for (int i = 0; i < argc; i++)
         command[1 + i] = argv[i];
-    status st = launch_own(command, ranks, (int)options->comm_port);
+    status st = launch_own(command, ranks);
     free(command);
     return st;
 }
@@ -219,7 +219,7 @@ status launch_ranks(conf *options, int ranks, int argc, char **argv)
     TRY(engine_choose_apart(options));
     if (options->comm_engine == ENGINE_MPI)
         return run_mpirun(self, ranks, argc, argv);
-    return run_own(options, self, ranks, argc, argv);
+    return run_own(self, ranks, argc, argv);
 }
 
 status launch_again(int ranks, const conf_need *needs, status (*check)(conf *, int), int argc,

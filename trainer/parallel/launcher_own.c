@@ -58,10 +58,10 @@ static int set_number(const char *name, int value)
     return setenv(name, text, 1);
 }
 
-static status set_common(int count, int port)
+static status set_common(int count)
 {
-    int found = port;
-    if (port == 0 && !getenv("MASTER_PORT"))
+    int found = 0;
+    if (!getenv("MASTER_PORT"))
         TRY(free_port(&found));
     if (set_number("WORLD_SIZE", count) != 0 || set_number("LOCAL_WORLD_SIZE", count) != 0 ||
         setenv("MASTER_ADDR", "127.0.0.1", 0) != 0 ||
@@ -207,11 +207,11 @@ static status run_ranks(char **command, int signals, ranks *all)
     return st;
 }
 
-status launch_own(char **command, int count, int port)
+status launch_own(char **command, int count)
 {
     int signals;
     ranks all = {.count = count};
-    TRY(set_common(count, port));
+    TRY(set_common(count));
     log_info("starting %d ranks: RANK=0..%d trainer %s ..", count, count - 1, command[1]);
     all.pid = calloc((size_t)count, sizeof *all.pid);
     if (!all.pid)

@@ -53,7 +53,7 @@ static status port_of(const char *variable, int *out)
     return ST_OK;
 }
 
-status rank_link_find(const char *address, int64_t port, bool one_machine, rank_link_place *out)
+status rank_link_find(bool one_machine, rank_link_place *out)
 {
     rank_link_place place = {"", PORT_DEFAULT};
     const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
@@ -71,11 +71,7 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
     } else if (job) {
         place.port = port_of_job(job, 0);
     }
-    if (port)
-        place.port = (int)port;
-    if (address[0])
-        snprintf(place.host, sizeof place.host, "%s", address);
-    else if (master && *master)
+    if (master && *master)
         snprintf(place.host, sizeof place.host, "%s", master);
     else if (one_machine)
         snprintf(place.host, sizeof place.host, "127.0.0.1");
@@ -83,7 +79,7 @@ status rank_link_find(const char *address, int64_t port, bool one_machine, rank_
         first_node(nodes, place.host, sizeof place.host);
     else
         return FAIL(ST_CONFIG, "the ranks are on several machines, and rank 0's address is not "
-                               "known: set MASTER_ADDR or comm.address for all ranks");
+                               "known: set MASTER_ADDR for all ranks");
     *out = place;
     return ST_OK;
 }

@@ -12,12 +12,10 @@ typedef struct rank_link_place {
     int port;
 } rank_link_place;
 
-/* Finds where rank 0 listens. The host is `address` (comm.address) unless that is "", else
- * MASTER_ADDR, else loopback if all ranks are on one machine, else the first node of a Slurm step.
- * The port is `port` (comm.port) unless that is 0, else MASTER_PORT, else a number made from the id
- * of the mpirun or Slurm job. ST_CONFIG if ranks are on several machines and the machine of rank 0
- * is not known. */
-WARN_UNUSED status rank_link_find(const char *address, int64_t port, bool one_machine,
-                                  rank_link_place *out);
+/* Finds where rank 0 listens. The host is MASTER_ADDR if that is set, else loopback if all ranks are
+ * on one machine, else the first node of a Slurm step. The port is MASTER_PORT if that is set, else
+ * a number made from the id of the mpirun or Slurm job. ST_CONFIG if ranks are on several machines
+ * and the machine of rank 0 is not known. */
+WARN_UNUSED status rank_link_find(bool one_machine, rank_link_place *out);
 
 #endif

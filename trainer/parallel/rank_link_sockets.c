@@ -25,9 +25,7 @@ static status resolve_host(const rank_link_place *at, struct addrinfo **out)
     snprintf(port, sizeof port, "%d", at->port);
     int rc = getaddrinfo(at->host, port, &hints, out);
     if (rc != 0)
-        return FAIL(ST_CONFIG,
-                    "rank 0's address %s cannot be resolved: %s (it is set by MASTER_ADDR or "
-                    "comm.address)",
+        return FAIL(ST_CONFIG, "rank 0's address %s cannot be resolved: %s (MASTER_ADDR sets it)",
                     at->host, gai_strerror(rc));
     return ST_OK;
 }
@@ -53,7 +51,7 @@ static status listen_at(const rank_link_place *at, int backlog, int *out)
     if (err == EADDRINUSE)
         return FAIL(ST_UNAVAILABLE,
                     "port %d of %s is busy, perhaps with another job: choose another port with "
-                    "MASTER_PORT or comm.port",
+                    "MASTER_PORT",
                     at->port, at->host);
     return FAIL(ST_CONFIG,
                 "rank 0 cannot listen at %s port %d: %s (MASTER_ADDR and MASTER_PORT set them)",

@@ -147,8 +147,7 @@ static status meet_others(const conf *settings, void *id, world *job)
                              .silence_s = settings->comm_heartbeat_timeout_seconds,
                              .ledger = job->ledger,
                              .one_machine = job->place.local_size == job->place.size};
-    TRY(rank_link_find(settings->comm_address, settings->comm_port,
-                       job->place.local_size == job->place.size, &how.at));
+    TRY(rank_link_find(how.one_machine, &how.at));
     TRY(options_text(settings, &options));
     how.options = options;
     if (job->place.rank == 0)
@@ -304,6 +303,8 @@ void world_fit(const world *job, conf *settings)
         settings->training_threads = proc_cpus_each(job->place.local_size);
 }
 
+enum { LOG_BYTES = 64 << 20 /* at which the log of a rank is renamed */ };
+
 status world_log(const world *job, const conf *settings)
 {
     char folder[STATUS_PATH_MAX], path[STATUS_PATH_MAX + 32];
@@ -312,7 +313,7 @@ status world_log(const world *job, const conf *settings)
     snprintf(folder, sizeof folder, "%s/log", settings->job_dump_folder);
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
-    return log_keep(path, settings->log_rank_bytes,
+    return log_keep(path, LOG_BYTES,
                     job->place.rank == 0 || world_simulated(job) ? settings->log_level : LOG_WARN);
 }
 

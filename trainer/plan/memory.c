@@ -22,9 +22,9 @@ batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget)
     };
 }
 
-int64_t memory_rows_ahead(const conf *options, int64_t rows)
+int64_t memory_rows_ahead(int64_t rows)
 {
-    return options->feed_ahead > 2 * rows ? options->feed_ahead : 2 * rows;
+    return rows > ROWS_AHEAD / 2 ? 2 * rows : ROWS_AHEAD;
 }
 
 exchange_way memory_exchange_way(const conf *options, const layout *degrees)
@@ -51,7 +51,7 @@ memory_options memory_options_of(const conf *options, const layout *degrees, con
         .seq_len = options->training_seq_len,
         .patch_budget =
             options->data_patch_budget ? options->data_patch_budget : 4 * options->training_seq_len,
-        .ahead = memory_rows_ahead(options, rows),
+        .ahead = memory_rows_ahead(rows),
         .training = training,
         .copies = !training || !checkpoint_writer_in_background(options) ? 0
                   : snapshot_wanted(options)                             ? SNAPSHOT_SIDES

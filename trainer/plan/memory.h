@@ -77,8 +77,10 @@ typedef struct memory_shapes {
 
 /* Capacities of a micro-batch of `rows` rows of seq_len tokens and patch_budget patches each. */
 batch_caps memory_caps(int64_t rows, int64_t seq_len, int64_t patch_budget);
-/* How many rows a run receives ahead of their step: feed.ahead, but at least two micro-batches. */
-int64_t memory_rows_ahead(const conf *options, int64_t rows);
+/* How many rows a run receives ahead of their step, where a micro-batch has `rows`: two of them, and
+ * at least ROWS_AHEAD. */
+enum { ROWS_AHEAD = 4 };
+int64_t memory_rows_ahead(int64_t rows);
 /* The way in which a run with these options tries to exchange expert slots. If the run finds that
  * it cannot, the other way takes no more memory. */
 exchange_way memory_exchange_way(const conf *options, const layout *layout);

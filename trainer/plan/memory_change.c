@@ -33,10 +33,6 @@ static void name_mode(const conf *options, int mode, char out[CHANGE_TEXT_MAX])
         append_words(out, "activation_checkpoint.selective_ac_option op, ");
     if (selective && strcmp(options->activation_checkpoint_save, "auto") != 0)
         append_words(out, "activation_checkpoint.save auto, ");
-    if (options->activation_checkpoint_vision_mode != AC_VISION_SAME)
-        append_words(out, "activation_checkpoint.vision_mode same, ");
-    if (selective && strcmp(options->activation_checkpoint_vision_save, "auto") != 0)
-        append_words(out, "activation_checkpoint.vision_save auto, ");
 }
 
 /* The most rows, up to `rows`, that divide a step. One row always does, and where a step is one

@@ -98,7 +98,8 @@ static bool shrink_base(savings *all)
 {
     static const char *const names[] = {[LORA_BASE_INT8] = "int8", [LORA_BASE_NF4] = "nf4"};
     char words[32];
-    if (all->options.lora_rank == 0 || all->options.lora_merge != LORA_MERGE_NEVER ||
+    if (all->options.lora_rank == 0 || all->options.checkpoint_model == CHECKPOINT_MODEL_END ||
+        all->options.checkpoint_model == CHECKPOINT_MODEL_ALWAYS ||
         all->options.lora_base == LORA_BASE_NF4)
         return false;
     all->options.lora_base =

@@ -164,12 +164,12 @@ static void print_codes(const memory_plan *plan, FILE *to)
 }
 
 void memory_plan_print(const memory_plan *plan, const layout *degrees, const plan_device *on,
-                       int table, FILE *to)
+                       bool full, FILE *to)
 {
     memory_region region[MEMORY_REGIONS];
     const int count = memory_plan_regions(plan, on, region);
     print_heading(plan, degrees, on, to);
-    if (table == TABLE_FULL)
+    if (full)
         print_full(plan, region, count, plan_device_is_cpu(on), to);
     else
         print_short(plan, region, count, on, to);
@@ -383,10 +383,10 @@ static status print_verdict(const plan_input *in, const memory_plan *plan, FILE 
     return ST_OK;
 }
 
-status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits)
+status layout_print(const plan_input *in, plan_detail detail, FILE *to, bool *out_fits)
 {
     const int64_t rows = in->conf->training_local_batch_size;
-    const int table = (int)in->conf->memory_table;
+    const bool full = detail == PLAN_FULL;
     recomputes recomputed;
     memory_plan plan;
     TRY(recompute_plan_of(in, rows, &recomputed));
@@ -394,12 +394,12 @@ status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits
     print_host_memory(&plan, in->device, to);
     print_mesh(in, to);
     TRY(print_stages(in, &recomputed, &plan, to));
-    memory_plan_print(&plan, in->layout, in->device, table, to);
-    if (table == TABLE_FULL) {
+    memory_plan_print(&plan, in->layout, in->device, full, to);
+    if (full) {
         print_phases(to, &plan);
         TRY(print_kept(in, &recomputed, to));
     }
-    if (choices || table == TABLE_FULL)
+    if (detail != PLAN_SHORT)
         TRY(print_modes(in, &recomputed, to));
     TRY(print_verdict(in, &plan, to));
     if (out_fits)

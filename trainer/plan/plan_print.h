@@ -28,14 +28,16 @@ enum { MEMORY_REGIONS = 21 };
 int memory_plan_regions(const memory_plan *plan, const plan_device *on,
                         memory_region out[MEMORY_REGIONS]);
 
-/* Prints the table of a rank and the device that it is planned for. table: memory.table, TABLE_FULL
- * for every region to the byte, or TABLE_SHORT for at most six lines. */
+/* Prints the table of a rank and the device that it is planned for: with `full` every region to the
+ * byte, else at most six lines. */
 void memory_plan_print(const memory_plan *plan, const layout *layout, const plan_device *on,
-                       int table, FILE *to);
+                       bool full, FILE *to);
+/* How much layout_print prints. PLAN_SHORT: the short table. PLAN_CHOICES: also the largest
+ * micro-batch that fits with each mode of activation checkpointing. PLAN_FULL: the full table, these
+ * choices, what is in use in each phase of a step, and what activation checkpointing keeps. */
+typedef enum plan_detail { PLAN_SHORT, PLAN_CHOICES, PLAN_FULL } plan_detail;
 /* Prints the mesh, that table, and whether the micro-batch fits; if it does not, also the smallest
- * change that does. choices: also prints the largest micro-batch that fits with each mode of
- * activation checkpointing. The full table comes with these, what is in use in each phase of a
- * step, and what activation checkpointing keeps. out_fits may be NULL. */
-WARN_UNUSED status layout_print(const plan_input *in, bool choices, FILE *to, bool *out_fits);
+ * change that does. out_fits may be NULL. */
+WARN_UNUSED status layout_print(const plan_input *in, plan_detail detail, FILE *to, bool *out_fits);
 
 #endif

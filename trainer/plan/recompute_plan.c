@@ -226,15 +226,12 @@ static recompute of_options(int mode, const char *option, const char *save, bool
  * and for which of them they leave the choice to the device. */
 static recomputes configured(const conf *options, bool *out_text, bool *out_vision)
 {
-    const int eye = options->activation_checkpoint_vision_mode == AC_VISION_SAME
-                        ? options->activation_checkpoint_mode
-                        : options->activation_checkpoint_vision_mode - AC_VISION_NONE;
     return (recomputes){.text = of_options(options->activation_checkpoint_mode,
                                            options->activation_checkpoint_selective_ac_option,
                                            options->activation_checkpoint_save, out_text),
-                        .vision =
-                            of_options(eye, options->activation_checkpoint_selective_ac_option,
-                                       options->activation_checkpoint_vision_save, out_vision)};
+                        .vision = of_options(options->activation_checkpoint_mode,
+                                             options->activation_checkpoint_selective_ac_option,
+                                             "auto", out_vision)};
 }
 
 bool recompute_is_open(const conf *options)
@@ -259,9 +256,8 @@ status recompute_plan_of(const plan_input *in, int64_t rows, recomputes *out)
 void recompute_plan_set(conf *options, int mode)
 {
     options->activation_checkpoint_mode = mode;
-    options->activation_checkpoint_vision_mode = AC_VISION_SAME;
     options->activation_checkpoint_selective_ac_option = "op";
-    options->activation_checkpoint_save = options->activation_checkpoint_vision_save = "auto";
+    options->activation_checkpoint_save = "auto";
 }
 
 status recompute_plan_with(const plan_input *in, int64_t rows, int mode, recomputes *out)

@@ -33,9 +33,7 @@ static void print_states(const conf *options, char *out, size_t size)
 {
     const bool coded = options->optimizer_states == STATES_INT8;
     const bool rounded = options->training_master == MASTER_BF16;
-    const bool nearest = options->training_rounding == ROUNDING_NEAREST;
-    snprintf(out, size, "%s%s%s%s", coded ? " states=int8" : "", rounded ? " master=bf16" : "",
-             rounded && nearest ? " rounding=nearest" : "",
+    snprintf(out, size, "%s%s%s", coded ? " states=int8" : "", rounded ? " master=bf16" : "",
              options->optimizer_in_backward ? " in_backward=true" : "");
     if (out[0])
         memmove(out, out + 1, strlen(out)); /* the first blank */

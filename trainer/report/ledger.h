@@ -8,7 +8,7 @@
  * them if the step was skipped, if its loss leaps (spike.h), in which case the line also has
  * "leaps":true, or if metrics.ledger_ids asks for it. Real numbers read back exactly; one that is
  * not finite is written as null. A skipped step that is partial (step_report.updated) also has
- * "partial", the units that it updated. Where optimizer.states, training.master, its rounding or
+ * "partial", the units that it updated. Where optimizer.states, training.master or
  * optimizer.in_backward are not as by default, each line has "states", which names them, so that a
  * ledger shows from which step on a resumed run kept its states in another way. The first line
  * that a process writes also has "choices", the ways that its device does a step in

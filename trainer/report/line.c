@@ -24,7 +24,6 @@ struct reporter {
     const session *session;
     int64_t log_freq;
     int mfu_kind;
-    bool has_full_lines;
     peak_rate peak; /* of one device */
     double devices; /* how many devices did the work that a line counts */
     FILE *metrics;
@@ -47,7 +46,7 @@ static status open_board(reporter *reports, const conf *options, const char *fol
     char path[STATUS_PATH_MAX];
     if (!options->metrics_enable_tensorboard || !folder[0])
         return ST_OK;
-    snprintf(path, sizeof path, "%s/%s", folder, options->metrics_save_tb_folder);
+    snprintf(path, sizeof path, "%s/tb", folder);
     return tensorboard_open(path, &reports->board);
 }
 
@@ -70,7 +69,6 @@ status reporter_new(const conf *options, const session *run, const peak_rate *pe
     reports->session = run;
     reports->log_freq = options->metrics_log_freq;
     reports->mfu_kind = options->metrics_mfu;
-    reports->has_full_lines = options->metrics_line == LINE_FULL;
     reports->peak = *peak;
     reports->devices = devices_of(run);
     reports->since_ns = clock_ns();
@@ -326,34 +324,22 @@ static status spare(reporter *reports, status st)
     return ST_OK;
 }
 
-/* The short form fits 120 columns up to step 1,000,000, so it leaves out gibibytes, and a step that
- * was skipped says so in place of the time that was waited. */
+/* The line fits 120 columns up to step 1,000,000, so a step that was skipped says so in place of the
+ * time that was waited. */
 static void print_line(const reporter *reports, const figures *numbers)
 {
     const step_report *step = &reports->last;
     const char *simulated = world_simulated(reports->session->world);
-    const bool full = reports->has_full_lines;
     char tps[DIGITS_TEXT], mfu[16] = "unknown";
     if (isfinite(numbers->mfu))
         snprintf(mfu, sizeof mfu, "%.2f%%", numbers->mfu);
     bar_clear();
-    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f", step->step, step->loss,
-           step->grad_norm);
-    if (full)
-        printf("  memory: %.2fGiB(%.2f%%)", numbers->memory_gib, numbers->memory_share);
-    else
-        printf("  memory: %.1f%%", numbers->memory_share);
-    printf("  tps: %s", digits_with_commas(llround(numbers->tps), tps));
-    if (full)
-        printf("  tflops: %.*f", numbers->tflops < 1.0 ? 4 : 2, numbers->tflops);
-    printf("  mfu: %s", mfu);
-    if (full)
-        printf("  vision: %.0f%%", numbers->vision);
+    printf("step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %.1f%%  tps: %s  mfu: %s",
+           step->step, step->loss, step->grad_norm, numbers->memory_share,
+           digits_with_commas(llround(numbers->tps), tps), mfu);
     printf("  pairs/s: %.*f", numbers->pairs < 100.0 ? 1 : 0, numbers->pairs);
-    if (full || !step->skipped)
+    if (!step->skipped)
         printf("  wait: %.1f%%", numbers->wait);
-    if (full)
-        printf("  fill: %.1f%%", numbers->fill);
     printf("%s%s%s\n",
            step->updated[0] ? "  partial"
            : step->skipped  ? "  skipped"

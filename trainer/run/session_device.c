@@ -23,7 +23,6 @@ status session_device(session *run)
                           .attention = options->training_attention,
                           .experts = options->training_experts,
                           .deterministic = options->training_deterministic,
-                          .strict = options->training_strict,
                           .collectives =
                               gpus && run->world->engine && options->comm_engine != ENGINE_MPI,
                           .host_ranks = run->world ? run->world->place.local_size : 1,

@@ -176,7 +176,7 @@ static status print_for_gpu(const session *run)
     TRY(input_of(run, &whole, &in));
     in.layout = &degrees;
     in.device = &gpu;
-    status st = layout_print(&in, true, stdout, NULL);
+    status st = layout_print(&in, PLAN_CHOICES, stdout, NULL);
     params_free(&whole);
     return st;
 }
@@ -194,7 +194,7 @@ static status refuse_memory(const session *run, const memory_plan *plan)
             status_clear(); /* the refusal is complete without that plan */
         printf("on the CPU of this machine, which was taken instead:\n");
     }
-    memory_plan_print(plan, &run->mesh.layout, &run->planned, (int)run->conf->memory_table, stdout);
+    memory_plan_print(plan, &run->mesh.layout, &run->planned, false, stdout);
     fflush(stdout);
     TRY(input_of(run, &whole, &in));
     status st = memory_smallest_change(&in, change);

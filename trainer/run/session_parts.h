@@ -53,7 +53,6 @@ WARN_UNUSED status session_shapes(session *session);
  * are known and before step 1. Rank 0 reports every fallback in one warning, with the rank that
  * needed it and the cause. On a device that has no choices it does nothing.
  *
- * ST_UNAVAILABLE, on all ranks: with training.strict, for the first fallback that is needed.
  * ST_NO_MEMORY: a way found too little memory, which is no reason for another. Otherwise the
  * device's own answer if the last way fails too. */
 WARN_UNUSED status trial_run(session *run);

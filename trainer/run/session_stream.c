@@ -48,9 +48,9 @@ static void client_settings(const session *run, const char *stream_name, const c
     };
     /* Consumers take turns with the held-out rows, so there is a slot for the row of each. */
     const int64_t held_out = layout_consumers(&run->mesh.layout) + 1;
-    how->slots = mine ? memory_rows_ahead(settings, settings->training_local_batch_size)
-                 : settings->feed_ahead > held_out ? settings->feed_ahead
-                                                   : held_out;
+    how->slots = mine                    ? memory_rows_ahead(settings->training_local_batch_size)
+                 : held_out > ROWS_AHEAD ? held_out
+                                         : ROWS_AHEAD;
 }
 
 static status options_of(const conf *settings, char **out)

@@ -329,11 +329,6 @@ static status tell_fallback(const trial *state, int choice, int who)
                *now = choice_way(choice, state->made->way[choice]);
     if (state->group->size > 1)
         snprintf(where, sizeof where, " on rank %d", who);
-    if (state->run->conf->training_strict)
-        return FAIL(ST_UNAVAILABLE,
-                    "training.strict: %s does not work by %s%s: %s; remove the cause, or ask for "
-                    "another way with %s, or allow it with training.strict false",
-                    choice_name(choice), was, where, cause, choice_remedy(choice));
     log_event(state->group->rank == 0 ? LOG_WARN : LOG_INFO,
               "%s: %s instead of %s on all ranks of this run, since %s failed%s: %s (%s asks for "
               "it from the start)",
@@ -449,7 +444,7 @@ status trial_run(session *run)
         st = agree_all(&state, try_all(&state), &again);
     if (st == ST_OK)
         st = try_shared_graph(&state);
-    dev->choices.strict = run->conf->training_strict;
+    dev->choices.strict = false;
     dev->counts.captures = captures; /* they are no part of a step's */
     comm_ledger_close_step(state.group->ledger);
     return st;

@@ -31,8 +31,8 @@
 
 status train_checkpoint_folder(const conf *options, char out[STATUS_PATH_MAX])
 {
-    if (snprintf(out, STATUS_PATH_MAX, "%s/%s", options->job_dump_folder,
-                 options->checkpoint_folder) >= STATUS_PATH_MAX)
+    if (snprintf(out, STATUS_PATH_MAX, "%s/checkpoint", options->job_dump_folder) >=
+        STATUS_PATH_MAX)
         return FAIL_IN(ST_CONFIG, options->job_dump_folder,
                        "job.dump_folder: the path is too long");
     return ST_OK;
@@ -146,7 +146,7 @@ static status print_layout(const plan_input *in, bool shown)
     FILE *to = shown ? stdout : fopen("/dev/null", "we");
     if (!to)
         return FAIL_IN(ST_OS, "/dev/null", "cannot open it: %s", strerror(errno));
-    status st = layout_print(in, false, to, NULL);
+    status st = layout_print(in, PLAN_SHORT, to, NULL);
     if (shown)
         fflush(stdout);
     else
@@ -253,30 +253,23 @@ static status rewind_files(const training *run)
 }
 
 /* Prints the plan of this rank, made from the shapes of the stream, and keeps it as memory.json.
- * With several ranks train_check has printed the plan made from the options alone, so in the short
- * form one line is enough. */
+ * With several ranks train_check has printed the plan made from the options alone, so one line is
+ * enough. */
 static status show_memory(training *run)
 {
     const session *opened = &run->session;
-    const bool full = run->conf->memory_table == TABLE_FULL;
     /* Where there is no GPU, plan is about an H200 unless it is told otherwise. */
     const char *named = plan_device_is_cpu(&opened->planned) ? " --device cpu" : "";
     char text[MEMORY_BYTES_TEXT];
     memory_plan plan;
     TRY(session_memory_plan(opened, &plan));
     monitor_opened(run->monitor, opened, plan.total);
-    if (full || opened->mesh.layout.world == 1)
-        memory_plan_print(&plan, &opened->mesh.layout, &opened->planned,
-                          (int)run->conf->memory_table, stdout);
+    if (opened->mesh.layout.world == 1)
+        memory_plan_print(&plan, &opened->mesh.layout, &opened->planned, false, stdout);
     else
         printf("memory: planned %s from the shapes of the stream\n",
                memory_bytes_text(plan.total, text));
-    if (full && plan.total != opened->planned_by_options)
-        printf("memory: %" PRId64
-               " bytes planned from the options alone, as trainer plan%s does; the plan above "
-               "uses the stream's shapes\n",
-               opened->planned_by_options, named);
-    else if (plan.total != opened->planned_by_options && opened->mesh.layout.world == 1)
+    if (plan.total != opened->planned_by_options && opened->mesh.layout.world == 1)
         printf("  %-36s %12s  planned from the options alone, as trainer plan%s does\n", "",
                memory_bytes_text(opened->planned_by_options, text), named);
     return training_is_first(run) ? memory_file_write(run->conf->job_dump_folder, opened, &plan)
@@ -331,7 +324,7 @@ static status open_run(training *run)
     if (run->session.new_generation)
         TRY(begin_generation(run));
     TRY(progress_set_text(&run->now.choices, run->session.choices));
-    if (options->metrics_profile) {
+    if (run->profiled) {
         graph_replay_free(run->session.stream); /* no graphs: calls are measured one by one */
         TRY(profile_new(run->session.stream, &run->profile));
     }
@@ -384,7 +377,7 @@ static status finish_training(training *run, status st)
         profile_print(profile_read(run->profile), stdout);
     if (run->profile && world_simulated(run->world))
         printf("%s\n", world_simulated(run->world));
-    if (options->metrics_report && training_is_first(run))
+    if (training_is_first(run))
         tell_report(run, NULL);
     if (options->checkpoint_enable &&
         !run->partial) /* before the evaluation, whose failure must not cost the model */
@@ -411,9 +404,9 @@ static bool is_short(const conf *options)
     return options->training_steps > 0 && options->training_steps < options->checkpoint_interval;
 }
 
-status train_run(const conf *options, const world *job)
+status train_run(const conf *options, const world *job, bool profiled)
 {
-    training run = {.conf = options, .world = job, .lock = -1};
+    training run = {.conf = options, .world = job, .lock = -1, .profiled = profiled};
     status st;
     if (options->eval_enable && !session_evaluates(options))
         log_warn("eval.enable: the recording of feed.replay has no held-out rows, so there will be "

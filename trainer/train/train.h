@@ -9,8 +9,9 @@
 #include "trainer/plan/plan_device.h"
 
 /* Runs everything that one rank of trainer train does. Ends when training.steps are done, the
- * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed. */
-WARN_UNUSED status train_run(const conf *options, const world *world);
+ * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed.
+ * profiled: the time of a step is measured call by call, and printed at the end. */
+WARN_UNUSED status train_run(const conf *options, const world *world, bool profiled);
 
 /* Refuses what options, model and recording make impossible for `there` ranks, of which `here` are
  * on this machine and share what must be shared of it. It opens no device
@@ -21,7 +22,7 @@ WARN_UNUSED status train_run(const conf *options, const world *world);
 WARN_UNUSED status train_check(const conf *options, const plan_device *on, int there, int here,
                                bool shown);
 
-/* Writes JOB.DUMP_FOLDER/CHECKPOINT.FOLDER to out; ST_CONFIG if that path is too long. */
+/* Writes job.dump_folder/checkpoint to out; ST_CONFIG if that path is too long. */
 WARN_UNUSED status train_checkpoint_folder(const conf *options, char out[STATUS_PATH_MAX]);
 
 #endif

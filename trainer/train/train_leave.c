@@ -84,31 +84,11 @@ static status leave_whole(training *run)
     return first ? folder_put(aside, run->folder) : ST_OK;
 }
 
-/* Writes the result without a checkpoint. */
-static status leave_model_only(training *run)
-{
-    const conf *options = run->conf;
-    char adapter[STATUS_PATH_MAX];
-    TRY(states_settle(run->session.params, run->session.stream));
-    if (model_of(run) != MODEL_NEVER)
-        TRY(export_whole(run, run->folder));
-    TRY(hf_path(adapter, run->folder, ADAPTER_FOLDER));
-    TRY(adapter_export(run->session.params, run->session.stream, options->model_path,
-                       (adapter_reader)options->lora_adapter_for, adapter));
-    tell_written(run, true);
-    return ST_OK;
-}
-
 status training_leave(training *run)
 {
-    const conf *options = run->conf;
     if (run->now.step == 0)
         return ST_OK; /* nothing was trained */
-    /* With several ranks the model is written in parts, as a checkpoint. */
-    const bool alone = run->session.mesh.layout.world == 1;
     const bool is_over = !stop_asked() && !run->no_rows;
-    if (options->checkpoint_last_save_model_only && is_over && alone)
-        return leave_model_only(run);
     bool is_kept = run->resumes && training_on_disk(run) == run->now.step;
     if (!is_kept)
         TRY(training_save(run));

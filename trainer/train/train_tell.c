@@ -106,13 +106,12 @@ void tell_choices(const training *run)
 void tell_parts(const training *run)
 {
     const model_when when = checkpoint_writer_when(run->conf, run->session.params);
-    const bool adapters = run->conf->lora_rank > 0;
     if (when == MODEL_ALWAYS || !training_is_first(run))
         return;
-    log_info("checkpoints have what is trained alone (%s); trainer export%s --model %s --out DIR "
-             "makes a whole model of the newest%s",
-             adapters ? "lora.merge" : "checkpoint.model", adapters ? " --merge" : "", run->folder,
-             when == MODEL_AT_END ? ", and the run leaves one when it has come to its end" : "");
+    log_info("checkpoints contain only trained parameters (checkpoint.model); trainer export%s "
+             "--model %s --out DIR makes a whole model of the newest%s",
+             run->conf->lora_rank > 0 ? " --merge" : "", run->folder,
+             when == MODEL_AT_END ? ", and the run writes one when it ends" : "");
 }
 
 void tell_finished(const training *run)
@@ -270,7 +269,6 @@ status tell_result(training *run)
     if (!training_is_first(run))
         return ST_OK;
     TRY(reporter_evaluated(run->reporter, run->now.step, &result, true));
-    if (options->metrics_report)
-        tell_report(run, &result);
+    tell_report(run, &result);
     return ST_OK;
 }

@@ -27,6 +27,7 @@ typedef struct training {
     checkpoint_writer *checkpoint_writer; /* NULL: no checkpoints are written */
     snapshot *snapshot;                   /* NULL: no copies are kept in memory */
     int64_t on_disk;  /* of a run that goes on from a copy: the newest checkpoint's step; 0: none */
+    bool profiled;    /* the time of a step is reported */
     profile *profile; /* NULL: off */
     bool profile_warm; /* the step that warms the profile up is done */
     progress now;      /* after the last finished step */

@@ -204,7 +204,7 @@ static status planned_bytes(dispatch *state, consumer_seat *consumer, const plan
     *out = placed->tokens * TOKEN_BYTES + placed->n_docs * TAG_BYTES +
            (placed->patches + placed->pairs_patches) * PATCH_WIRE_BYTES + ROW_BYTES + list +
            (prefixes ? placed->n_docs * PREFIX_BYTES : 0) +
-           (consumer->src->options.data_references ? placed->n_docs * REFERENCE_BYTES : 0);
+           (consumer->src->options.is_held_out ? placed->n_docs * REFERENCE_BYTES : 0);
     return ST_OK;
 }
 

@@ -572,10 +572,10 @@ print_kind fingerprints_of_worker(const dispatch *dispatch, const worker_seat *w
 WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
                                               print_kind kind, int64_t pid, const char *host,
                                               const char *name);
-/* Checks that a stream that continues was made by what has this daemon's fingerprints, or that
- * prepd.mixed_resume allows other ones. A cursor without fingerprints passes. */
-WARN_UNUSED status fingerprints_check_cursor(const dispatch *dispatch, const source *source,
-                                             const json_value *cursor, const char *name);
+/* Checks that a stream that continues was made by what has this daemon's fingerprints. A cursor
+ * without fingerprints passes. */
+WARN_UNUSED status fingerprints_check_cursor(const source *source, const json_value *cursor,
+                                             const char *name);
 
 /* supervisors.c */
 /* A supervisor has said that it is there. */

@@ -62,26 +62,17 @@ status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints
                    differs[kind].remedy);
 }
 
-status fingerprints_check_cursor(const dispatch *state, const source *section,
-                                 const json_value *cursor, const char *name)
+status fingerprints_check_cursor(const source *section, const json_value *cursor, const char *name)
 {
     fingerprints was;
     TRY(fingerprints_read(cursor, name, &was));
     const print_kind kind = fingerprints_other(&was, &section->fingerprints);
     if (kind == N_PRINTS)
         return ST_OK;
-    if (state->options->prepd_mixed_resume) {
-        outside_warn(
-            &state->outside,
-            "the cursor of %s has fingerprint %s of %s, but this daemon has %s: its stream "
-            "continues with different rows (prepd.mixed_resume)",
-            name, was.of[kind], print_names[kind], section->fingerprints.of[kind]);
-        return ST_OK;
-    }
     return FAIL_IN(ST_CONFIG, name,
                    "the rows before this cursor were made by a daemon that %s differently: "
-                   "fingerprint of %s %s then, %s now; install the earlier %s again, or set "
-                   "prepd.mixed_resume to continue with different rows",
+                   "fingerprint of %s %s then, %s now; install the earlier %s again, or raise "
+                   "data.generation to start the data anew",
                    differs[kind].does, print_names[kind], was.of[kind],
                    section->fingerprints.of[kind], differs[kind].remedy);
 }

@@ -100,8 +100,7 @@ static status check_weights(const source *section, const json_value *cursor, con
     return ST_OK;
 }
 
-static status take_cursor(const dispatch *state, consumer_seat *consumer, const json_value *cursor,
-                          const char *name)
+static status take_cursor(consumer_seat *consumer, const json_value *cursor, const char *name)
 {
     char ours[HASH_TEXT];
     const char *theirs;
@@ -123,7 +122,7 @@ static status take_cursor(const dispatch *state, consumer_seat *consumer, const 
             "options have changed since the checkpoint. Restore them, or " BEGIN_AGAIN,
             theirs, ours);
     }
-    TRY(fingerprints_check_cursor(state, consumer->src, cursor, name));
+    TRY(fingerprints_check_cursor(consumer->src, cursor, name));
     if (row < 0)
         return FAIL_IN(ST_PROTOCOL, name, "the cursor has the impossible row %lld", (long long)row);
     if (consumer->kind != PLAN_SAMPLES)
@@ -265,7 +264,7 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
 }
 
 /* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
-static status find_place(const dispatch *state, consumer_seat *consumer, const char *name)
+static status find_place(consumer_seat *consumer, const char *name)
 {
     json_value *said = NULL, *parsed = NULL;
     const json_value *cursor;
@@ -273,7 +272,7 @@ static status find_place(const dispatch *state, consumer_seat *consumer, const c
     TRY(json_parse(consumer->hello, strlen(consumer->hello), name, &said));
     TRY_OR(done, hello_cursor(said, &parsed, &cursor));
     if (cursor)
-        TRY_OR(done, take_cursor(state, consumer, cursor, name));
+        TRY_OR(done, take_cursor(consumer, cursor, name));
     else
         consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
     TRY_OR(done, known_check(consumer, name));
@@ -334,7 +333,7 @@ void consumers_greet(dispatch *state)
         wire_peer_print(&consumer->peer, name);
         status st = planning_want(consumer);
         if (st == ST_OK && !consumer->placed)
-            st = find_place(state, consumer, name);
+            st = find_place(consumer, name);
         if (st == ST_OK)
             st = planning_ready(state, consumer, &ready);
         if (st == ST_OK && ready && consumer->report &&

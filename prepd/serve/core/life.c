@@ -65,7 +65,6 @@ void options_again(dispatch *state, const conf *now)
     options->prepd_solo_deaths = now->prepd_solo_deaths;
     options->prepd_buffer_bytes = now->prepd_buffer_bytes;
     options->prepd_worker_bytes = now->prepd_worker_bytes;
-    options->prepd_mixed_resume = now->prepd_mixed_resume;
     options->data_quarantine_limit = now->data_quarantine_limit;
     options->log_level = now->log_level;
     state->book.solo_limit = (int)now->prepd_solo_deaths;

@@ -122,8 +122,7 @@ static void wait_for_operator(dispatch *state)
         outside_warn(&state->outside,
                      "local workers no longer make this daemon's rows, and the run waits: %s. A "
                      "library was changed beneath the daemon: install the earlier one again, or "
-                     "restart the daemon and let its consumers continue with other rows "
-                     "(prepd.mixed_resume)",
+                     "restart the daemon and raise data.generation",
                      pool->why.message);
 }
 

@@ -397,7 +397,7 @@ status payload_references(const source *section, const planned_row *placed, json
     char *text = NULL;
     size_t size;
     bool any = false;
-    if (!section->options.data_references || !section->data->adapter->reference)
+    if (!section->options.is_held_out || !section->data->adapter->reference)
         return ST_OK;
     json_writer_init(&list);
     json_begin_array(&list);

@@ -32,7 +32,7 @@ stage_one_card() {
     done <<MODES
 whole|$one_card
 states|--optimizer.states int8
-adapters|--lora.rank 8 --lora.random_base true
+adapters|--lora.rank 8
 MODES
     return $status
 }

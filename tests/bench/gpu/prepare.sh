@@ -24,7 +24,7 @@ record() { # NAME SEQ_LEN ROWS STEPS
     build/bin/prepd record -c configs/smoke.yaml --model.path qwen3-vl-30b-a3b \
         --model.tokenizer "$shared/data/tokenizer" --data.path "$work/vqav2" --data.group none \
         --training.seq_len "$2" --training.global_batch_size "$3" \
-        --prepd.image_filter plane --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
+        --prepd.image_codec zstd --prepd.endpoint "ipc://$PWD/$work/d.sock" \
         --prepd.cache_dir "$PWD/$work/cache" --steps "$4" --overwrite --out "$work/rows/$1.rec"
 }
 
@@ -46,7 +46,7 @@ record_debug() {
     build/bin/prepd record -c configs/smoke.yaml --model.path "$work/synth/model" \
         --data.path "$work/synth" --data.group none --training.seq_len 256 --training.global_batch_size 2 \
         --prepd.endpoint "ipc://$PWD/$work/d.sock" --prepd.cache_dir "$PWD/$work/cache" \
-        --prepd.image_filter plane --prepd.image_codec zstd --steps 16 --overwrite --out "$work/rows/debug.rec"
+        --prepd.image_codec zstd --steps 16 --overwrite --out "$work/rows/debug.rec"
     cp -r "$work/synth/model" "$work/rows/debug-model"
 }
 

@@ -158,7 +158,7 @@ bench() { # STEPS GOALS ARGS.. LAYERS ROWS SEQ_LEN
 }
 
 # Rows of text have no pictures, so the vision tower may be frozen, which leaves an 80 GB card room for a layer more.
-text_only="--data.format text --freeze.vision true --freeze.merger true"
+text_only="--data.format text --freeze.pattern vision,merger"
 depths="3,4,6 3,4,5 3,4 3"
 
 # At both settings of determinism: attention's backward pass of long documents is cuDNN's only if bits may differ. The second setting

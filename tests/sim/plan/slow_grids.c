@@ -18,8 +18,7 @@ static int64_t set_or(int64_t option, int64_t otherwise)
 static limits limits_of(const slow_picture *picture, const conf *options)
 {
     if (picture->frames > 0)
-        return (limits){(double)set_or(options->video_min_pixels, 4096),
-                        (double)set_or(options->video_max_pixels, 25165824)};
+        return (limits){4096, (double)set_or(options->video_max_pixels, 25165824)};
     return (limits){(double)set_or(options->image_min_pixels, 65536),
                     (double)set_or(options->image_max_pixels, 16777216)};
 }
@@ -28,8 +27,7 @@ static int64_t count_frames(const slow_picture *clip, const conf *options)
 {
     const double rate = options->video_fps > 0 ? options->video_fps : 2,
                  own = clip->fps > 0 ? clip->fps : 24, wanted = (double)clip->frames / own * rate;
-    const int64_t most = set_or(options->video_max_frames, 768),
-                  least = set_or(options->video_min_frames, 4);
+    const int64_t most = set_or(options->video_max_frames, 768), least = 4;
     int64_t count = slow_least((int64_t)wanted, most);
     count = count < least ? slow_least(least, most) : count;
     return slow_least(count, clip->frames);

@@ -26,8 +26,7 @@ static bool shrink(const slow_plan *plan, const slow_sample *own, int64_t room, 
 static slow_measure measure(const slow_plan *plan, const slow_sample *own)
 {
     slow_measure out = {.grids = slow_memory(own->n_shown, sizeof *out.grids)};
-    const bool splits =
-        own->plain && own->n_shown == 0 && plan->options->data_overlong != OVERLONG_REFUSE;
+    const bool splits = own->plain && own->n_shown == 0;
     out.usable = !own->refused && (splits || own->text_tokens <= plan->budget);
     for (int32_t i = 0; i < own->n_shown && out.usable; i++) {
         const slow_picture *shown = &plan->data->pictures[own->shows[i]];

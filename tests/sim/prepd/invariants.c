@@ -112,7 +112,7 @@ static void check_references(simulation *sim, const sim_stream_job *job, const r
 {
     static char text[MOST_DOCS * 48];
     text[0] = 0;
-    if (job->rows->options->data_references)
+    if (job->rows->options->is_held_out)
         write_references(job->rows->data, want, text, sizeof text);
     if (strcmp(json_text(json_find(tag, "references"), ""), text) != 0)
         sim_break(sim, INV_TAGS, "a tag says that answers are judged by %.120s, and not by %.120s",

@@ -17,7 +17,7 @@ static int64_t pick(sim_random *luck, const int64_t *from, int count)
     pick(luck, (const int64_t[]){__VA_ARGS__},                                                     \
          (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
 
-static void draw_options(sim_random *luck, conf *out)
+static void draw_options(sim_random *luck, sim_rules *inout_rules, conf *out)
 {
     *out = conf_defaults();
     out->prepd_endpoint =
@@ -34,7 +34,7 @@ static void draw_options(sim_random *luck, conf *out)
     out->prepd_sample_timeout = (double)PICK(luck, 1, 3, 10);
     out->prepd_audit = (double)PICK(luck, 0, 0, 1, 4) / 4;
     out->prepd_solo_deaths = PICK(luck, 1, 2, 2, 2, 3);
-    out->prepd_recycle_leases = PICK(luck, 3, 20, 100000, 100000);
+    inout_rules->recycle_leases = PICK(luck, 3, 20, 100000, 100000);
     out->prepd_buffer_bytes = PICK(luck, 1 << 21, 1 << 23, (int64_t)1 << 32);
     out->data_ship = sim_random_chance(luck, 2, 3);
     out->prepd_ship_bytes = PICK(luck, 1, 300, 1 << 20);
@@ -164,7 +164,7 @@ static void draw_any(const sim_choice *choice, sim_random *luck, sim_rules *out,
     sim_random rare = sim_random_split(luck, 10), names = sim_random_split(luck, 11),
                seldom = sim_random_split(luck, 12), hostile = sim_random_split(luck, 13);
     *out = (sim_rules){.real_rows = sim_random_chance(&real, 1, choice->real_every)};
-    draw_options(luck, out_options);
+    draw_options(luck, out, out_options);
     draw_data(luck, out_options, PICK(luck, 20, 60, 100, 160), &out->data[0]);
     draw_data(luck, out_options, PICK(luck, 5, 20, 40), &out->data[1]);
     draw_jobs(luck, out_options, out);

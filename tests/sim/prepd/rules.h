@@ -119,10 +119,11 @@ typedef struct sim_rules {
     sim_job_rules job[MOST_JOBS];
     int64_t credit, row_ns, step_ns; /* of a rank; making a document; taking a row */
     int64_t calm_ns, fault_every_ns;
-    int weight[N_FAULTS];  /* 0: it does not happen in this schedule */
-    bool named[MOST_JOBS]; /* the job's ranks say in HELLO which run it is, and who they are */
-    bool wordy;            /* ranks say more in HELLO than anybody needs */
-    bool real_rows;        /* rows are true ROW messages, read by a true receiver */
+    int64_t recycle_leases; /* after so many a worker is restarted */
+    int weight[N_FAULTS];   /* 0: it does not happen in this schedule */
+    bool named[MOST_JOBS];  /* the job's ranks say in HELLO which run it is, and who they are */
+    bool wordy;             /* ranks say more in HELLO than anybody needs */
+    bool real_rows;         /* rows are true ROW messages, read by a true receiver */
     bool for_command;     /* the daemons are those of a command, which asks for the plan's report */
     bool drain_at_end;    /* an operator drains the daemons when all jobs are done */
     int hold_every;       /* a rank keeps one row in so many, and all after it, for long; 0: none */

@@ -46,7 +46,7 @@ static void add_liars(sim_random *luck, sim_rules *inout)
 void rules_draw_hostile(sim_random *luck, sim_rules *inout, conf *inout_options)
 {
     inout->keyed = sim_random_chance(luck, 1, 2);
-    inout_options->data_references = sim_random_chance(luck, 1, 4);
+    inout_options->is_held_out = sim_random_chance(luck, 1, 4);
     inout->lies_of = (int)sim_random_between(luck, 1, 5);
     for (int i = 0; i < MOST_SUPERVISORS; i++)
         inout->key[i] = i;

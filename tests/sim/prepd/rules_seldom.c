@@ -39,7 +39,7 @@ static void recycle_poor_copy(sim_random *luck, sim_rules *inout, conf *inout_op
         return;
     inout->bent[number] = BENT_POOR_COPY;
     inout->ships[number] = false;
-    inout_options->prepd_recycle_leases = sim_random_between(luck, 1, 2);
+    inout->recycle_leases = sim_random_between(luck, 1, 2);
     inout_options->prepd_audit = sim_random_chance(luck, 1, 2);
 }
 
@@ -88,7 +88,7 @@ static void wait_for_fresh(sim_random *luck, sim_rules *inout, conf *inout_optio
 {
     sim_data_rules *data = &inout->data[0];
     inout_options->prepd_workers = sim_random_between(luck, 2, 3);
-    inout_options->prepd_recycle_leases = sim_random_between(luck, 2, 4);
+    inout->recycle_leases = sim_random_between(luck, 2, 4);
     const int number = rules_free_supervisor(luck, inout, inout_options);
     inout->credit = 1;
     if (inout->n_jobs == 1)

@@ -31,7 +31,6 @@ static conf draw_options(sim_random *luck)
     out.data_group = (int)PICK(GROUP_NONE, GROUP_SHARED_IMAGE, GROUP_SHARED_PREFIX);
     out.data_pack = PICK(0, 1, 1, 1, 1) == 1;
     out.data_shuffle = PICK(0, 1, 1, 1) == 1;
-    out.data_overlong = (int)PICK(OVERLONG_AUTO, OVERLONG_REFUSE, OVERLONG_SPLIT);
     out.data_oversize = (int)PICK(OVERSIZE_SHRINK, OVERSIZE_SHRINK, OVERSIZE_REFUSE);
     out.data_patch_budget = PICK(0, 0, 300, 1000, 5000);
     out.data_prefix_branches = PICK(2, 3, 16);
@@ -40,7 +39,6 @@ static conf draw_options(sim_random *luck)
     out.image_min_pixels = out.image_max_pixels > 0 ? PICK(1024, 40000) : PICK(0, 40000);
     out.video_max_pixels = PICK(0, 0, 300000);
     out.video_fps = (double)PICK(0, 0, 1, 6) / 2;
-    out.video_min_frames = PICK(0, 0, 2, 9);
     out.video_max_frames = PICK(0, 0, 9, 16);
     return out;
 }

@@ -125,7 +125,7 @@ void worker_done(simulation *sim, int number)
     worker->state = WORKER_IDLE;
     worker->leases++;
     sim->daemon[worker->daemon].any_worked |= worker->local;
-    if (worker->leaving || worker->leases >= sim->options.prepd_recycle_leases) {
+    if (worker->leaving || worker->leases >= sim->rules.recycle_leases) {
         link_say(sim, worker->link, KIND_BYE, 0, "{}");
         worker_end(sim, number, PROC_END_LEFT, worker->leaving ? 0 : PROC_EXIT_AGAIN,
                    worker->leaving ? "exit code 0" : "restarts");

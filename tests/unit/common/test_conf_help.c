@@ -25,13 +25,13 @@ static void test_print__loads_again_to_the_same(void **state)
     conf options, again;
     assert_ok(load_text(space, &options,
                         "data:\n  system: \"two\\nlines \\\"q\\\" # \xC3\xA9\"\n  path: a b\n"
-                        "  suffix: \"a\\u2028b\\x85\\ufeff\"\n"
+                        "  prompt: \"a\\u2028b\\x85\\ufeff\"\n"
                         "optimizer:\n  lr: 0.1\n  eps: 1e-8\ntraining:\n  seed: 7\n"));
     char *first = print_text(&options, conf_print);
     assert_ok(load_text(space, &again, first));
     char *second = print_text(&again, conf_print);
     assert_string_equal(first, second);
-    assert_string_equal(again.data_suffix, "a\xE2\x80\xA8"
+    assert_string_equal(again.data_prompt, "a\xE2\x80\xA8"
                                            "b\xC2\x85\xEF\xBB\xBF");
     assert_string_equal(again.data_system, "two\nlines \"q\" # \xC3\xA9");
     free(first);

@@ -51,6 +51,15 @@ static void test_stream__compares_only_what_changes_rows(void **state)
     assert_ok(conf_stream_diff("{}", "{\"new.key\": true}", &difference));
     assert_string_equal(difference, "new.key: nothing here, true there");
     free(difference);
+    /* The same for an option that no longer exists. */
+    assert_ok(conf_stream_diff("{}", "{\"data.suffix\": \"\", \"data.overlong\": \"auto\"}",
+                               &difference));
+    assert_null(difference);
+    assert_ok(conf_stream_diff("{\"video.min_frames\": 0}", "{}", &difference));
+    assert_null(difference);
+    assert_ok(conf_stream_diff("{}", "{\"data.suffix\": \"Be brief.\"}", &difference));
+    assert_string_equal(difference, "data.suffix: nothing here, \"Be brief.\" there");
+    free(difference);
     assert_fails(ST_PROTOCOL, conf_stream_diff(old_text, "[]", &difference), "object");
     assert_fails(ST_BAD_INPUT, conf_stream_diff(old_text, "{", &difference), "peer");
     free(old_text);

@@ -48,8 +48,8 @@ static status see_file(const char *path, const char *folder)
         if (clock_ns() - begin > SEE_NS)
             return FAIL_IN(ST_CONFIG, folder,
                            "this rank does not see a file that rank 0 has just written there: all "
-                           "ranks write their checkpoints into one folder, so job.dump_folder (and "
-                           "checkpoint.folder) must be on a file system that all machines share");
+                           "ranks write their checkpoints into one folder, so job.dump_folder "
+                           "must be on a file system that all machines share");
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
     return ST_OK;

@@ -130,7 +130,7 @@ static status name_file(snapshot *shot)
     char name[HASH_TEXT + 64], digest[HASH_TEXT], folder[STATUS_PATH_MAX];
     if (!dump)
         return FAIL_IN(ST_NO_INPUT, shot->conf->job_dump_folder, "%s", strerror(errno));
-    const status st = hf_path(folder, dump, shot->conf->checkpoint_folder);
+    const status st = hf_path(folder, dump, "checkpoint");
     free(dump);
     TRY(st);
     hash_print(hash_bytes(folder, strlen(folder)), digest);

@@ -95,8 +95,7 @@ status checkpoint_writer_try(const char *folder)
     if (access(folder, W_OK | X_OK) == 0)
         return ST_OK;
     return FAIL_IN(ST_CANT_CREATE, folder,
-                   "checkpoints cannot be written here: %s (job.dump_folder and "
-                   "checkpoint.folder set the folder)",
+                   "checkpoints cannot be written here: %s (job.dump_folder sets the folder)",
                    strerror(errno));
 }
 

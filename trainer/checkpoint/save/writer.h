@@ -40,8 +40,8 @@ void checkpoint_writer_free(checkpoint_writer **writer);
 bool checkpoint_writer_in_background(const conf *options);
 /* When a run writes the whole model: never, when it ends, or with every checkpoint as well. */
 typedef enum model_when { MODEL_NEVER, MODEL_AT_END, MODEL_ALWAYS } model_when;
-/* Of adapters lora.merge says it, else checkpoint.model, which may depend on whether the registry
- * has a base: frozen rows. The same on all ranks. */
+/* checkpoint.model says it, which may depend on whether the registry has a base: frozen rows. The
+ * same on all ranks. */
 model_when checkpoint_writer_when(const conf *options, const params *registry);
 /* Whether a checkpoint has the whole model, and not what is trained alone. */
 bool checkpoint_writer_whole(const conf *options, const params *registry);

@@ -17,14 +17,16 @@ bool checkpoint_writer_in_background(const conf *options)
 
 static model_when model_when_of(const conf *options, bool has_base)
 {
-    static const model_when merged[] = {[LORA_MERGE_NEVER] = MODEL_NEVER,
-                                        [LORA_MERGE_END] = MODEL_AT_END,
-                                        [LORA_MERGE_ALWAYS] = MODEL_ALWAYS};
-    if (options->lora_rank)
-        return merged[options->lora_merge];
-    if (options->checkpoint_model == CHECKPOINT_MODEL_AUTO)
-        return has_base ? MODEL_AT_END : MODEL_ALWAYS;
-    return options->checkpoint_model == CHECKPOINT_MODEL_END ? MODEL_AT_END : MODEL_ALWAYS;
+    switch (options->checkpoint_model) {
+    case CHECKPOINT_MODEL_END:
+        return MODEL_AT_END;
+    case CHECKPOINT_MODEL_ALWAYS:
+        return MODEL_ALWAYS;
+    case CHECKPOINT_MODEL_NEVER:
+        return MODEL_NEVER;
+    default:
+        return options->lora_rank ? MODEL_NEVER : has_base ? MODEL_AT_END : MODEL_ALWAYS;
+    }
 }
 
 model_when checkpoint_writer_when(const conf *options, const params *registry)

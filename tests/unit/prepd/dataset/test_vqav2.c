@@ -80,7 +80,6 @@ static void test_good_item__has_picture_question_and_answer(void **state)
     dataset *set;
     arena memory;
     arena_init(&memory, 0);
-    options.data_suffix = " Be brief.";
     assert_ok(dataset_open(&options, &set));
     assert_int_equal(set->adapter->samples(set), 2);
     assert_int_equal(set->adapter->images(set), 2);
@@ -94,14 +93,14 @@ static void test_good_item__has_picture_question_and_answer(void **state)
     assert_int_equal(smp.turns[0].role, ROLE_USER);
     assert_int_equal(smp.turns[0].n_parts, 2);
     assert_int_equal(smp.turns[0].parts[0].image, 0);
-    assert_string_equal(smp.turns[0].parts[1].text, "What is it? Be brief.");
-    assert_int_equal(smp.turns[0].parts[1].text_bytes, 21);
+    assert_string_equal(smp.turns[0].parts[1].text, "What is it?");
+    assert_int_equal(smp.turns[0].parts[1].text_bytes, 11);
     assert_int_equal(smp.turns[1].role, ROLE_ASSISTANT);
     assert_true(smp.turns[1].trained && !smp.turns[0].trained);
     assert_string_equal(smp.turns[1].parts[0].text, "a cat");
     assert_int_equal(smp.images[0], 0);
     smp = sample_of(set, 1, &memory);
-    assert_string_equal(smp.turns[0].parts[1].text, "H\xc3\xa9? Be brief.");
+    assert_string_equal(smp.turns[0].parts[1].text, "H\xc3\xa9?");
     assert_string_equal(smp.turns[1].parts[0].text, "no");
     dataset_close(&set);
     assert_null(set);

@@ -58,11 +58,6 @@ static void test_split__every_token_is_in_one_part(void **state)
                                   : fake[i].text_tokens > ROW   ? 0x101
                                                                 : 1);
     plan_free(&planned);
-    options.data_overlong = OVERLONG_REFUSE;
-    assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
-    assert_true(plan_refused(planned) > 0);
-    plan_free(&planned);
-    options.data_overlong = OVERLONG_AUTO;
     for (int i = 0; i < SAMPLES; i++)
         fake[i].plain = false;
     assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));

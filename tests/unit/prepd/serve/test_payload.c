@@ -128,7 +128,7 @@ static void set_up_parts(scene *all, int (*parts)(const dataset *set, const data
     all->adapter.parts = parts;
     all->data.adapter = &all->adapter;
     all->options.data_group = GROUP_SHARED_PREFIX;
-    all->options.data_references = true;
+    all->options.is_held_out = true;
     all->options.training_seq_len = 512;
     all->options.training_global_batch_size = 1;
     all->options.training_epochs = 1;

@@ -533,7 +533,6 @@ static world *open_world(uint64_t round)
     all->options.data_system = "";
     all->options.image_min_pixels = 1024;
     all->options.image_max_pixels = 16777216;
-    all->options.video_min_pixels = 1024;
     for (int64_t i = 0; i < SAMPLES; i++)
         make_sample(all, i);
     build_index(all);

@@ -194,7 +194,6 @@ static void test_states__a_copy_waits_for_the_step(void **state)
     assert_true(now.waited);
 
     setup.options.checkpoint_memory_folder = setup.options.job_dump_folder = folder;
-    setup.options.checkpoint_folder = "checkpoint";
     assert_ok(snapshot_new(&setup.options, folder, 1, setup.registry, setup.queue, NULL, &shot));
     assert_ok(snapshot_ready(shot, true));
     now.waited = false;

@@ -99,25 +99,20 @@ static void test_freeze__others_keep_their_gradients(void **state)
     const int text = (int)dims.text.layers, tower = (int)dims.vision.depth;
     const struct {
         const char *pattern;
-        bool vision, merger, text, router, experts;
         int attention_bwd; /* calls */
     } cases[] = {
-        {.vision = true, .attention_bwd = text},
-        {.vision = true, .merger = true, .attention_bwd = text},
-        {.merger = true, .attention_bwd = text + tower},
-        {.text = true, .attention_bwd = text + tower},
-        {.text = true, .router = true, .experts = true, .attention_bwd = text + tower},
-        {.vision = true, .text = true, .router = true, .experts = true, .attention_bwd = text},
-        {.experts = true, .attention_bwd = text + tower},
-        {.router = true, .attention_bwd = text + tower},
-        {.vision = true,
-         .merger = true,
-         .pattern = "*layers.0.*,*embed_tokens*",
-         .attention_bwd = text - 1},
-        {.vision = true, .merger = true, .pattern = "*layers.*,*embed_tokens*"},
-        {.pattern = "*visual.blocks.0.*,*patch_embed*,*pos_embed*",
-         .attention_bwd = text + tower - 1},
-        {.pattern = "*norm*,*bias", .attention_bwd = text + tower},
+        {"vision", text},
+        {"vision,merger", text},
+        {"merger", text + tower},
+        {"text", text + tower},
+        {"text,router,experts", text + tower},
+        {"vision,text,router,experts", text},
+        {"experts", text + tower},
+        {"router", text + tower},
+        {"vision,merger,*layers.0.*,*embed_tokens*", text - 1},
+        {"vision,merger,*layers.*,*embed_tokens*", 0},
+        {"*visual.blocks.0.*,*patch_embed*,*pos_embed*", text + tower - 1},
+        {"*norm*,*bias", text + tower},
     };
     conf none = plain_conf();
     grads want = collect_gradients(&none, false);
@@ -126,12 +121,7 @@ static void test_freeze__others_keep_their_gradients(void **state)
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         for (int again = 0; again < (k % 4 ? 1 : 2); again++) {
             conf options = plain_conf();
-            options.freeze_vision = cases[k].vision;
-            options.freeze_merger = cases[k].merger;
-            options.freeze_text = cases[k].text;
-            options.freeze_router = cases[k].router;
-            options.freeze_experts = cases[k].experts;
-            options.freeze_pattern = cases[k].pattern ? cases[k].pattern : "";
+            options.freeze_pattern = cases[k].pattern;
             grads got = collect_gradients(&options, again);
             int64_t frozen = 0;
             for (int64_t i = 0; i < registry->count; i++) {
@@ -142,12 +132,12 @@ static void test_freeze__others_keep_their_gradients(void **state)
             }
             assert_true(frozen > 0);
             assert_int_equal(count.attention_bwd, cases[k].attention_bwd);
-            assert_int_equal(count.grouped_wgrad, cases[k].experts                ? 0
-                                                  : cases[k].attention_bwd == 0   ? 0
+            assert_int_equal(count.grouped_wgrad, strstr(cases[k].pattern, "experts") ? 0
+                                                  : cases[k].attention_bwd == 0       ? 0
                                                   : cases[k].attention_bwd < text ? full_grouped - 2
                                                                                   : full_grouped);
             assert_true(count.gemm <= full_gemm);
-            if (cases[k].vision && !again)
+            if (strstr(cases[k].pattern, "vision") && !again)
                 assert_true(got.activation_bytes < want.activation_bytes);
             grads_done(&got, registry);
         }
@@ -164,8 +154,7 @@ static void test_freeze__flags_cover_every_parameter(void **state)
     for (int merger = 0; merger < 2; merger++) {
         params *registry;
         conf options = plain_conf();
-        options.freeze_vision = !merger;
-        options.freeze_merger = merger;
+        options.freeze_pattern = merger ? "merger" : "vision";
         assert_ok(params_new(&dims, &registry));
         assert_ok(groups_apply(&options, registry));
         for (int64_t i = 0; i < registry->count; i++) {
@@ -230,20 +219,20 @@ static void test_groups__bad_rules_are_refused(void **state)
     assert_ok(dims_preset("debug", &dims));
     const struct {
         const char *groups, *pattern, *words;
-        bool all;
     } cases[] = {
-        {"visoin lr=1", "", "visoin", false},     {"vision rate=1", "", "rate=1", false},
-        {"vision lr=-1", "", "lr=-1", false},     {"vision lr=1e", "", "lr=1e", false},
-        {"", "*layers.99.*", "layers.99", false}, {"", "", "nothing to train", true},
-        {"", "*", "nothing to train", false},
+        {"visoin lr=1", "", "visoin"},
+        {"vision rate=1", "", "rate=1"},
+        {"vision lr=-1", "", "lr=-1"},
+        {"vision lr=1e", "", "lr=1e"},
+        {"", "*layers.99.*", "layers.99"},
+        {"", "*", "nothing to train"},
+        {"", "vision,merger,text,router,experts", "nothing to train"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         params *registry;
         conf options = plain_conf();
         options.optimizer_groups = cases[i].groups;
         options.freeze_pattern = cases[i].pattern;
-        options.freeze_vision = options.freeze_merger = options.freeze_text =
-            options.freeze_router = options.freeze_experts = cases[i].all;
         assert_ok(params_new(&dims, &registry));
         assert_fails(ST_CONFIG, groups_apply(&options, registry), cases[i].words);
         params_free(&registry);
@@ -261,16 +250,13 @@ static void test_groups__useful_flops(void **state)
     assert_ok(dims_preset("qwen3-vl-30b-a3b", &dims));
     dims_flops(&dims, 340, 340, document_pairs(340), grid, 1, &work);
     const int64_t tower = work.patch_embed + work.vision_blocks + work.vision_attention;
+    static const char *const frozen[] = {"", "vision", "vision,merger",
+                                         "vision,text,router,experts"};
     for (int kind = 0; kind < 4; kind++) {
         params *registry;
         training_share share;
         conf options = plain_conf();
-        options.freeze_vision = kind > 0;
-        options.freeze_merger = kind > 1;
-        options.freeze_text = options.freeze_router = options.freeze_experts = kind == 3;
-        if (kind == 3) {
-            options.freeze_merger = false;
-        }
+        options.freeze_pattern = frozen[kind];
         assert_ok(params_new(&dims, &registry));
         assert_ok(groups_apply(&options, registry));
         groups_share(registry, &dims, &share);

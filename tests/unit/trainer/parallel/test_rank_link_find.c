@@ -23,17 +23,17 @@ static int forget_variables(void **state)
     return 0;
 }
 
-static rank_link_place found(const char *address, int64_t port, bool one_machine)
+static rank_link_place found(bool one_machine)
 {
     rank_link_place place;
-    assert_ok(rank_link_find(address, port, one_machine, &place));
+    assert_ok(rank_link_find(one_machine, &place));
     return place;
 }
 
 static int port_with(const char *variable, const char *value)
 {
     setenv(variable, value, 1);
-    const int port = found("", 0, true).port;
+    const int port = found(true).port;
     unsetenv(variable);
     return port;
 }
@@ -66,35 +66,33 @@ static void test_two_mpiruns_within_one_slurm_job_have_ports_of_their_own(void *
     (void)state;
     setenv("SLURM_JOB_ID", "4711", 1);
     expect_two_ports("PMIX_NAMESPACE", "prterun-vm-1234@1", "prterun-vm-1235@1");
-    const int of_slurm = found("", 0, true).port;
+    const int of_slurm = found(true).port;
     assert_int_equal(port_with("PMIX_NAMESPACE", "slurm.pmix.4711.0"), of_slurm);
 }
 
 static void test_what_is_set_goes_before_what_is_found(void **state)
 {
     (void)state;
-    assert_int_equal(found("", 0, true).port, 29500);
+    assert_int_equal(found(true).port, 29500);
     setenv("PMIX_NAMESPACE", "prterun-vm-1234@1", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("MASTER_ADDR", "first", 1);
-    assert_int_equal(found("", 0, true).port, 1234);
-    assert_string_equal(found("", 0, true).host, "first");
-    assert_int_equal(found("", 77, true).port, 77);
-    assert_string_equal(found("second", 0, true).host, "second");
+    assert_int_equal(found(true).port, 1234);
+    assert_string_equal(found(true).host, "first");
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-    assert_int_equal(found("", 0, true).port, 1235);
+    assert_int_equal(found(true).port, 1235);
 }
 
 static void test_ranks_on_several_machines_need_the_first_ones_name(void **state)
 {
     (void)state;
     rank_link_place place;
-    assert_string_equal(found("", 0, true).host, "127.0.0.1");
-    assert_fails(ST_CONFIG, rank_link_find("", 0, false, &place), "set MASTER_ADDR");
+    assert_string_equal(found(true).host, "127.0.0.1");
+    assert_fails(ST_CONFIG, rank_link_find(false, &place), "set MASTER_ADDR");
     setenv("SLURM_STEP_NODELIST", "node[03-04,7]-x,other", 1);
-    assert_string_equal(found("", 0, false).host, "node03-x");
+    assert_string_equal(found(false).host, "node03-x");
     setenv("SLURM_STEP_NODELIST", "a,b", 1);
-    assert_string_equal(found("", 0, false).host, "a");
+    assert_string_equal(found(false).host, "a");
 }
 
 int main(void)

@@ -459,7 +459,7 @@ static void test_cost__is_what_steps_on_a_card_took(void **state)
     cost price[3];
     open_setting(&setup, "qwen3-vl-30b-a3b");
     setup.options.data_format = DATA_TEXT;
-    setup.options.freeze_vision = setup.options.freeze_merger = true;
+    setup.options.freeze_pattern = "vision,merger";
     setup.options.training_seq_len = 12288;
     setup.options.training_local_batch_size = 4;
     setup.options.parallelism_data_parallel_shard_degree = 8;

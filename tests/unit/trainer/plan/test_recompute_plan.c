@@ -64,21 +64,16 @@ static void test_recompute__options_decide(void **state)
     const plan_input in = input_of(&setup, &degrees);
     setup.options.activation_checkpoint_mode = AC_SELECTIVE;
     setup.options.activation_checkpoint_save = "attention, fc1";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_FULL;
     assert_ok(recompute_plan_of(&in, 1, &recomputed));
     assert_int_equal(recomputed.text.what,
                      RECOMPUTE_CHEAP | RECOMPUTE_QKV | RECOMPUTE_PROJ | RECOMPUTE_FC2);
-    assert_int_equal(recomputed.vision.what, RECOMPUTE_ALL);
     assert_string_equal(recompute_plan_text(&recomputed.text, text),
                         "selective: keeps attention, fc1");
     setup.options.activation_checkpoint_save = "none";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_NONE;
     assert_ok(recompute_plan_of(&in, 1, &recomputed));
     assert_string_equal(recompute_plan_text(&recomputed.text, text),
                         "selective: keeps router outputs only");
-    assert_int_equal(recomputed.vision.what, 0);
     setup.options.activation_checkpoint_selective_ac_option = "3";
-    setup.options.activation_checkpoint_vision_mode = AC_VISION_SAME;
     assert_ok(recompute_plan_of(&in, 1, &recomputed));
     assert_int_equal(recompute_of(&recomputed.text, 1), 0);
     assert_int_equal(recompute_of(&recomputed.text, 2), RECOMPUTE_ALL);

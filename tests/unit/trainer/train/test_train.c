@@ -58,7 +58,6 @@ static void load_options(const char *folder, const char *backend, const char *st
                           "--training.global_batch_size=2",
                           "--training.threads=1",
                           "--metrics.log_freq=1",
-                          "--metrics.report=false",
                           "--eval.enable=false",
                           "--checkpoint.enable=false",
                           "--training.steps",
@@ -93,7 +92,7 @@ static void run_train(const char *folder, const char *backend, const char *steps
     int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_non_null(freopen(said, "w", stdout));
     assert_non_null(freopen(warned, "w", stderr));
-    status st = train_run(&options, &alone);
+    status st = train_run(&options, &alone, false);
     fflush(stdout);
     fflush(stderr);
     assert_true(dup2(kept[0], STDOUT_FILENO) >= 0 && dup2(kept[1], STDERR_FILENO) >= 0);
