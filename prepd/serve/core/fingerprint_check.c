@@ -72,7 +72,7 @@ status fingerprints_check_cursor(const source *section, const json_value *cursor
     return FAIL_IN(ST_CONFIG, name,
                    "the rows before this cursor were made by a daemon that %s differently: "
                    "fingerprint of %s %s then, %s now; install the earlier %s again, or raise "
-                   "data.generation to start the data anew",
+                   "data.generation",
                    differs[kind].does, print_names[kind], was.of[kind],
                    section->fingerprints.of[kind], differs[kind].remedy);
 }
