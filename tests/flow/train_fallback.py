@@ -176,7 +176,7 @@ def what_says_nothing_of_a_way_moves_none():
         if "through counts that the host reads" in train(f, "reach", training__steps=1, **shared):  # a build without windows
             layouts.append(("auto", shared))
         for name, layout in layouts:
-            said = train(f, name, f"1:{GRAPHS}:1:0", training__steps=1, training__strict="true", **layout)
+            said = train(f, name, f"1:{GRAPHS}:1:0", training__steps=1, **layout)
             check(not fell(said) and of_rank(f, name, 0) == dict(ALL_FIRST, graphs="off"), said)
 
 

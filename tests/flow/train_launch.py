@@ -45,9 +45,9 @@ def ranks_that_mpi_did_not_start_say_how():
     with Folder(images=16) as f:
         recorded(f)
         for wanted, variables in starters.items():
-            words = [TRAINER, *words_of(f, "none", comm__port=free_ports())]
+            words, port = [TRAINER, *words_of(f, "none")], free_ports()
             ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      env=dict(unlaunched, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                                      env=dict(unlaunched, MASTER_PORT=str(port), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                                                **{k: v.format(rank) for k, v in variables.items()}))
                      for rank in range(2)]
             try:

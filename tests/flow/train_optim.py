@@ -37,7 +37,7 @@ def frozen_parts_stay():
         rows = recorded(f, 4)
         go(f, "base", **dict(rows, training__steps=1))
         base = dict(rows, model__path=f.file("base/checkpoint"), training__steps=3, optimizer__lr=0.01)
-        said = go(f, "some", freeze__vision="true", freeze__experts="true", freeze__pattern="lm_head*",
+        said = go(f, "some", freeze__pattern="vision,experts,lm_head*",
                   optimizer__groups="merger lr=1e-4 decay=0; router lr=0", **base)
         table = re.findall(r"^(vision|merger|text|router|experts) +(\d+) +([0-9,]+)  (\S+) *(\S*)$", said,
                            re.MULTILINE)
@@ -56,7 +56,7 @@ def frozen_parts_stay():
         frozen = {n for n in was if n not in changed and "mlp.gate." not in n and "value/" + n not in state}
         checkpoints_have_what_is_trained(f, said, was, now, frozen)
         # Half of the run, then the rest: what is frozen stays frozen.
-        half = dict(freeze__vision="true", freeze__experts="true", freeze__pattern="lm_head*",
+        half = dict(freeze__pattern="vision,experts,lm_head*",
                     optimizer__groups="merger lr=1e-4 decay=0; router lr=0", **base)
         go(f, "parts", **dict(half, training__steps=2))
         check("going on from step 2" in go(f, "parts", **half, checkpoint__model="always"), "the run began again from the start")
@@ -119,7 +119,7 @@ def what_was_trained_before_stays(f, half):
 
 def a_drawn_base(f, rows):
     """Frozen values that were drawn are drawn again; the trained ones are of BF16 masters and moments in 8 bits."""
-    few = {"freeze__text": "true", "freeze__vision": "true", "training__master": "bf16", "optimizer__states": "int8"}
+    few = {"freeze__pattern": "text,vision", "training__master": "bf16", "optimizer__states": "int8"}
     go(f, "drawn", **dict(rows, training__steps=1), **few)
     step = f.file("drawn/checkpoint/step-1")
     check(os.listdir(step) == ["training"], os.listdir(step))

@@ -39,13 +39,15 @@ def train_names_the_same_figures():
             values = options(dict(SHORT, **{"training.backend": "cpu", "feed.replay": f.file("rows.rec"),
                                             "training.steps": 2, "activation_checkpoint.mode": mode,
                                             "job.dump_folder": f.file(mode)}))
-            planned, trained = (trainer(verb, "-c", f.config, *values, *FULL) for verb in ("plan", "train"))
-            (device, whole), (same, own) = regions(planned), regions(trained)
-            told = re.search(r"^memory: (\d+) bytes planned from the options alone, as trainer plan --device cpu does;", trained, re.M)
-            check(whole["total"] == (int(told[1]) if told else own["total"]), f"{mode}: {planned}{trained}")
-            check(device == same and whole.keys() == own.keys(), f"{mode}: {planned}{trained}")
-            fixed = "parameters", "gradients", "moments", "units gathered, their gradients"
-            check(all(own[k] == whole[k] if k in fixed else own[k] <= whole[k] for k in whole), f"{whole} {own}")
+            device, whole = regions(trainer("plan", "-c", f.config, *values, *FULL))
+            trainer("train", "-c", f.config, *values)
+            with open(f.file(f"{mode}/memory.json")) as file:
+                kept = json.load(file)
+            own = list(kept["regions"].values())
+            check(whole.pop("total") == kept["planned_by_options"] and " on the device CPU of " in device, f"{mode}: {whole} {kept}")
+            check(len(own) == len(whole) and all(n <= most for n, most in zip(own, whole.values())), f"{mode}: {whole} {kept}")
+            fixed = "parameters", "gradients", "moments"
+            check(all(kept["regions"][k] == whole[k] for k in fixed), f"{mode}: {whole} {kept}")
 
 
 def a_cpu_hears_of_a_cpu():
@@ -99,7 +101,7 @@ def devices_are_named():
     said = trainer("train", *DEBUG, "--device", "h100", code=64)
     check("train plans for the device it runs on" in said, said)
     for device in "h100", "h200", "b200":  # their ranks plan for the same device, to the byte
-        said = trainer("train", "--dry-run", *DEBUG, *FULL, "--device", device, "--activation_checkpoint.mode", "selective",
+        said = trainer("train", "--dry-run", *DEBUG, "--device", device, "--activation_checkpoint.mode", "selective",
                        "--eval.enable", "false", "--checkpoint.enable", "false")
         check(f" on the device {device.upper()} of " in said, said)
         ranks = re.search(r"^bytes of trainer plan, in all +1 +(\d+) +(\d+)$", said, re.M)
@@ -111,7 +113,7 @@ def table_lines(said):
 
 
 def the_table_is_short_unless_asked():
-    """Six lines at most, in units that fit each figure; every region to the byte in memory.json, and with an option."""
+    """Six lines at most, in units that fit each figure; every region to the byte in memory.json, and with --full."""
     with Folder(images=16) as f:
         run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"), "--training.seq_len", "256")
         values = options(dict(SHORT, **{"training.backend": "cpu", "feed.replay": f.file("rows.rec"),
@@ -123,9 +125,6 @@ def the_table_is_short_unless_asked():
             kept = json.load(file)
         check(kept["total"] == sum(kept["regions"].values()) and kept["sharers"] == 1, f"{kept}")
         check(0 < kept["usable_bytes"] <= kept["device_bytes"] and kept["device"] == "CPU", f"{kept}")
-        full = regions(trainer("train", "-c", f.config, *values, *FULL))[1]
-        check(full.pop("total") == kept["total"] and sorted(full.values()) == sorted(kept["regions"].values()),
-              f"{full} {kept}")
     for device in "h200", "cpu":
         said = trainer("plan", *DEBUG, "--device", device)
         table = [line for line in table_lines(said)[1:7] if line.startswith("  ")]

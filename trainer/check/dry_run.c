@@ -148,7 +148,7 @@ static status play(const conf *options, const world *job, const plan_device *pla
     played.planned = planned;
     plan_input in = dry_plan_input(&played);
     in.conf = options; /* the plan includes evaluation and checkpoints, which are not played */
-    TRY_OR(done, layout_print(&in, PLAN_CHOICES, stdout, NULL));
+    TRY_OR(done, layout_print(&in, PLAN_FULL, stdout, NULL));
     fflush(stdout);
     TRY_OR(done, job ? play_own(&played) : play_all(&played));
     dry_checks_print(&played.checks, played.layout.pipeline, stdout);
