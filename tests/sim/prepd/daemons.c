@@ -78,8 +78,8 @@ void daemon_start(simulation *sim, int number)
     wanted_by_options(daemon, &daemon->options);
     daemon->turn_ns = daemon->prints_deaths = daemon->prints_pid = 0;
     daemon->drain_by_ns = daemon->short_in = daemon->short_ns = 0;
-    daemon->had_none = daemon->unstarted = daemon->no_process = daemon->no_files = daemon->no_sight = daemon->no_ship =
-        daemon->no_stat = false;
+    daemon->had_none = daemon->unstarted = daemon->no_process = daemon->no_files =
+        daemon->no_sight = daemon->no_ship = daemon->no_stat = false;
     if (sim->rules.bad_start_ns > 0) {
         daemon->bad_until_ns = sim->now_ns + sim->rules.bad_start_ns;
         daemon->bad_bent = BENT_DIES_EARLY;
