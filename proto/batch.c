@@ -2,9 +2,8 @@
  * The checks are in batch_check.c. */
 #include "proto/batch.h"
 
+#include <stddef.h>
 #include <string.h>
-
-#include "proto/batch_check.h"
 
 /* The tensors in the order of their names, which is the order of the digest. */
 typedef enum tensor_id {
@@ -23,69 +22,112 @@ typedef enum tensor_id {
     T_COUNT
 } tensor_id;
 
-static const struct {
+/* Where a tensor is in a row, and its shape: [count + more], or [count, columns]. */
+typedef struct tensor_form {
     const char *name;
     st_dtype dtype;
     int n_dims;
-} tensor_table[T_COUNT] = {
-    [T_CU_SEQLENS] = {"cu_seqlens", DT_I32, 1},
-    [T_DOC_PART] = {"doc_part", DT_I32, 1},
-    [T_DOC_PREFIX] = {"doc_prefix", DT_I32, 1},
-    [T_DOC_SAMPLE_ID] = {"doc_sample_id", DT_U64, 1},
-    [T_GRID_THW] = {"grid_thw", DT_I32, 2},
-    [T_INPUT_IDS] = {"input_ids", DT_I32, 1},
-    [T_LABELS] = {"labels", DT_I32, 1},
-    [T_LOSS_WEIGHT] = {"loss_weight", DT_F32, 1},
-    [T_PIXELS] = {"pixels", DT_U8, 2},
-    [T_PIXELS_VIDEO] = {"pixels_video", DT_U8, 2},
-    [T_POSITION_IDS] = {"position_ids", DT_I32, 2},
-    [T_VISUAL_ROW] = {"visual_row", DT_I32, 1},
+    size_t data, count; /* offsets of its pointer and of its count in struct row */
+    int64_t more, columns;
+    bool optional; /* a file may lack it */
+} tensor_form;
+
+#define IN_ROW(data, count) offsetof(row, data), offsetof(row, count)
+static const tensor_form forms[T_COUNT] = {
+    [T_CU_SEQLENS] = {"cu_seqlens", DT_I32, 1, IN_ROW(cu_seqlens, n_docs), 1, 0, false},
+    [T_DOC_PART] = {"doc_part", DT_I32, 1, IN_ROW(doc_part, n_docs), 0, 0, false},
+    [T_DOC_PREFIX] = {"doc_prefix", DT_I32, 1, IN_ROW(doc_prefix, n_docs), 0, 0, true},
+    [T_DOC_SAMPLE_ID] = {"doc_sample_id", DT_U64, 1, IN_ROW(doc_sample_id, n_docs), 0, 0, false},
+    [T_GRID_THW] = {"grid_thw", DT_I32, 2, IN_ROW(grid_thw, n_items), 0, 3, false},
+    [T_INPUT_IDS] = {"input_ids", DT_I32, 1, IN_ROW(input_ids, n_tokens), 0, 0, false},
+    [T_LABELS] = {"labels", DT_I32, 1, IN_ROW(labels, n_tokens), 0, 0, false},
+    [T_LOSS_WEIGHT] = {"loss_weight", DT_F32, 1, IN_ROW(loss_weight, n_tokens), 0, 0, true},
+    [T_PIXELS] = {"pixels", DT_U8, 2, IN_ROW(pixels, n_patches), 0, PATCH_BYTES, true},
+    [T_PIXELS_VIDEO] = {"pixels_video", DT_U8, 2, IN_ROW(pixels_video, n_video_patches), 0,
+                        VIDEO_PATCH_BYTES, true},
+    [T_POSITION_IDS] = {"position_ids", DT_I32, 2, IN_ROW(position_ids, n_tokens), 0, 0, false},
+    [T_VISUAL_ROW] = {"visual_row", DT_I32, 1, IN_ROW(visual_row, n_tokens), 0, 0, false},
 };
 
-/* The order in files: 8-byte elements first and bytes last, so that every tensor is aligned. */
-static const tensor_id file_order[T_COUNT] = {
-    T_DOC_SAMPLE_ID, T_CU_SEQLENS,  T_DOC_PART,     T_DOC_PREFIX, T_GRID_THW, T_INPUT_IDS,
-    T_LABELS,        T_LOSS_WEIGHT, T_POSITION_IDS, T_VISUAL_ROW, T_PIXELS,   T_PIXELS_VIDEO,
-};
+static void shape_of(const row *packed, tensor_id id, int64_t out[2])
+{
+    int64_t count;
+    memcpy(&count, (const char *)packed + forms[id].count, sizeof count);
+    out[0] = id == T_POSITION_IDS ? 3 : count + forms[id].more;
+    out[1] = id == T_POSITION_IDS ? count : forms[id].columns;
+}
+
+static size_t elements_of(const int64_t shape[2], int n_dims)
+{
+    return (size_t)shape[0] * (n_dims == 2 ? (size_t)shape[1] : 1);
+}
+
+static void set_data(row *packed, tensor_id id, const void *data)
+{
+    memcpy((char *)packed + forms[id].data, &data, sizeof data);
+}
+
+/* Whether row_alloc allocates this tensor. */
+static bool is_wanted(const row *packed, tensor_id id, unsigned optional)
+{
+    switch (id) {
+    case T_PIXELS:
+        return !packed->items;
+    case T_PIXELS_VIDEO:
+        return !packed->items && packed->n_video_patches > 0;
+    case T_LOSS_WEIGHT:
+        return optional & ROW_WEIGHTS;
+    case T_DOC_PREFIX:
+        return optional & ROW_PREFIXES;
+    default:
+        return true;
+    }
+}
 
 status row_alloc(row *packed, arena *memory, unsigned optional)
 {
-    size_t n_tokens = (size_t)packed->n_tokens, n_docs = (size_t)packed->n_docs;
     row next = *packed;
-
-    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.input_ids));
-    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.labels));
-    TRY(arena_calloc(memory, n_tokens, 3 * sizeof(int32_t), (void **)&next.position_ids));
-    TRY(arena_calloc(memory, n_docs + 1, sizeof(int32_t), (void **)&next.cu_seqlens));
-    TRY(arena_calloc(memory, n_tokens, sizeof(int32_t), (void **)&next.visual_row));
-    TRY(arena_calloc(memory, (size_t)packed->n_items, 3 * sizeof(int32_t),
-                     (void **)&next.grid_thw));
-    next.pixels = next.pixels_video = NULL;
-    if (!packed->items)
-        TRY(arena_calloc(memory, (size_t)packed->n_patches, PATCH_BYTES, (void **)&next.pixels));
-    if (!packed->items && packed->n_video_patches > 0)
-        TRY(arena_calloc(memory, (size_t)packed->n_video_patches, VIDEO_PATCH_BYTES,
-                         (void **)&next.pixels_video));
-    next.loss_weight = NULL;
-    next.doc_prefix = NULL;
-    if (optional & ROW_WEIGHTS)
-        TRY(arena_calloc(memory, n_tokens, sizeof(float), (void **)&next.loss_weight));
-    TRY(arena_calloc(memory, n_docs, sizeof(uint64_t), (void **)&next.doc_sample_id));
-    TRY(arena_calloc(memory, n_docs, sizeof(int32_t), (void **)&next.doc_part));
-    if (optional & ROW_PREFIXES)
-        TRY(arena_calloc(memory, n_docs, sizeof(int32_t), (void **)&next.doc_prefix));
-    for (size_t doc = 0; doc < n_docs && next.doc_prefix; doc++)
+    for (int id = 0; id < T_COUNT; id++) {
+        int64_t shape[2];
+        void *data = NULL;
+        shape_of(packed, (tensor_id)id, shape);
+        if (is_wanted(packed, (tensor_id)id, optional))
+            TRY(arena_calloc(memory, elements_of(shape, forms[id].n_dims),
+                             st_dtype_size(forms[id].dtype), &data));
+        set_data(&next, (tensor_id)id, data);
+    }
+    for (int64_t doc = 0; doc < next.n_docs && next.doc_prefix; doc++)
         next.doc_prefix[doc] = -1;
-    for (size_t token = 0; token < n_tokens; token++) {
+    for (int64_t token = 0; token < next.n_tokens; token++) {
         next.labels[token] = NO_LABEL;
         next.visual_row[token] = -1;
     }
-    next.cursor = "";
-    next.quarantine = "";
-    next.references = "";
-    next.worker = "";
+    next.cursor = next.quarantine = next.references = next.worker = "";
     *packed = next;
     return ST_OK;
+}
+
+/* Every row of a stream is counted, and of a row of texts that would be most of what its tag costs,
+ * so several labels are compared at a time. */
+int64_t row_count_targets(const row *packed, int64_t doc, int64_t end)
+{
+    typedef int32_t lanes __attribute__((vector_size(16)));
+    enum { LANES = sizeof(lanes) / sizeof(int32_t) };
+    const int32_t *at = packed->labels + packed->cu_seqlens[doc],
+                  *last = packed->labels + packed->cu_seqlens[end];
+    lanes even = {0}, odd = {0}, one, other; /* a lane that counts is -1 */
+    int64_t count = 0;
+    for (; last - at >= 2 * LANES; at += 2 * LANES) {
+        memcpy(&one, at, sizeof one);
+        memcpy(&other, at + LANES, sizeof other);
+        even += one != NO_LABEL;
+        odd += other != NO_LABEL;
+    }
+    for (; at < last; at++)
+        count += *at != NO_LABEL;
+    for (int lane = 0; lane < LANES; lane++)
+        count -= even[lane] + odd[lane];
+    return count;
 }
 
 int64_t row_squares(const row *packed)
@@ -101,58 +143,16 @@ int64_t row_squares(const row *packed)
 /* Makes *out a view of one tensor of the row; false if the row does not have it. */
 static bool view(const row *packed, tensor_id id, st_tensor *out)
 {
-    const void *data = NULL;
-    int64_t how_many = 0, columns = 0;
-    switch (id) {
-    case T_CU_SEQLENS:
-        data = packed->cu_seqlens, how_many = packed->n_docs + 1;
-        break;
-    case T_DOC_PART:
-        data = packed->doc_part, how_many = packed->n_docs;
-        break;
-    case T_DOC_PREFIX:
-        data = packed->doc_prefix, how_many = packed->n_docs;
-        break;
-    case T_DOC_SAMPLE_ID:
-        data = packed->doc_sample_id, how_many = packed->n_docs;
-        break;
-    case T_GRID_THW:
-        data = packed->grid_thw, how_many = packed->n_items, columns = 3;
-        break;
-    case T_INPUT_IDS:
-        data = packed->input_ids, how_many = packed->n_tokens;
-        break;
-    case T_LABELS:
-        data = packed->labels, how_many = packed->n_tokens;
-        break;
-    case T_LOSS_WEIGHT:
-        data = packed->loss_weight, how_many = packed->n_tokens;
-        break;
-    case T_PIXELS:
-        data = packed->pixels, how_many = packed->n_patches, columns = PATCH_BYTES;
-        break;
-    case T_PIXELS_VIDEO:
-        data = packed->pixels_video, how_many = packed->n_video_patches,
-        columns = VIDEO_PATCH_BYTES;
-        break;
-    case T_POSITION_IDS:
-        data = packed->position_ids, how_many = 3, columns = packed->n_tokens;
-        break;
-    case T_VISUAL_ROW:
-        data = packed->visual_row, how_many = packed->n_tokens;
-        break;
-    case T_COUNT:
+    const void *data;
+    st_tensor tensor = {
+        .name = forms[id].name, .dtype = forms[id].dtype, .n_dims = forms[id].n_dims};
+    memcpy(&data, (const char *)packed + forms[id].data, sizeof data);
+    shape_of(packed, id, tensor.shape);
+    if (((id == T_LOSS_WEIGHT || id == T_DOC_PREFIX) && !data) ||
+        (id == T_PIXELS_VIDEO && tensor.shape[0] == 0))
         return false;
-    }
-    if ((id == T_LOSS_WEIGHT && !packed->loss_weight) ||
-        (id == T_DOC_PREFIX && !packed->doc_prefix) || (id == T_PIXELS_VIDEO && how_many == 0))
-        return false;
-    st_tensor tensor = {.name = tensor_table[id].name,
-                        .dtype = tensor_table[id].dtype,
-                        .n_dims = tensor_table[id].n_dims,
-                        .shape = {how_many, columns}};
-    size_t count = (size_t)how_many * (tensor.n_dims == 2 ? (size_t)columns : 1);
-    tensor.data = span_of(data, count * st_dtype_size(tensor.dtype));
+    tensor.data =
+        span_of(data, elements_of(tensor.shape, tensor.n_dims) * st_dtype_size(tensor.dtype));
     *out = tensor;
     return true;
 }
@@ -160,13 +160,12 @@ static bool view(const row *packed, tensor_id id, st_tensor *out)
 void row_tensors(const row *packed, int with_pixels, st_tensor out[ROW_TENSORS], size_t *out_n)
 {
     size_t count = 0;
-    for (int i = 0; i < T_COUNT; i++) {
-        tensor_id id = file_order[i];
-        if (!with_pixels && (id == T_PIXELS || id == T_PIXELS_VIDEO))
-            continue;
-        if (view(packed, id, &out[count]))
-            count++;
-    }
+    for (size_t bytes = sizeof(uint64_t); bytes > 0; bytes /= 2)
+        for (int id = 0; id < T_COUNT; id++)
+            if (st_dtype_size(forms[id].dtype) == bytes &&
+                (with_pixels || (id != T_PIXELS && id != T_PIXELS_VIDEO)) &&
+                view(packed, (tensor_id)id, &out[count]))
+                count++;
     *out_n = count;
 }
 
@@ -205,42 +204,39 @@ status row_digest(const row *packed, hash128 *out)
     return ST_OK;
 }
 
-/* Finds a tensor of the shape [length, columns], or [length] if it has one dimension. *out points
- * to its bytes; it is NULL if the tensor is optional and absent. */
-static status take_tensor(const st_file *tensors, tensor_id id, const char *source, int64_t length,
-                          int64_t columns, bool optional, void **out)
+/* Takes a tensor of the row, whose counts are set. It stays NULL if it is optional and absent. */
+static status take_tensor(const st_file *tensors, tensor_id id, const char *source, row *inout)
 {
-    const char *name = tensor_table[id].name;
+    const char *name = forms[id].name;
     const st_tensor *tensor;
-    *out = NULL;
-    if (optional && !st_find(tensors, name))
+    int64_t shape[2];
+    if (forms[id].optional && !st_find(tensors, name))
         return ST_OK;
-    TRY(st_want(tensors, name, tensor_table[id].dtype, tensor_table[id].n_dims, source, &tensor));
-    if (tensor->shape[0] != length || (tensor->n_dims == 2 && tensor->shape[1] != columns))
+    TRY(st_want(tensors, name, forms[id].dtype, forms[id].n_dims, source, &tensor));
+    shape_of(inout, id, shape);
+    if (tensor->shape[0] != shape[0] || (tensor->n_dims == 2 && tensor->shape[1] != shape[1]))
         return FAIL_IN(ST_BAD_INPUT, source, "%s has shape [%lld, %lld], expected [%lld, %lld]",
                        name, (long long)tensor->shape[0],
-                       (long long)(tensor->n_dims == 2 ? tensor->shape[1] : 1), (long long)length,
-                       (long long)(tensor->n_dims == 2 ? columns : 1));
+                       (long long)(tensor->n_dims == 2 ? tensor->shape[1] : 1), (long long)shape[0],
+                       (long long)(tensor->n_dims == 2 ? shape[1] : 1));
     if ((uintptr_t)tensor->data.data % st_dtype_size(tensor->dtype))
         return FAIL_IN(
             ST_BAD_INPUT, source,
             "%s is not aligned to its %zu-byte elements: sort the tensors by element size, "
             "largest first, and pad the header to a multiple of 8",
             name, st_dtype_size(tensor->dtype));
-    *out = (void *)(uintptr_t)tensor->data.data;
+    set_data(inout, id, tensor->data.data);
     return ST_OK;
 }
 
 /* The first dimension of a tensor whose rows give a count; 0 if it is optional and absent. */
-static status count_of(const st_file *tensors, tensor_id id, const char *source, bool optional,
-                       int64_t *out)
+static status count_of(const st_file *tensors, tensor_id id, const char *source, int64_t *out)
 {
     const st_tensor *tensor;
     *out = 0;
-    if (optional && !st_find(tensors, tensor_table[id].name))
+    if (forms[id].optional && !st_find(tensors, forms[id].name))
         return ST_OK;
-    TRY(st_want(tensors, tensor_table[id].name, tensor_table[id].dtype, tensor_table[id].n_dims,
-                source, &tensor));
+    TRY(st_want(tensors, forms[id].name, forms[id].dtype, forms[id].n_dims, source, &tensor));
     *out = tensor->shape[0];
     return ST_OK;
 }
@@ -251,7 +247,7 @@ static status refuse_others(const st_file *tensors, const char *source)
 {
     for (size_t i = 0; i < tensors->n_tensors; i++) {
         int id = 0;
-        while (id < T_COUNT && strcmp(tensors->tensors[i].name, tensor_table[id].name))
+        while (id < T_COUNT && strcmp(tensors->tensors[i].name, forms[id].name))
             id++;
         if (id == T_COUNT || id == T_PIXELS || id == T_PIXELS_VIDEO)
             return FAIL_IN(ST_BAD_INPUT, source,
@@ -264,41 +260,21 @@ static status refuse_others(const st_file *tensors, const char *source)
 status row_from_tensors(const st_file *tensors, const char *source, int with_pixels, row *out)
 {
     row packed = {0};
-    TRY(count_of(tensors, T_INPUT_IDS, source, false, &packed.n_tokens));
-    TRY(count_of(tensors, T_DOC_SAMPLE_ID, source, false, &packed.n_docs));
-    TRY(count_of(tensors, T_GRID_THW, source, false, &packed.n_items));
+    TRY(count_of(tensors, T_INPUT_IDS, source, &packed.n_tokens));
+    TRY(count_of(tensors, T_DOC_SAMPLE_ID, source, &packed.n_docs));
+    TRY(count_of(tensors, T_GRID_THW, source, &packed.n_items));
     if (with_pixels) {
-        TRY(count_of(tensors, T_PIXELS, source, true, &packed.n_patches));
-        TRY(count_of(tensors, T_PIXELS_VIDEO, source, true, &packed.n_video_patches));
+        TRY(count_of(tensors, T_PIXELS, source, &packed.n_patches));
+        TRY(count_of(tensors, T_PIXELS_VIDEO, source, &packed.n_video_patches));
     } else {
         TRY(refuse_others(tensors, source));
     }
     TRY(row_check_counts(&packed, source));
 
-    int64_t n_tokens = packed.n_tokens;
-    TRY(take_tensor(tensors, T_CU_SEQLENS, source, packed.n_docs + 1, 0, false,
-                    (void **)&packed.cu_seqlens));
-    TRY(take_tensor(tensors, T_DOC_PART, source, packed.n_docs, 0, false,
-                    (void **)&packed.doc_part));
-    TRY(take_tensor(tensors, T_DOC_PREFIX, source, packed.n_docs, 0, true,
-                    (void **)&packed.doc_prefix));
-    TRY(take_tensor(tensors, T_DOC_SAMPLE_ID, source, packed.n_docs, 0, false,
-                    (void **)&packed.doc_sample_id));
-    TRY(take_tensor(tensors, T_GRID_THW, source, packed.n_items, 3, false,
-                    (void **)&packed.grid_thw));
-    TRY(take_tensor(tensors, T_INPUT_IDS, source, n_tokens, 0, false, (void **)&packed.input_ids));
-    TRY(take_tensor(tensors, T_LABELS, source, n_tokens, 0, false, (void **)&packed.labels));
-    TRY(take_tensor(tensors, T_LOSS_WEIGHT, source, n_tokens, 0, true,
-                    (void **)&packed.loss_weight));
-    TRY(take_tensor(tensors, T_POSITION_IDS, source, 3, n_tokens, false,
-                    (void **)&packed.position_ids));
-    TRY(take_tensor(tensors, T_VISUAL_ROW, source, n_tokens, 0, false,
-                    (void **)&packed.visual_row));
+    for (int id = 0; id < T_COUNT; id++)
+        if (with_pixels || (id != T_PIXELS && id != T_PIXELS_VIDEO))
+            TRY(take_tensor(tensors, (tensor_id)id, source, &packed));
     if (with_pixels) {
-        TRY(take_tensor(tensors, T_PIXELS, source, packed.n_patches, PATCH_BYTES, true,
-                        (void **)&packed.pixels));
-        TRY(take_tensor(tensors, T_PIXELS_VIDEO, source, packed.n_video_patches, VIDEO_PATCH_BYTES,
-                        true, (void **)&packed.pixels_video));
         TRY(row_check(&packed, source));
     } else {
         /* A guess that codec.c corrects: only the image parts tell clips of one frame from

@@ -59,8 +59,8 @@ typedef struct row {
      * A prefix stands directly before its branches, of which there are two or more. It is no
      * sample: it has no targets, and the doc_sample_id of its first branch. */
     int32_t *doc_prefix;
-    /* Metadata: JSON text, or "" if absent. The digest does not cover it. Over the wire it comes in
-     * the tag. */
+    /* Metadata: JSON text, or "" if absent. The digest does not cover it. Over the wire and in
+     * recordings it comes in the tag. */
     const char *cursor;     /* where the stream goes on after this row */
     const char *quarantine; /* [{"id":N,"cause":"..."}]: the bad samples known when it was made */
     const char *references; /* held-out rows: the reference answers of each document, or null */
@@ -106,7 +106,14 @@ WARN_UNUSED status row_alloc(row *packed, arena *memory, unsigned optional);
  * ST_BAD_INPUT names the source and what is wrong. */
 WARN_UNUSED status row_check(const row *packed, const char *source);
 
-/* Tells which items are clips: writes 1 for a clip, 0 for a picture, to out_is_video [I].
+/* Its parts that must run before the pixels are known; private to proto. Counts: each is within
+ * [0, INT32_MAX], and so are all patches together. Grids: each is possible, with even height and
+ * width, and all patches together can be counted; the pixels are not compared with them. */
+WARN_UNUSED status row_check_counts(const row *packed, const char *source);
+WARN_UNUSED status row_check_grids(const row *packed, const char *source);
+
+/* Tells which items are clips: writes 1 for a clip, 0 for a picture, to out_is_video [I],
+ * or (NULL) only checks that a reading exists.
  *
  * A row does not say so itself; the token id under an item does, since Qwen3-VL has one id for
  * image tokens and one for video tokens. Of the two ids in use, the video id is the one whose items

@@ -2,7 +2,7 @@
  *
  * The checks run in an order in which each may rely on those before it: counts, documents, tokens,
  * grids, pixels, and last visual_row, which ties tokens to items. */
-#include "proto/batch_check.h"
+#include "proto/batch.h"
 
 #include <math.h>
 
@@ -254,7 +254,7 @@ typedef struct id_class {
     bool has_frames;
 } id_class;
 
-/* Sorts the items into at most two classes by token id. class_of [I] u8. */
+/* Sorts the items into at most two classes by token id. class_of [I] u8, or NULL. */
 static status classify(const row *packed, const char *source, id_class sort[2], int *out_n,
                        uint8_t *class_of)
 {
@@ -276,7 +276,8 @@ static status classify(const row *packed, const char *source, id_class sort[2], 
             sort[count++] = (id_class){.id = id};
         sort[k].patches += item_patches(packed, item);
         sort[k].has_frames |= packed->grid_thw[3 * item] > 1;
-        class_of[item] = (uint8_t)k;
+        if (class_of)
+            class_of[item] = (uint8_t)k;
         start += item_patches(packed, item++) / (MERGE_SIDE * MERGE_SIDE);
     }
     *out_n = count;
@@ -305,24 +306,9 @@ status row_find_videos(const row *packed, const char *source, uint8_t *out_is_vi
             "the token ids of the items do not fit %lld image and %lld video patches (an "
             "image has one frame)",
             (long long)packed->n_patches, (long long)packed->n_video_patches);
-    for (int64_t i = 0; i < packed->n_items; i++)
+    for (int64_t i = 0; out_is_video && i < packed->n_items; i++)
         out_is_video[i] = video >= 0 && out_is_video[i] == video;
     return ST_OK;
-}
-
-/* Checks only that a reading exists; codec.c asks again when it needs the kinds. */
-static status check_kinds(const row *packed, const char *source)
-{
-    uint8_t few[64], *kinds = few;
-    arena scratch;
-    arena_init(&scratch, 0);
-    status st = ST_OK;
-    if (packed->n_items > (int64_t)sizeof few)
-        TRY_OR(done, arena_alloc(&scratch, (size_t)packed->n_items, (void **)&kinds));
-    st = row_find_videos(packed, source, kinds);
-done:
-    arena_done(&scratch);
-    return st;
 }
 
 status row_check(const row *packed, const char *source)
@@ -334,5 +320,5 @@ status row_check(const row *packed, const char *source)
     TRY(row_check_grids(packed, source));
     TRY(check_pixels(packed, source));
     TRY(check_visual(packed, source));
-    return check_kinds(packed, source);
+    return row_find_videos(packed, source, NULL);
 }

@@ -1,9 +1,167 @@
-/* client.c: the next row, from a daemon or from a recording; `record` says which a client has. */
+/* client.c: a client's next row, from a daemon or from a recording; `record` says
+ * which a client has. A row that is not what its tag says is refused, and asked for again. */
 #include "proto/client.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "common/program/log.h"
 #include "proto/client_parts.h"
+
+/* --- recordings --- */
+
+/* Rows over all loops. */
+static uint64_t rows_of(const record_reader *record, int64_t loops)
+{
+    const uint64_t rows = record_rows(record);
+    uint64_t all;
+    if (rows == 0)
+        return 0;
+    return loops == 0 || __builtin_mul_overflow(rows, (uint64_t)loops, &all) ? UINT64_MAX : all;
+}
+
+/* Finds where the rows end: after the last whole step, counted from the first row wanted. */
+static status find_end(client *consumer, const replay_options *options)
+{
+    consumer->end = rows_of(consumer->record, options->loops);
+    consumer->next = options->skip < consumer->end ? options->skip : consumer->end;
+    if (options->step_rows < 1 || consumer->end == UINT64_MAX)
+        return ST_OK;
+    consumer->left_over =
+        (int64_t)((consumer->end - consumer->next) % (uint64_t)options->step_rows);
+    consumer->end -= (uint64_t)consumer->left_over;
+    if (consumer->end == 0)
+        return FAIL_IN(ST_BAD_INPUT, consumer->name,
+                       "%lld rows are recorded here, but a step takes %lld "
+                       "(training.global_batch_size): there is no whole step",
+                       (long long)consumer->left_over, (long long)options->step_rows);
+    return ST_OK;
+}
+
+status client_replay(const replay_options *options, client **out)
+{
+    client *consumer = NULL;
+    status st;
+    TRY(client_make(options->path, &consumer));
+    TRY_OR(failed, record_open(options->path, &consumer->record));
+    TRY_OR(failed, find_end(consumer, options));
+    if (options->ranks > 1) {
+        TRY_OR(failed, share_new(options, consumer->record, consumer->codec, consumer->end,
+                                 &consumer->share));
+        TRY_OR(failed, share_find(consumer->share, &consumer->next));
+    }
+    *out = consumer;
+    return ST_OK;
+failed:
+    client_close(&consumer);
+    return st;
+}
+
+/* Checks that row `index` of the file follows the one before. It may also be the first again, if
+ * what was recorded was itself a recording, served in rounds. */
+static status check_recorded(const client *consumer, uint64_t index, uint64_t number)
+{
+    frame before, first;
+    if (index == 0)
+        return ST_OK;
+    TRY(record_head(consumer->record, index - 1, &before));
+    if (number == before.row + 1)
+        return ST_OK;
+    TRY(record_head(consumer->record, 0, &first));
+    return number == first.row
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, consumer->name,
+                         "row %llu comes after row %llu where row %llu was expected: the "
+                         "recording is not of one stream",
+                         (unsigned long long)number, (unsigned long long)before.row,
+                         (unsigned long long)(before.row + 1));
+}
+
+static status next_recorded(client *consumer, wire_msg *raw, frame *out_head)
+{
+    if (consumer->next == consumer->end)
+        return ST_END;
+    const uint64_t i = consumer->next % record_rows(consumer->record);
+    TRY(record_read(consumer->record, i, raw));
+    TRY(frame_decode(wire_msg_part(raw, 0), consumer->name, out_head));
+    TRY(check_recorded(consumer, i, out_head->row));
+    consumer->next++;
+    return consumer->share ? share_find(consumer->share, &consumer->next) : ST_OK;
+}
+
+/* --- rows --- */
+
+static status keep_place(client *consumer, const row *taken)
+{
+    /* Of the sample stream a row lists what the index refuses. */
+    const bool keeps = strcmp(consumer->hello.stream, "sample") != 0;
+    const char *cursor = taken->cursor, *list = keeps ? taken->quarantine : "";
+    const size_t bytes = strlen(cursor) + 1;
+    if (bytes > consumer->cursor_bytes) {
+        char *at = (char *)realloc(consumer->cursor, 2 * bytes);
+        if (!at)
+            return FAIL(ST_NO_MEMORY, "no memory for a cursor of %zu bytes", bytes);
+        consumer->cursor = at;
+        consumer->cursor_bytes = 2 * bytes;
+    }
+    memcpy(consumer->cursor, cursor, bytes);
+    return list[0] && strcmp(list, "[]") != 0
+               ? bad_samples_read_text(&consumer->known, list, consumer->name)
+               : ST_OK;
+}
+
+static status send_refuse(const client *consumer, uint64_t number)
+{
+    json_writer writer;
+    char *text = NULL;
+    size_t size;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_int(&writer, "row", (int64_t)number);
+    json_put_key_cstr(&writer, "message", status_text());
+    json_end_object(&writer);
+    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK)
+        st = wire_send_json(consumer->socket, NULL, KIND_REFUSE, 0, text, size);
+    free(text);
+    json_writer_done(&writer);
+    return st;
+}
+
+/* Waits until the daemon ends the session, dropping the rows that it had sent before. */
+static status hear_end(client *consumer)
+{
+    frame head;
+    for (;;) {
+        wire_msg_clear(consumer->scratch);
+        const status st =
+            client_receive(consumer, consumer->scratch, consumer->hello.timeout_ms, false);
+        if (st == ST_TIMEOUT)
+            return FAIL(ST_TIMEOUT, "%s did not answer that a row was refused", consumer->name);
+        TRY(st);
+        TRY(frame_decode(wire_msg_part(consumer->scratch, 0), consumer->name, &head));
+        if (head.kind == KIND_ERROR)
+            return client_read_refusal(consumer, consumer->scratch);
+    }
+}
+
+static status refuse_row(client *consumer, uint64_t number)
+{
+    status st;
+    log_warn("row %llu is refused and asked for again: %s", (unsigned long long)number,
+             status_text());
+    TRY(send_refuse(consumer, number));
+    st = hear_end(consumer);
+    if (st != ST_UNAVAILABLE)
+        return st;
+    st = client_rejoin(consumer, consumer->cursor, consumer->hello.timeout_ms);
+    if (st != ST_TIMEOUT)
+        return st;
+    const status_note why = *status_last();
+    client_hang_up(consumer);
+    return FAIL(ST_UNAVAILABLE, "%s", why.message);
+}
 
 const char *client_welcome(const client *consumer)
 {
@@ -68,7 +226,7 @@ status client_next_raw(client *consumer, wire_msg *raw, frame *out_head)
     frame head;
     if (consumer->ended)
         return ST_END;
-    TRY(consumer->record ? client_next_recorded(consumer, raw, &head)
+    TRY(consumer->record ? next_recorded(consumer, raw, &head)
                          : next_received(consumer, raw, &head));
     if (out_head)
         *out_head = head;
@@ -95,10 +253,10 @@ static status next_good(client *consumer, arena *memory, row *out, frame *out_he
         status st =
             codec_decode(consumer->codec, consumer->scratch, consumer->name, memory, out, out_head);
         if (st == ST_OK && !consumer->record)
-            st = client_keep_place(consumer, out);
+            st = keep_place(consumer, out);
         if (st != ST_PROTOCOL || consumer->record || !consumer->tags)
             return st;
-        TRY(client_refuse_row(consumer, head.row));
+        TRY(refuse_row(consumer, head.row));
     }
 }
 

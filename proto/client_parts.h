@@ -41,41 +41,19 @@ struct client {
     int64_t left_over;  /* after `end`: less than a step */
 };
 
-/* client_make.c: */
+/* client_session.c */
 
 /* A client that is connected to nothing. name: an endpoint or a path, copied. client_close frees
  * it. */
 WARN_UNUSED status client_make(const char *name, client **out);
-/* Keeps the caller's options with copies of their texts. */
-WARN_UNUSED status client_keep_options(client *consumer, const client_options *options);
 /* Closes the connection, if there is one. */
 void client_hang_up(client *consumer);
 
-/* client_hello.c: sends HELLO on a connection that was opened. */
-WARN_UNUSED status client_send_hello(client *consumer);
-
-/* client_welcome.c: takes the daemon's answer to HELLO, which is in `scratch`. A daemon that was
- * there before must have the same stream. */
-WARN_UNUSED status client_take_welcome(client *consumer);
+/* Waits for any message but a sign of life, in slices, so that client_interrupt is noticed.
+ * waits_on means that the first WELCOME is awaited: then a sign of life starts the time again. The
+ * caller notes ST_TIMEOUT. */
+WARN_UNUSED status client_receive(client *consumer, wire_msg *raw, int timeout_ms, bool waits_on);
 /* Makes the peer's KIND_ERROR a failure of ours. A daemon that is stopping counts as gone. */
 WARN_UNUSED status client_read_refusal(const client *consumer, const wire_msg *message);
-
-/* client_connect.c: waits for any message but a sign of life, in slices, so that client_interrupt
- * is noticed. waits_on means that the first WELCOME is awaited: then a sign of life starts the time
- * again. The caller notes ST_TIMEOUT. */
-WARN_UNUSED status client_receive(client *consumer, wire_msg *raw, int timeout_ms, bool waits_on);
-
-/* client_replay.c: the next row of the recording. ST_END: there is none. */
-WARN_UNUSED status client_next_recorded(client *consumer, wire_msg *raw, frame *out_head);
-
-/* client_refuse.c: */
-
-/* Keeps the cursor of a row that was taken, with which a refused row is asked for again, and the
- * bad samples that it lists. */
-WARN_UNUSED status client_keep_place(client *consumer, const row *taken);
-/* Tells the daemon that a row is not what was ordered, as the thread's note says, and comes back
- * for it. The daemon has another worker make it. A daemon that does not let us in again counts as
- * gone, so that the caller decides how long it waits. */
-WARN_UNUSED status client_refuse_row(client *consumer, uint64_t number);
 
 #endif

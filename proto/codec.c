@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "proto/filter.h"
-#include "proto/image_part.h"
 #include "proto/tag.h"
 #include "proto/zstd_frames.h"
 
@@ -17,6 +16,82 @@ enum {
     FIRST_IMAGE = 2, /* number of the first image part, after header and block */
     WHAT = 64,       /* bytes for the name of a part in errors */
 };
+
+typedef struct image_part {
+    image_filter filter;
+    image_codec codec;
+    uint32_t patch_bytes; /* PATCH_BYTES for a picture, VIDEO_PATCH_BYTES for a clip */
+    uint32_t n_patches;
+    uint64_t decoded_bytes;           /* n_patches * patch_bytes */
+    uint8_t check[IMAGE_CHECK_BYTES]; /* first bytes of XXH3-128 of the decoded pixels */
+    span payload;                     /* the bytes after the head, borrowed */
+} image_part;
+
+/* The head of an image part. wire.md has the same byte table. */
+enum {
+    AT_FILTER = 0,      /* u8 */
+    AT_CODEC = 1,       /* u8 */
+    AT_PATCH_BYTES = 2, /* u16 */
+    AT_PATCHES = 4,     /* u32 */
+    AT_DECODED = 8,     /* u64 */
+    AT_CHECK = 16,      /* 8 bytes */
+    AT_PAYLOAD = 24,    /* u64, bytes after the head */
+};
+
+static void image_part_head(const image_part *part, uint8_t out[IMAGE_HEAD_BYTES])
+{
+    out[AT_FILTER] = (uint8_t)part->filter;
+    out[AT_CODEC] = (uint8_t)part->codec;
+    store_u16(out + AT_PATCH_BYTES, (uint16_t)part->patch_bytes);
+    store_u32(out + AT_PATCHES, part->n_patches);
+    store_u64(out + AT_DECODED, part->decoded_bytes);
+    memcpy(out + AT_CHECK, part->check, IMAGE_CHECK_BYTES);
+    store_u64(out + AT_PAYLOAD, part->payload.size);
+}
+
+/* Reads the head of a part. ST_PROTOCOL, naming the peer and the part (what), unless its sizes
+ * agree with each other and this version knows its filter and codec. The pixels are not looked at.
+ */
+static status image_part_parse(span bytes, const char *peer, const char *what, image_part *out)
+{
+    const uint8_t *data = bytes.data;
+    if (bytes.size < IMAGE_HEAD_BYTES)
+        return FAIL_IN(ST_PROTOCOL, peer, "%s has %zu bytes, expected a head of %d", what,
+                       bytes.size, IMAGE_HEAD_BYTES);
+    if (data[AT_FILTER] > IMAGE_FILTER_PLANE || data[AT_CODEC] > IMAGE_CODEC_ZSTD)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_FILTER,
+                       "%s has filter %d and codec %d, this version knows 0 to %d and 0 to %d",
+                       what, data[AT_FILTER], data[AT_CODEC], IMAGE_FILTER_PLANE, IMAGE_CODEC_ZSTD);
+    image_part image = {.filter = (image_filter)data[AT_FILTER],
+                        .codec = (image_codec)data[AT_CODEC],
+                        .patch_bytes = load_u16(data + AT_PATCH_BYTES),
+                        .n_patches = load_u32(data + AT_PATCHES),
+                        .decoded_bytes = load_u64(data + AT_DECODED),
+                        .payload = span_of(data + IMAGE_HEAD_BYTES, bytes.size - IMAGE_HEAD_BYTES)};
+    memcpy(image.check, data + AT_CHECK, IMAGE_CHECK_BYTES);
+    if (image.patch_bytes != PATCH_BYTES && image.patch_bytes != VIDEO_PATCH_BYTES)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PATCH_BYTES,
+                       "%s has patches of %u bytes, expected %d (image) or %d (video)", what,
+                       image.patch_bytes, PATCH_BYTES, VIDEO_PATCH_BYTES);
+    if (image.decoded_bytes != (uint64_t)image.n_patches * image.patch_bytes ||
+        image.decoded_bytes > FRAME_MAX_PAYLOAD)
+        return FAIL_AT(
+            ST_PROTOCOL, peer, -1, AT_DECODED,
+            "%s has %llu decoded bytes in %u patches of %u bytes, expected their product, at "
+            "most %d",
+            what, (unsigned long long)image.decoded_bytes, image.n_patches, image.patch_bytes,
+            FRAME_MAX_PAYLOAD);
+    if (load_u64(data + AT_PAYLOAD) != image.payload.size)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
+                       "%s has %zu bytes after its head, which says %llu", what, image.payload.size,
+                       (unsigned long long)load_u64(data + AT_PAYLOAD));
+    if (image.codec == IMAGE_CODEC_NONE && image.payload.size != image.decoded_bytes)
+        return FAIL_AT(ST_PROTOCOL, peer, -1, AT_PAYLOAD,
+                       "%s has %zu uncompressed bytes, expected %llu", what, image.payload.size,
+                       (unsigned long long)image.decoded_bytes);
+    *out = image;
+    return ST_OK;
+}
 
 struct codec {
     zstd_frames *zstd_frames;
@@ -236,23 +311,19 @@ static status decode_block(codec *coder, span part, const frame *head, const cha
     uint8_t *block;
     st_file file;
     row packed;
-    char *cursor, *quarantine, *references;
     TRY(zstd_frames_check(part, head->block_bytes, peer, "row block"));
     TRY(arena_alloc(memory, head->block_bytes, (void **)&block));
     TRY(zstd_frames_open(coder->zstd_frames, part, block, head->block_bytes, peer, "row block"));
     TRY(st_parse(span_of(block, head->block_bytes), peer, &file));
     status st = row_from_tensors(&file, peer, 0, &packed);
-    if (st == ST_OK)
-        st = arena_strndup(memory, packed.cursor, strlen(packed.cursor), &cursor);
-    if (st == ST_OK)
-        st = arena_strndup(memory, packed.quarantine, strlen(packed.quarantine), &quarantine);
-    if (st == ST_OK)
-        st = arena_strndup(memory, packed.references, strlen(packed.references), &references);
+    const char **const texts[] = {&packed.cursor, &packed.quarantine, &packed.references};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && st == ST_OK; i++) {
+        char *copy = NULL;
+        st = arena_strndup(memory, *texts[i], strlen(*texts[i]), &copy);
+        *texts[i] = copy;
+    }
     st_close(&file);
     TRY(st);
-    packed.cursor = cursor;
-    packed.quarantine = quarantine;
-    packed.references = references;
     *out = packed;
     return ST_OK;
 }

@@ -1,7 +1,7 @@
 /* codec.h: turns a row into the parts of a ROW message and back.
  *
  * The parts are the header (frame.h), the row's tensors as one zstd-compressed safetensors block,
- * and one part per visual item. An item's part is a 32-byte head (image_part.h) and its pixels,
+ * and one part per visual item. An item's part is a 32-byte head and its pixels,
  * which may be filtered (filter.h) and compressed. Pixels lie in parts of their own so that a
  * worker can decode pictures straight into the message, and a recording keeps a single copy of a
  * picture that many rows show. Frames are one-shot zstd frames that declare their content size,
@@ -18,6 +18,8 @@
 
 typedef enum image_filter { IMAGE_FILTER_NONE = 0, IMAGE_FILTER_PLANE = 1 } image_filter;
 typedef enum image_codec { IMAGE_CODEC_NONE = 0, IMAGE_CODEC_ZSTD = 1 } image_codec;
+
+enum { IMAGE_HEAD_BYTES = 32, IMAGE_CHECK_BYTES = 8 };
 
 /* The zstd contexts and scratch memory of one thread. */
 typedef struct codec codec;

@@ -14,8 +14,21 @@
 
 #include <stdint.h>
 
+enum { FILTER_SIDE = 16, FILTER_PLANE = FILTER_SIDE * FILTER_SIDE };
+
 /* in and out are [n_patches, n_frames * 768] bytes and must not overlap. */
 void filter_plane_apply(const uint8_t *in, int64_t n_patches, int n_frames, uint8_t *out);
 void filter_plane_undo(const uint8_t *in, int64_t n_patches, int n_frames, uint8_t *out);
+
+/* An implementation. Both functions work on one frame of a patch. Its red, green and blue planes
+ * [16, 16] begin `channel` bytes apart, in the input as in the output. All give the same bytes: a
+ * test compares filter_avx2 with filter_plain. */
+typedef struct filter_kernels {
+    void (*apply)(const uint8_t *in, int64_t channel, uint8_t *out);
+    void (*undo)(const uint8_t *in, int64_t channel, uint8_t *out);
+} filter_kernels;
+
+extern const filter_kernels filter_plain; /* plain C, the reference */
+extern const filter_kernels filter_avx2;  /* NULL members where there is no AVX2 */
 
 #endif

@@ -15,13 +15,7 @@
 enum {
     FRAME_MAGIC = 0x41525354, /* the bytes "TSRA", read little-endian */
     FRAME_VERSION = 1,
-    /* What HELLO calls its version: 3 since rows come with tags (tag.h), in which their metadata
-     * is; 2 since rows may have prefixes, of which a consumer must say that it knows them.
-     * Recordings are served to the version that they were made for. */
-    SESSION_VERSION = 3,
-    SESSION_TAGS = 3,
-    SESSION_PREFIXES = 2,
-    SESSION_OLDEST = 1,
+    SESSION_VERSION = 3,   /* of HELLO and WELCOME */
     HELLO_BYTES = 8 << 20, /* prepd refuses a longer part from a consumer */
     FRAME_BYTES = 64,
     FRAME_MAX_IMAGES = 65536,

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "proto/record.h"
-#include "proto/record_format.h"
 
 struct record_reader {
     char *path;
@@ -17,7 +16,6 @@ struct record_reader {
     char *welcome; /* a copy, ended by a zero */
     uint64_t data; /* offset of the first chunk */
     uint64_t index, n_rows, n_images;
-    bool tags; /* its rows have tags */
 };
 
 static uint64_t align_offset(uint64_t at)
@@ -54,12 +52,11 @@ static status read_head(record_reader *reader)
             "this is not a recording: expected a head of %d bytes that begins with \"TSRR\"",
             HEAD_BYTES);
     uint16_t version = load_u16(at + HEAD_AT_VERSION);
-    if (version < RECORD_OLDEST || version > RECORD_VERSION)
+    if (version != RECORD_VERSION)
         return FAIL_AT(ST_BAD_INPUT, reader->path, -1, HEAD_AT_VERSION,
-                       "the recording has version %d, this program reads versions %d to %d: record "
-                       "it again",
-                       version, RECORD_OLDEST, RECORD_VERSION);
-    reader->tags = version > RECORD_OLDEST;
+                       "the recording has version %d, this program reads version %d: record it "
+                       "again",
+                       version, RECORD_VERSION);
     uint64_t size = load_u64(at + HEAD_AT_WELCOME);
     if (!span_holds(reader->file, HEAD_BYTES, size))
         return FAIL_AT(ST_BAD_INPUT, reader->path, -1, (int64_t)reader->file.size,
@@ -161,11 +158,6 @@ const char *record_welcome(const record_reader *reader)
     return reader->welcome;
 }
 
-bool record_has_tags(const record_reader *reader)
-{
-    return reader->tags;
-}
-
 uint64_t record_rows(const record_reader *reader)
 {
     return reader->n_rows;
@@ -232,8 +224,7 @@ static status read_row(const record_reader *reader, uint64_t offset, bool with_i
     uint64_t block = load_u64(row.data + ROW_AT_BLOCK_SIZE);
     uint64_t images = (uint64_t)head.n_images * ROW_IMAGE_BYTES;
     if (head.kind != KIND_ROW || !span_holds(row, ROW_AT_BLOCK, block) ||
-        row.size - ROW_AT_BLOCK - block < images ||
-        (!reader->tags && row.size - ROW_AT_BLOCK - block != images))
+        row.size - ROW_AT_BLOCK - block < images)
         return FAIL_AT(
             ST_BAD_INPUT, reader->path, -1, (int64_t)offset,
             "a %s of %zu bytes cannot hold a block of %llu and %u images: the file is damaged",

@@ -11,7 +11,6 @@
 
 #include "common/base/file.h"
 #include "proto/record.h"
-#include "proto/record_format.h"
 
 enum { FILE_BUFFER = 1 << 20, FIRST_SLOTS = 1024, FIRST_ROWS = 256 };
 

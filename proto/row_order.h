@@ -1,4 +1,5 @@
-/* row_order.h: checks that a consumer gets the rows it must get, in their order.
+/* row_order.h: checks that a consumer gets the rows it must get, in their order, and a cursor
+ * before a run relies on it.
  *
  * Every row that a daemon sends is held against this, so that a row that is missing, comes twice or
  * belongs to another rank is refused and never trained.
@@ -34,5 +35,21 @@ WARN_UNUSED status row_order_begin(const json_value *welcome, const char *peer, 
                                    int rank, int ranks, row_order *out);
 /* Takes the number of a row that has come. ST_PROTOCOL names it and the one that was expected. */
 WARN_UNUSED status row_order_take(row_order *order, const char *peer, uint64_t number);
+
+/* --- cursors ---
+ *
+ * A cursor is the JSON text in a row's metadata that says where its stream goes on after that row
+ * (wire.md). A consumer keeps it with its checkpoint. This checks what a consumer can know: that
+ * the members agree with each other and with the run. Whether the cursor belongs to the data set
+ * and plan at hand, only the daemon can tell, and it does so at HELLO. */
+
+/* Reads the cursor `text` of the stream `stream` ("train"), in a run whose steps have step_rows
+ * rows (0 or less: the steps are not checked). *out_row becomes the number of the row to go on at.
+ *
+ * ST_BAD_INPUT, naming the source and the member: text is no cursor, is one of another stream, or
+ * contradicts itself (a row that does not come after the beginning of its epoch, a step that the
+ * row is not in, a negative number). */
+WARN_UNUSED status cursor_read(const char *text, const char *source, const char *stream,
+                               int64_t step_rows, int64_t *out_row);
 
 #endif

@@ -6,7 +6,7 @@
  * refuses a row that is another. What is left to a worker is the ids of a text's tokens, the labels
  * among them, and pixels.
  *
- * A tag is JSON (wire.md lists its members). Recordings of version 1 have none. */
+ * A tag is JSON (wire.md lists its members). */
 #ifndef TESSERA_PROTO_TAG_H
 #define TESSERA_PROTO_TAG_H
 
@@ -19,5 +19,21 @@
  * ST_PROTOCOL names the worker and what differs. */
 WARN_UNUSED status tag_apply(span tag, const frame *head, const char *peer, arena *memory,
                              row *inout);
+
+/* The texts of a tag, each ended by a NUL, "" where there is none. */
+typedef struct tag_texts {
+    const char *worker, *cursor, *quarantine, *references;
+} tag_texts;
+
+/* The bytes that the texts of a tag take at most: each is shorter than it is written. */
+static inline size_t tag_texts_bytes(span tag)
+{
+    return tag.size + 4;
+}
+
+/* The fast reader of tag_apply; private to proto. True: the tag says that the row, which has passed
+ * row_check, is what it is, and has this number. The texts are written to `to` [tag_texts_bytes].
+ * False: the tag has to be parsed. */
+bool tag_scan(span tag, uint64_t number, const row *packed, char *to, tag_texts *out);
 
 #endif

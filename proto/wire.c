@@ -1,16 +1,16 @@
 /* wire.c: makes, connects and closes sockets over ZeroMQ. Sending and receiving is in wire_io.c,
- * the limits on peers in wire_guard.c, keys in wire_keys.c, roles in wire_roles.c, messages in
+ * the limits on peers in wire_guard.c, keys in wire_keys.c, roles in wire_allowed.c, messages in
  * wire_msg.c, addresses in endpoint.c. */
 #include "proto/wire.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 #include <zmq.h>
 
-#include "proto/endpoint.h"
-#include "proto/wire_keys.h"
 #include "proto/wire_socket.h"
 
 enum {
@@ -161,17 +161,6 @@ static status bind_failed(const char *name)
     return FAIL(ST_CANT_CREATE, "cannot listen on %s: %s", name, zmq_strerror(error));
 }
 
-status wire_serve_keys(wire *context, const char *folder)
-{
-    TRY(wire_keys_load(folder, true, &context->keys));
-    return wire_keys_listen(context->keys, context->context);
-}
-
-status wire_use_keys(wire *context, const char *folder)
-{
-    return wire_keys_load(folder, false, &context->keys);
-}
-
 int64_t wire_were_cut(wire_socket *socket, char out[WIRE_REFUSED_TEXT])
 {
     return socket->guard ? wire_guard_were_cut(socket->guard, out) : 0;
@@ -181,16 +170,6 @@ void wire_know(wire_socket *socket, const wire_peer *peer)
 {
     if (socket->guard)
         wire_guard_know(socket->guard, peer->connection);
-}
-
-status wire_reload_keys(wire *context)
-{
-    return context->keys ? wire_keys_reload(context->keys) : ST_OK;
-}
-
-int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT])
-{
-    return context->keys ? wire_keys_refused(context->keys, out) : 0;
 }
 
 /* A ROUTER counts the ids that it gives to peers from rand(), which libzmq does not seed, so they
@@ -219,8 +198,7 @@ static status listen_privately(wire_socket *socket, const endpoint *address)
     return st;
 }
 
-static status bind_socket(wire *context, const char *text, const wire_limits *limits, bool private,
-                          wire_socket **out)
+status wire_bind(wire *context, const char *text, const wire_limits *limits, wire_socket **out)
 {
     endpoint address;
     wire_socket *socket = NULL;
@@ -234,7 +212,7 @@ static status bind_socket(wire *context, const char *text, const wire_limits *li
     if (!address.is_ipc && limits && limits->unread_bytes)
         TRY_OR(failed, wire_guard_new(context, socket->socket, text, address.port, limits,
                                       context->keys != NULL, &socket->guard));
-    if (address.is_ipc && private)
+    if (address.is_ipc && limits && limits->only_user)
         TRY_OR(failed, listen_privately(socket, &address));
     if (zmq_bind(socket->socket, address.text) != 0) {
         st = bind_failed(text);
@@ -249,17 +227,6 @@ static status bind_socket(wire *context, const char *text, const wire_limits *li
 failed:
     wire_close(&socket);
     return st;
-}
-
-status wire_bind(wire *context, const char *text, const wire_limits *limits, wire_socket **out)
-{
-    return bind_socket(context, text, limits, false, out);
-}
-
-status wire_bind_private(wire *context, const char *text, const wire_limits *limits,
-                         wire_socket **out)
-{
-    return bind_socket(context, text, limits, true, out);
 }
 
 status wire_connect(wire *context, const char *text, wire_socket **out)

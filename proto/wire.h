@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/json/json.h"
 #include "common/base/span.h"
@@ -36,6 +37,11 @@ typedef struct wire_peer {
     char key[WIRE_KEY_TEXT];      /* its public key; "" without keys */
     char key_name[WIRE_KEY_NAME]; /* what the daemon's list of allowed keys calls it */
 } wire_peer;
+
+static inline bool wire_peer_is(const wire_peer *peer, const wire_peer *other)
+{
+    return peer->size == other->size && memcmp(peer->id, other->id, peer->size) == 0;
+}
 
 /* --- contexts --- */
 
@@ -111,6 +117,8 @@ typedef struct wire_limits {
      * the most. ZeroMQ itself may keep up to 32 times as much memory, in the worst case for parts
      * of no bytes. wire_poll and wire_recv check this. */
     int64_t unread_bytes, all_unread_bytes;
+    bool only_user; /* ipc only: none but this process's user and root may connect, whatever the
+                     * umask is */
     int64_t known_bytes; /* unread_bytes of peers named by wire_know; they do not count in all */
 } wire_limits;
 
@@ -120,9 +128,6 @@ typedef struct wire_limits {
  * process left is replaced. */
 WARN_UNUSED status wire_bind(wire *context, const char *endpoint, const wire_limits *limits,
                              wire_socket **out);
-/* The same, but over ipc only this process's user and root may connect, whatever the umask is. */
-WARN_UNUSED status wire_bind_private(wire *context, const char *endpoint, const wire_limits *limits,
-                                     wire_socket **out);
 /* Connects without blocking: the other side may come later. */
 WARN_UNUSED status wire_connect(wire *context, const char *endpoint, wire_socket **out);
 /* The address at which a process of this machine reaches a daemon that is bound to `endpoint`: a

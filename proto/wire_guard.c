@@ -1,10 +1,9 @@
-/* wire_guard.c: counts what came over each tcp connection and cuts off peers over their limits.
+/* wire_guard.c: follows connections through what ZeroMQ reports of them, counts what came over each tcp
+ * connection and cuts off peers over their limits.
  *
  * Connections are kept by descriptor. The kernel reuses a descriptor once its connection has ended,
  * so each entry also has the connection's cookie (SO_COOKIE), which is never used again; an entry
  * whose cookie has changed is that of another connection. */
-#include "proto/wire_guard.h"
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/tcp.h>
@@ -18,7 +17,6 @@
 #include <zmq.h>
 
 #include "common/base/clock.h"
-#include "common/program/log.h"
 #include "proto/wire_socket.h"
 
 enum {
@@ -28,7 +26,63 @@ enum {
     LOOKED_NS = 100000,     /* pause per connection between looks; a look at one takes 2 us */
     MOST_MS = 250,          /* longest pause */
     MAX_FD = 1 << 20,
+    /* A daemon that starts or stops may cut off a handshake. So many in a row mean a refusal,
+     * unless a daemon was there before (wire_expect). */
+    CUT_LIMIT = 3,
 };
+
+status wire_zmq_failed(const char *what, const char *name)
+{
+    return FAIL(ST_OS, "%s %s: %s", what, name, zmq_strerror(zmq_errno()));
+}
+
+status wire_monitor(wire *context, void *socket, const char *name, int events, void **out)
+{
+    char address[64];
+    const int zero = 0;
+    /* Each monitor gets a name of its own: a thread of ZeroMQ's frees a name some time after its
+     * socket was closed. */
+    snprintf(address, sizeof address, "inproc://monitor-%llu",
+             (unsigned long long)context->monitors++);
+    /* RCVHWM 0, or ZeroMQ's thread would wait until we read. */
+    if (zmq_socket_monitor(socket, address, events) != 0 ||
+        !(*out = zmq_socket(context->context, ZMQ_PAIR)) ||
+        zmq_setsockopt(*out, ZMQ_LINGER, &zero, sizeof zero) != 0 ||
+        zmq_setsockopt(*out, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
+        zmq_connect(*out, address) != 0)
+        return wire_zmq_failed("monitoring", name);
+    return ST_OK;
+}
+
+void wire_read_events(wire_socket *socket)
+{
+    while (socket->monitor) {
+        uint8_t event[6]; /* u16 event, u32 value, in the machine's byte order */
+        char address[256];
+        int size = zmq_recv(socket->monitor, event, sizeof event, ZMQ_DONTWAIT);
+        if (size < 0 && zmq_errno() == EINTR)
+            continue;
+        if (size < 0)
+            return;
+        (void)!zmq_recv(socket->monitor, address, sizeof address, ZMQ_DONTWAIT);
+        uint16_t what = 0;
+        uint32_t value = 0;
+        if (size >= (int)sizeof event) {
+            memcpy(&what, event, sizeof what);
+            memcpy(&value, event + sizeof what, sizeof value);
+        }
+        socket->greeted |= what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        socket->lost |= what == ZMQ_EVENT_DISCONNECTED && socket->greeted;
+        /* A handshake that took too long does not count: the other side may be stopped or busy. */
+        socket->cut +=
+            what == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && (value == EPIPE || value == ECONNRESET);
+        socket->refused |= what == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ||
+                           what == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+                           (socket->cut >= CUT_LIMIT && !socket->greeted && !socket->expected);
+    }
+}
+
+/* --- the guard --- */
 
 typedef struct connection {
     uint64_t cookie; /* the kernel's name of the socket; 0 if no connection is known here */
@@ -84,19 +138,6 @@ static int64_t came_of(int fd)
     return (int64_t)info.tcpi_bytes_received;
 }
 
-static void check_kernel(const char *name)
-{
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return; /* there is no socket to ask about */
-    if (!cookie_of(fd) || came_of(fd) < 0)
-        log_warn(
-            "%s: this kernel does not count what peers send (TCP_INFO, SO_COOKIE), so only the "
-            "memory limit of the service bounds a peer that sends a message without an end",
-            name);
-    close(fd);
-}
-
 status wire_guard_new(wire *context, void *socket, const char *name, int port,
                       const wire_limits *limits, bool curve, wire_guard **out)
 {
@@ -112,7 +153,6 @@ status wire_guard_new(wire *context, void *socket, const char *name, int port,
         wire_guard_free(&guard);
         return st;
     }
-    check_kernel(name);
     *out = guard;
     return ST_OK;
 }

@@ -88,6 +88,25 @@ status wire_send(wire_socket *socket, const wire_peer *to, wire_msg *message)
     return ST_OK;
 }
 
+status wire_send_json(wire_socket *socket, const wire_peer *to, int kind, uint64_t row,
+                      const char *json, size_t size)
+{
+    wire_msg *msg;
+    TRY(wire_json_message(kind, row, json, size, NULL, &msg));
+    const status st = wire_send(socket, to, msg);
+    wire_msg_free(&msg);
+    return st;
+}
+
+status wire_send_error(wire_socket *socket, const wire_peer *to, uint64_t row, status code)
+{
+    wire_msg *msg;
+    TRY(wire_error_message(row, code, &msg));
+    const status st = wire_send(socket, to, msg);
+    wire_msg_free(&msg);
+    return st;
+}
+
 /* Reads the routing id that precedes a message. libzmq gives each peer a zero byte and a number. An
  * id that the peer chose itself is refused: libzmq silently ignores a second connection that has
  * the same id, and ends the process if it later gives that id to another peer. */

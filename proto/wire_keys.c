@@ -14,7 +14,7 @@
 #include <zmq.h>
 
 #include "common/base/file.h"
-#include "proto/wire_allowed.h"
+#include "proto/wire_socket.h"
 
 enum {
     KEY_TEXT = WIRE_KEY_TEXT,
@@ -88,7 +88,7 @@ static const char *remedy_of(const char *folder, bool daemon)
                : DAEMON_REMEDY;
 }
 
-status wire_keys_load(const char *folder, bool daemon, wire_keys **out)
+static status load_keys(const char *folder, bool daemon, wire_keys **out)
 {
     const char *own = daemon ? "daemon.key" : "client.key";
     char pair[2][KEY_TEXT];
@@ -120,16 +120,12 @@ void wire_keys_free(wire_keys **held)
     wire_keys *keys = *held;
     if (!keys)
         return;
-    wire_keys_close(keys);
+    if (keys->zap)
+        zmq_close(keys->zap);
     allowed_done(&keys->allowed);
     explicit_bzero(keys, sizeof *keys);
     free(keys);
     *held = NULL;
-}
-
-bool wire_keys_is_daemon(const wire_keys *keys)
-{
-    return keys->is_daemon;
 }
 
 status wire_keys_apply(const wire_keys *keys, void *socket, const char *name)
@@ -149,7 +145,7 @@ status wire_keys_apply(const wire_keys *keys, void *socket, const char *name)
                : ST_OK;
 }
 
-status wire_keys_listen(wire_keys *keys, void *context)
+static status listen_for_requests(wire_keys *keys, void *context)
 {
     const int linger = 0;
     keys->zap = zmq_socket(context, ZMQ_REP);
@@ -165,11 +161,15 @@ void *wire_keys_socket(const wire_keys *keys)
     return keys->zap;
 }
 
-void wire_keys_close(wire_keys *keys)
+status wire_serve_keys(wire *context, const char *folder)
 {
-    if (keys->zap)
-        zmq_close(keys->zap);
-    keys->zap = NULL;
+    TRY(load_keys(folder, true, &context->keys));
+    return listen_for_requests(context->keys, context->context);
+}
+
+status wire_use_keys(wire *context, const char *folder)
+{
+    return load_keys(folder, false, &context->keys);
 }
 
 /* Its parts: version, request id, domain, address, identity, mechanism, credentials (RFC 27). */
@@ -240,10 +240,11 @@ void wire_keys_answer(wire_keys *keys)
         answer_one(keys, &request);
 }
 
-status wire_keys_reload(wire_keys *keys)
+status wire_reload_keys(wire *context)
 {
+    wire_keys *keys = context->keys;
     allowed_list list;
-    if (!keys->is_daemon)
+    if (!keys || !keys->is_daemon)
         return ST_OK;
     TRY(allowed_read(keys->folder, DAEMON_REMEDY, &list));
     allowed_done(&keys->allowed);
@@ -263,11 +264,14 @@ void wire_keys_describe(const wire_keys *keys, const char *key, wire_peer *inout
         inout_peer->roles |= WIRE_WORK;
 }
 
-int64_t wire_keys_refused(wire_keys *keys, char out[WIRE_REFUSED_TEXT])
+int64_t wire_keys_were_refused(wire *context, char out[WIRE_REFUSED_TEXT])
 {
-    const int64_t n_refused = keys->n_refused;
-    memcpy(out, keys->refused, WIRE_REFUSED_TEXT);
-    keys->n_refused = 0;
+    wire_keys *keys = context->keys;
+    const int64_t n_refused = keys ? keys->n_refused : 0;
+    if (keys) {
+        memcpy(out, keys->refused, WIRE_REFUSED_TEXT);
+        keys->n_refused = 0;
+    }
     return n_refused;
 }
 

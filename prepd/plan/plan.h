@@ -22,23 +22,22 @@
 
 /* PLAN_PACKED is the stream of training and evaluation. PLAN_SAMPLES has one sample per row, in the
  * order of the data set, with refused samples as empty rows, so that a row's number is a sample's.
- * PLAN_EARLIER is PLAN_PACKED by the rules of PLAN_EARLIER_VERSION, for a consumer whose cursor
- * comes from a stream by those rules. */
-typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES, PLAN_EARLIER, PLAN_KINDS } plan_kind;
+ */
+typedef enum plan_kind { PLAN_PACKED, PLAN_SAMPLES, PLAN_KINDS } plan_kind;
 
 /* The version of the rules by which samples become rows and steps: order, packing, and which rank
  * gets which row. Raise it whenever the same data, options and seed would give other rows than
  * before: a cursor from an older version would then repeat some samples and lose others, so it is
- * refused or served by the old rules.
+ * refused.
  *
  * Version 2 completes rows from average documents and levels the rows of a window by their tokens.
  * Version 3 is for streams that join samples to units (data.group shared_image and shared_prefix):
  * it splits large units and makes the rows of a window alike in predicted cost. Other streams
- * still have version 2. A cursor of version 2 of a stream that joins samples gets PLAN_EARLIER. */
-enum { PLAN_EARLIER_VERSION = 2, PLAN_VERSION = 3 };
+ * still have version 2. */
+enum { PLAN_ALONE_VERSION = 2, PLAN_VERSION = 3 };
 
-/* The version that a plan with these options and of this kind has. */
-int plan_version(const conf *options, plan_kind kind);
+/* The version that a plan with these options has. */
+int plan_version(const conf *options);
 
 /* One document of a row. Pointers are into the arena given to plan_row or into the data set.
  *

@@ -5,15 +5,14 @@
  * which takes four patches. */
 enum { PATCHES_PER_TOKEN = 4 };
 
-int plan_version(const conf *options, plan_kind kind)
+int plan_version(const conf *options)
 {
-    return conf_shares_images(options) && kind != PLAN_EARLIER ? PLAN_VERSION
-                                                               : PLAN_EARLIER_VERSION;
+    return conf_shares_images(options) ? PLAN_VERSION : PLAN_ALONE_VERSION;
 }
 
 bool plan_balances(const plan *planned)
 {
-    return plan_version(planned->conf, planned->kind) >= PLAN_VERSION;
+    return plan_version(planned->conf) >= PLAN_VERSION;
 }
 
 uint64_t plan_rows(const plan *planned, const row_range *range)

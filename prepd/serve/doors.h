@@ -3,7 +3,7 @@
 #ifndef TESSERA_PREPD_SERVE_DOORS_H
 #define TESSERA_PREPD_SERVE_DOORS_H
 
-#include "prepd/serve/core/peer_limits.h"
+#include "prepd/serve/core/outside.h"
 
 /* Who takes the messages: those that can be read, and those that break the limits. */
 typedef struct door_handler {

@@ -11,13 +11,16 @@
 /* These limits keep a peer from making the dispatcher's memory grow. A peer that has more under way
  * than its longest message is cut off. What a peer does not take stays in its slots (rows) or is
  * not sent. A peer whose messages are refused again and again is no longer listened to
- * (core/peer_limits.h). The limits of consumers are in core/hello.c. The largest that a worker
+ * (core/outside.h). The limits of consumers are in core/hello.c. The largest that a worker
  * sends after it has joined is the rows of its two leases (added below; patches of clips take twice
  * the bytes of a picture's) or what it tells of a text of ten million tokens. */
 static const wire_limits worker_limits = {
     .part_bytes = 256 << 20, .unsent = 64, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
-static const wire_limits control_limits = {
-    .part_bytes = 1 << 16, .unsent = 16, .unread_bytes = 1 << 20, .all_unread_bytes = 4 << 20};
+static const wire_limits control_limits = {.only_user = true,
+                                           .part_bytes = 1 << 16,
+                                           .unsent = 16,
+                                           .unread_bytes = 1 << 20,
+                                           .all_unread_bytes = 4 << 20};
 
 /* Checks one of the two endpoints that the daemon derives from the user's. With tcp these are the
  * next two ports, which the message must say, since the user wrote neither. */
@@ -55,18 +58,16 @@ status doors_open(shell *around)
     from_worker.known_bytes = 2 * from_worker.part_bytes;
     TRY(wire_bind(around->net, around->endpoint[DOOR_WORKERS], &from_worker,
                   &around->socket[DOOR_WORKERS]));
-    TRY(wire_bind_private(around->net, around->endpoint[DOOR_CONTROL], &control_limits,
-                          &around->socket[DOOR_CONTROL]));
+    TRY(wire_bind(around->net, around->endpoint[DOOR_CONTROL], &control_limits,
+                  &around->socket[DOOR_CONTROL]));
     return wire_reachable(around->endpoint[DOOR_WORKERS], &around->local_endpoint);
 }
 
 static void take(void *user, door at, const wire_peer *from, wire_msg *message)
 {
-    static void (*const event[N_DOORS])(dispatch *, const wire_peer *, wire_msg *) = {
-        consumer_message, seat_message, control_message};
     shell *around = (shell *)user;
     dispatch_at(around->core, clock_ns());
-    event[at](around->core, from, message);
+    peer_message(around->core, at, from, message);
 }
 
 static void refuse_message(void *user, door at, const wire_peer *from, status st)

@@ -14,7 +14,6 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/serve/core/hello.h"
-#include "prepd/serve/core/peer_limits.h"
 #include "prepd/serve/doors.h"
 #include "proto/record.h"
 #include "proto/share.h"
@@ -71,8 +70,7 @@ static void consumer_free(consumer *receiver)
 static consumer *find_consumer(const server *serving, const wire_peer *peer)
 {
     for (consumer *receiver = serving->first; receiver; receiver = receiver->after)
-        if (receiver->peer.size == peer->size &&
-            memcmp(receiver->peer.id, peer->id, peer->size) == 0)
+        if (wire_peer_is(&receiver->peer, peer))
             return receiver;
     return NULL;
 }
@@ -184,10 +182,8 @@ static status greet_consumer(server *serving, consumer *receiver, const json_val
     if (strcmp(greeting.stream, "train") != 0)
         return FAIL_IN(ST_CONFIG, name, "a recording has only the train stream");
     TRY(hello_rank_is_served(&greeting, serving->ranks, name));
-    if (record_has_tags(serving->record))
-        TRY(hello_knows_tags(greeting.version, name));
     if (serving->prefixes)
-        TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
+        TRY(hello_knows_prefixes(greeting.prefixes, name));
     if (serving->options)
         TRY(hello_options_agree(serving->options, value, name));
     TRY(find_start(serving, value, &greeting, name, &receiver->at, &by_cursor));
@@ -493,8 +489,6 @@ status recorded_serve(const recorded_options *asked)
         TRY_OR(done, wire_serve_keys(serving.net, asked->keys));
     TRY_OR(done, wire_bind(serving.net, asked->endpoint, &consumer_limits, &serving.socket));
     log_info("serving endpoint=%s recording=%s", asked->endpoint, asked->path);
-    if (!record_has_tags(serving.record))
-        log_info("the recording has version 1: its rows have no tags to be checked against");
     st = serve_consumers(&serving);
 done:;
     const status_note why = *status_last();

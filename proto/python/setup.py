@@ -71,15 +71,9 @@ def what_is_absent():
 
 
 class Build(build_ext):
-    """Compiles the one file that has AVX2 with it. Where the extension cannot be compiled, leaves it out with the reason."""
+    """Where the extension cannot be compiled, leaves it out with the reason."""
 
     def build_extension(self, ext):
-        compile_one = self.compiler._compile
-
-        def compile_with(obj, src, extension, cc_args, extra, pp_opts):
-            avx2 = ["-mavx2"] if src.endswith("filter_avx2.c") and platform.machine() in ("x86_64", "AMD64") else []
-            compile_one(obj, src, extension, cc_args, [*extra, *avx2], pp_opts)
-        self.compiler._compile = compile_with
         ext.sources = sources()  # not before, since a list of what a source archive holds may not name other folders
         try:
             super().build_extension(ext)
@@ -134,7 +128,7 @@ with open(os.path.join(HERE, "tessera", "__init__.py"), encoding="utf-8") as f:
     VERSION = re.search(r'__version__ = "([^"]+)"', f.read())[1]
 extensions = []
 if not ABSENT:
-    extensions = [Extension("tessera._reader", ["extension/reader_module.c"], py_limited_api=True, include_dirs=[ROOT],
+    extensions = [Extension("tessera._reader", ["extension/reader.c"], py_limited_api=True, include_dirs=[ROOT],
                             define_macros=[("_GNU_SOURCE", None), ("TESSERA_VERSION", f'"{VERSION}"'), ("Py_LIMITED_API", "0x030b0000")],
                             extra_compile_args=["-std=gnu11", "-O2", "-fno-strict-aliasing", "-fvisibility=hidden", "-ffunction-sections",
                                                 "-fdata-sections", "-Wno-unused-result",

@@ -22,7 +22,7 @@ from tessera import client, daemon_session  # noqa: E402
 
 PREFIX = {"data.group": "shared_prefix", "training.epochs": 1, "training.seq_len": 128}
 KNOWN = "the run knew it to be bad"
-NEEDS = "needs protocol version 2"
+NEEDS = "must say"
 
 
 def rows_of(f, prefixes=True, **values):
@@ -208,12 +208,12 @@ def old_consumers_are_refused_and_recordings_play():
         for args in ((), ("--recording", f.file("rows.rec"))):
             with Daemon(f.config, *args):
                 up(f) if not args else wait_for(lambda: os.path.exists(f.file("d.sock")), "endpoint")
-                refused(rows_of(f, prefixes=False), "data.group shared_prefix", NEEDS, "prefixes=True", "has version 3")
+                refused(rows_of(f, prefixes=False), "data.group shared_prefix", NEEDS, "prefixes=True")
                 newest, daemon_session.SESSION_VERSION = daemon_session.SESSION_VERSION, 1
                 try:
-                    refused(rows_of(f, prefixes=False), "needs protocol version 3", "this one has version 1")
+                    refused(rows_of(f, prefixes=False), "needs version 3", "has protocol version 1")
                     daemon_session.SESSION_VERSION = 4
-                    refused(rows_of(f), "needs one of the versions 1 to 3", "needs a daemon with protocol version 4")
+                    refused(rows_of(f), "needs version 3", "needs a daemon with protocol version 4")
                 finally:
                     daemon_session.SESSION_VERSION = newest
                 rows = rows_of(f)

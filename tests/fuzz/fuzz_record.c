@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "proto/record.h"
-#include "proto/record_format.h"
 
 enum { MAX_ROWS = 1000 };
 

@@ -258,8 +258,6 @@ static void throw_away(void)
 
 static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
 {
-    static void (*const handle[])(dispatch *, const wire_peer *,
-                                  wire_msg *) = {consumer_message, seat_message, control_message};
     const int at_socket = head[0] & 3, k = head[0] >> 2 & 1;
     frame told = {.kind = (frame_kind)head[1],
                   .row = (uint64_t)(head[2] | head[3] << 8),
@@ -279,7 +277,7 @@ static void tell_message(const uint8_t *head, const uint8_t *text, size_t size)
     }
     const int64_t reached = items_reached(), before_ns = state.now_ns;
     const bool draining = state.draining;
-    handle[at_socket](&state, &peer[at_socket][k], message);
+    peer_message(&state, (door)at_socket, &peer[at_socket][k], message);
     if (!(peer[at_socket][k].roles & WIRE_WORK))
         FUZZ_HOLDS(!seat_find(&state, &peer[at_socket][k]) && state.draining == draining);
     FUZZ_HOLDS(items_reached() <= reached ||

@@ -16,7 +16,7 @@
 #include "common/json/json.h"
 #include "common/program/log.h"
 #include "proto/client.h"
-#include "proto/cursor.h"
+#include "proto/row_order.h"
 #include "trainer/input/row_feed.h"
 
 /* ---- a daemon that is gone ---- */

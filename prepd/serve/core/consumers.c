@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/hello.h"
 #include "proto/assign.h"
 
 enum {
@@ -31,8 +31,7 @@ enum { QUARANTINE_JUDGED = 1000 }; /* samples to send before data.quarantine_lim
 consumer_seat *consumer_find(dispatch *state, const wire_peer *peer)
 {
     for (consumer_seat *consumer = state->consumer_seats; consumer; consumer = consumer->next)
-        if (consumer->peer.size == peer->size &&
-            memcmp(consumer->peer.id, peer->id, peer->size) == 0)
+        if (wire_peer_is(&consumer->peer, peer))
             return consumer;
     return NULL;
 }
@@ -47,16 +46,16 @@ void consumer_free(consumer_seat *consumer)
     known_leave(consumer);
     free(consumer->rank_of);
     free(consumer->made);
-    free(consumer->hello);
+    free(consumer->cursor);
     free(consumer);
 }
 
 void consumer_close(dispatch *state, consumer_seat *consumer, const char *error)
 {
     const status code = state->outcome != ST_OK ? state->outcome : ST_STOPPED;
-    if (error && outside_send_error(&state->outside, DOOR_CONSUMERS, &consumer->peer, 0,
-                                    FAIL(code, "%s", error)) != ST_OK)
-        outside_debug(&state->outside, "consumer could not be told: %s", status_text());
+    if (error)
+        outside_send_error(&state->outside, DOOR_CONSUMERS, &consumer->peer,
+                           FAIL(code, "%s", error));
     for (worker_seat *worker = state->seats; worker; worker = worker->next) {
         if (worker->work && worker->work->owner == consumer)
             worker->work->owner = NULL;
@@ -71,9 +70,8 @@ void consumer_close(dispatch *state, consumer_seat *consumer, const char *error)
         *at = consumer->next;
         state->n_consumers--;
     }
-    outside_info(&state->outside, "consumer left stream=%s rank=%d of=%d rows=%llu",
-                 consumer->stream, consumer->rank, consumer->ranks,
-                 (unsigned long long)consumer->rows_sent);
+    core_info(state, "consumer left stream=%s rank=%d of=%d rows=%llu", consumer->stream,
+              consumer->rank, consumer->ranks, (unsigned long long)consumer->rows_sent);
     consumer_free(consumer);
 }
 
@@ -173,7 +171,7 @@ static void end_if_done(dispatch *state, consumer_seat *consumer)
                                         consumer->next_row, json, (size_t)length);
     consumer->end_sent = st != ST_TIMEOUT; /* after a timeout consumers_deliver tries again */
     if (st != ST_OK && consumer->end_sent)
-        outside_debug(&state->outside, "consumer could not be told of the end: %s", status_text());
+        core_debug(state, "consumer could not be told of the end: %s", status_text());
 }
 
 /* Whether the next row fits the consumer's credit and its share of the daemon's buffer. A consumer
@@ -273,6 +271,65 @@ status consumer_produce(dispatch *state, consumer_seat *consumer, lease **out, p
     return ST_OK;
 }
 
+/* --- rows that were sent ---
+ *
+ * Who made the rows that a consumer got: all that it has not given the credit of back,
+ * and some before them, since it may look at a row after that. */
+
+enum { ROWS_KEPT = SESSION_SLOTS }; /* at least, if so many were sent */
+
+hash128 made_digest(const wire_msg *made)
+{
+    frame head = {0};
+    if (frame_decode(wire_msg_part(made, 0), "row", &head) != ST_OK)
+        head.digest = (hash128){{0}};
+    return head.digest;
+}
+
+/* How many of the last rows have to be kept. */
+static int64_t rows_needed(const consumer_seat *consumer)
+{
+    int64_t count = 0, bytes = 0;
+    while (count < consumer->n_made && (count < ROWS_KEPT || bytes < consumer->unreturned))
+        bytes += consumer->made[consumer->n_made - ++count].bytes;
+    return count;
+}
+
+/* Makes room for one more: forgets old rows if that gives much, or takes more memory. */
+static status make_room(consumer_seat *consumer)
+{
+    if (consumer->n_made < consumer->made_capacity)
+        return ST_OK;
+    const int64_t needed = rows_needed(consumer), old = consumer->n_made - needed;
+    if (2 * old > consumer->n_made) {
+        memmove(consumer->made, consumer->made + old, (size_t)needed * sizeof(*consumer->made));
+        consumer->n_made = needed;
+        return ST_OK;
+    }
+    const int64_t capacity = consumer->made_capacity ? 2 * consumer->made_capacity : ROWS_KEPT;
+    made_row *made = (made_row *)realloc(consumer->made, (size_t)capacity * sizeof(*made));
+    if (!made)
+        return FAIL(ST_NO_MEMORY, "no memory to remember who made %lld rows", (long long)capacity);
+    consumer->made = made;
+    consumer->made_capacity = capacity;
+    return ST_OK;
+}
+
+status sent_row_add(consumer_seat *consumer, const made_row *sent)
+{
+    TRY(make_room(consumer));
+    consumer->made[consumer->n_made++] = *sent;
+    return ST_OK;
+}
+
+const made_row *sent_row_find(const consumer_seat *consumer, uint64_t row)
+{
+    for (int64_t i = consumer->n_made - 1; i >= 0; i--)
+        if (consumer->made[i].row == row)
+            return &consumer->made[i];
+    return NULL;
+}
+
 /* Ends the run if too many samples are quarantined. Samples count when they are sent, since by then
  * it is known whether each is good; workers are rows ahead of the consumer, and even more while one
  * row waits for a sample that hangs. Samples that a HELLO named do not count, since they
@@ -354,7 +411,7 @@ void consumers_still_here(dispatch *state, int64_t now)
         if (!consumer_is_lost(&state->outside, &consumer->peer, now, &consumer->said_ns,
                               &consumer->away_ns))
             continue;
-        outside_info(&state->outside, "consumer gone: %s", status_text());
+        core_info(state, "consumer gone: %s", status_text());
         consumer_close(state, consumer, NULL);
     }
 }
@@ -379,4 +436,55 @@ void consumer_take_row(dispatch *state, consumer_seat *consumer, lease *leased, 
     wire_msg_free(&made);
     lease_free(&leased);
     deliver(state, consumer);
+}
+
+/* --- twins ---
+ *
+ * Two consumers that say that they are the same rank of the same run. Both would get the
+ * same rows, and the run would train on them twice.
+ *
+ * The second is refused while the first is there. A connection that was cut can look alive here for
+ * some seconds, though; so a consumer that comes back under its own name takes the place of its
+ * former connection, and goes on with the cursor that it brings. */
+
+static consumer_seat *find_twin(const dispatch *state, const consumer_seat *newcomer)
+{
+    consumer_seat *other = newcomer->run[0] ? state->consumer_seats : NULL;
+    while (other && (other->rank != newcomer->rank || strcmp(other->run, newcomer->run) != 0 ||
+                     strcmp(other->stream, newcomer->stream) != 0))
+        other = other->next;
+    return other;
+}
+
+/* Says farewell to the former connection of a consumer, which hears it only if someone else uses
+ * its name. That one must not come back in its turn, so it is not told that the daemon stops. */
+static void tell_former(const dispatch *state, const consumer_seat *former)
+{
+    const status st = FAIL(ST_CONFIG,
+                           "another connection in the name of this consumer (\"%s\" of run \"%s\") "
+                           "has taken its place: every consumer needs a name of its own",
+                           former->self, former->run);
+    outside_send_error(&state->outside, DOOR_CONSUMERS, &former->peer, st);
+}
+
+status twin_make_room(dispatch *state, const consumer_seat *newcomer, const char *name)
+{
+    consumer_seat *twin = find_twin(state, newcomer);
+    if (!twin)
+        return ST_OK;
+    const bool is_same = newcomer->self[0] && strcmp(twin->self, newcomer->self) == 0;
+    if (!is_same && consumer_is_there(&state->outside, &twin->peer))
+        return FAIL_IN(ST_CONFIG, name,
+                       "another consumer reads stream %s as rank %d of run \"%s\", since %lld s: "
+                       "two of them would get the same rows. End that one (if its machine has "
+                       "died, try again in 15 s), connect this one as another rank, or give it a "
+                       "run id of its own, with which it reads the stream by itself",
+                       twin->stream, twin->rank, twin->run,
+                       (long long)((state->now_ns - twin->started_ns) / 1000000000));
+    if (is_same)
+        tell_former(state, twin);
+    core_info(state, "consumer gone: %s",
+              is_same ? "it has come back on another connection" : "another takes its place");
+    consumer_close(state, twin, NULL);
+    return ST_OK;
 }

@@ -63,9 +63,7 @@ void dispatch_free(dispatch **state);
 
 void dispatch_at(dispatch *state, int64_t now_ns); /* the time; it never falls */
 /* A message has come from a peer of an endpoint; its parts may be moved out of it. */
-void consumer_message(dispatch *state, const wire_peer *from, wire_msg *message);
-void seat_message(dispatch *state, const wire_peer *from, wire_msg *message);
-void control_message(dispatch *state, const wire_peer *from, wire_msg *message);
+void peer_message(dispatch *state, door at, const wire_peer *from, wire_msg *message);
 /* A message has come that breaks the limits of its endpoint, as the thread's note says. */
 void message_refused(dispatch *state, door at, const wire_peer *from, status st);
 /* The files of a section are open, its data and perhaps its index are set; or that failed, as the

@@ -20,12 +20,9 @@
 #include "prepd/sample/clip.h"
 #include "prepd/serve/core/accounts.h"
 #include "prepd/serve/core/dispatch.h"
-#include "prepd/serve/core/doubt.h"
 #include "prepd/serve/core/hello.h"
 #include "prepd/serve/core/lease.h"
-#include "prepd/serve/core/peer_limits.h"
 #include "prepd/serve/core/predecessors.h"
-#include "prepd/serve/core/compression_choice.h"
 #include "prepd/agreed/stage_times.h"
 #include "proto/bad_samples.h"
 #include "proto/frame.h"
@@ -43,7 +40,7 @@ typedef struct index_build {
     predecessors *before; /* of the samples that were leased; NULL if the index needs none */
 } index_build;
 
-/* The plan that all consumers of one kind of stream share (planning.c). It is kept as long as the
+/* The plan that all consumers of one kind of stream share (sections.c). It is kept as long as the
  * source. */
 typedef struct shared_plan {
     plan *plan; /* NULL until a consumer wants it */
@@ -139,14 +136,14 @@ typedef struct consumer_seat {
     plan *plan;      /* the source's; NULL until the index is ready */
     row_range *from; /* where its cursor says that its epoch begins; NULL: the whole stream */
     plan_kind kind;
-    known_list *known;  /* bad samples that it and its like have named; NULL: none */
-    int64_t last_known; /* the highest that it has named itself */
-    int64_t told_bytes; /* of `hello`, if it is long */
-    char stream[8];     /* "train", "eval" or "sample" */
+    known_list *known;    /* bad samples that it and its like have named; NULL: none */
+    int64_t last_known;   /* the highest that it has named itself */
+    int64_t cursor_bytes; /* of `cursor`, if it is long */
+    char stream[8];       /* "train", "eval" or "sample" */
     int rank, ranks;
     char run[HELLO_NAME_BYTES + 1]; /* its run, and its own name, as it said; "" if it did not */
     char self[HELLO_NAME_BYTES + 1];
-    char *hello;          /* heap; cursor and start_row of its HELLO, until the index is ready */
+    char *cursor;         /* heap; of its HELLO, until the index is ready; NULL: none */
     bool placed;          /* next_row and what its cursor brought are known */
     bool welcomed, ended; /* ended: its last row is leased */
     bool end_sent;        /* END was sent, or the consumer is no longer there to take it */
@@ -162,7 +159,7 @@ typedef struct consumer_seat {
     int64_t need;         /* bytes that its next row reserves; 0 if not known yet */
     slot slots[SESSION_SLOTS]; /* a ring: n_slots of them from first_slot on, in row order */
     int first_slot, n_slots;
-    made_row *made; /* [n_made] the rows that were sent last, in their order; heap (sent_rows.c) */
+    made_row *made; /* [n_made] the rows that were sent last, in their order; heap (consumers.c) */
     int64_t n_made, made_capacity;
     uint64_t rows_sent;
     uint64_t row_at_tick;        /* next_row when the rates were last measured */
@@ -171,6 +168,11 @@ typedef struct consumer_seat {
     int64_t away_ns;             /* since when it cannot be reached; 0: it can */
     struct consumer_seat *next;
 } consumer_seat;
+
+/* What is known of the link to a remote worker. It starts as zeros. */
+typedef struct compression_link {
+    double rate; /* bytes per second, averaged over rows; 0: nothing is known yet */
+} compression_link;
 
 /* A worker that has joined. */
 typedef struct worker_seat {
@@ -209,7 +211,7 @@ typedef struct worker_seat {
     struct worker_seat *next;
 } worker_seat;
 
-/* A remote process that starts workers again (supervisors.c). */
+/* A remote process that starts workers again (seats.c). */
 typedef struct supervisor_seat {
     wire_peer peer;
     int64_t heard_ns;
@@ -326,25 +328,20 @@ struct dispatch {
     int64_t started_ns, ticked_ns;
 };
 
-/* state.c */
-/* Ends the run with this status and the thread's note. The first failure counts. */
-void dispatch_fail(dispatch *dispatch, status st);
-
-/* terms.c */
-/* Makes TERMS from the options as they are now. */
-WARN_UNUSED status dispatch_make_terms(dispatch *dispatch);
-/* The same, and sends them to all workers. A worker whose terms change starts anew. */
-WARN_UNUSED status dispatch_new_terms(dispatch *dispatch);
-WARN_UNUSED status seat_send_terms(dispatch *dispatch, const wire_peer *to);
+/* Writes a line to the log (outside.h). */
+#define core_warn(state, ...)  outside_warn(&(state)->outside, __VA_ARGS__)
+#define core_info(state, ...)  outside_info(&(state)->outside, __VA_ARGS__)
+#define core_debug(state, ...) outside_debug(&(state)->outside, __VA_ARGS__)
 
 /* sections.c */
+/* Ends the run with this status and the thread's note. The first failure counts. */
+void dispatch_fail(dispatch *dispatch, status st);
 /* Has a section opened. Nothing if that was done before. */
 WARN_UNUSED status section_want(dispatch *dispatch, source *source);
 /* Adds the weights of a mixture to the digest of its index. They are part of the stream's identity,
  * but not of the index file. */
 WARN_UNUSED status section_mix(source *source);
 
-/* planning.c */
 void planning_turn(dispatch *dispatch); /* begins a new turn's share of planning */
 /* Spends what pieces are left on the consumer's plan, as far as `row`. *out_ready as that of
  * plan_prepare. */
@@ -418,6 +415,8 @@ stream_place consumer_place(const consumer_seat *consumer); /* it must have been
 int64_t consumer_row_bytes(const conf *options);
 consumer_seat *consumer_find(dispatch *dispatch, const wire_peer *peer); /* NULL if there is none */
 void consumer_free(consumer_seat *consumer);
+/* Removes a consumer, sending it `error` first unless that is NULL. */
+void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
 /* The consumer's next row as a lease; *out is NULL if its credit or its plan allow none now. */
 WARN_UNUSED status consumer_produce(dispatch *dispatch, consumer_seat *consumer, lease **out,
                                     planned_row *out_row);
@@ -425,15 +424,18 @@ void consumers_still_here(dispatch *dispatch, int64_t now);
 void consumers_deliver(dispatch *dispatch); /* sends rows that a consumer could not take before */
 /* The row of this lease is good. Takes the lease and the message, which has its tag. */
 void consumer_take_row(dispatch *dispatch, consumer_seat *consumer, lease *lease, wire_msg *made);
-
-/* twins.c */
+hash128 made_digest(const wire_msg *made); /* as its header says */
+/* Remembers who made a row that was sent. Its bytes must not be in consumer->unreturned yet. */
+WARN_UNUSED status sent_row_add(consumer_seat *consumer, const made_row *sent);
+/* NULL if the row was not sent lately. A row that was given back long ago may be forgotten. */
+const made_row *sent_row_find(const consumer_seat *consumer, uint64_t row);
 /* Makes room for a consumer, not yet in the list, that says that it is a rank of a run: one that
  * has said the same is closed if it has gone, or if it is this one on an earlier connection.
  * CONFIG, and the newcomer may not stay: that one is there. */
 WARN_UNUSED status twin_make_room(dispatch *dispatch, const consumer_seat *newcomer,
                                   const char *name);
 
-/* sample_failures.c */
+/* doubts.c */
 /* The worker says that an item of its row lease cannot be decoded. A decider tries it alone. */
 WARN_UNUSED status failure_told(lease *lease, int64_t item, const char *cause,
                                 const worker_seat *worker);
@@ -443,8 +445,6 @@ void failure_denied(dispatch *dispatch, lease *lease, const worker_seat *worker)
 /* Whether this decider may try the item of which another has said that it cannot be decoded. */
 bool failure_may_try(const dispatch *dispatch, const worker_seat *worker, const lease *lease);
 void failures_go_on(dispatch *dispatch); /* has what was told tried alone */
-
-/* doubts.c */
 /* A worker has made the row of this lease: its consumer gets it, or a decider makes it first. Takes
  * the lease and the message's parts, unless it fails. */
 WARN_UNUSED status row_made(dispatch *dispatch, lease *lease, const worker_seat *worker,
@@ -459,25 +459,18 @@ bool decider_is_here(const dispatch *dispatch, uint64_t except); /* but for that
 bool decider_can_take(const dispatch *dispatch, const lease *lease);
 /* A decider has found the word of this account's workers to be false: excludes it. Its seats go. */
 void key_contradicted(dispatch *dispatch, uint64_t account, const char *why);
-void alarm_raise(dispatch *dispatch, const char *why);
 /* Handles REFUSE of a consumer, whose session ends. */
 WARN_UNUSED status refusal_take(dispatch *dispatch, consumer_seat *consumer, const json_value *said,
                                 const char *name);
 /* If the row of this new lease was refused before, a decider makes it and says who is wrong. */
 WARN_UNUSED status refusal_apply(dispatch *dispatch, const consumer_seat *consumer, lease *lease);
 
-/* consumers.c */
-/* Removes a consumer, telling it `error` first unless that is NULL. */
-void consumer_close(dispatch *dispatch, consumer_seat *consumer, const char *error);
-
-/* sent_rows.c */
-hash128 made_digest(const wire_msg *made); /* as its header says */
-/* Remembers who made a row that was sent. Its bytes must not be in consumer->unreturned yet. */
-WARN_UNUSED status sent_row_add(consumer_seat *consumer, const made_row *sent);
-/* NULL if the row was not sent lately. A row that was given back long ago may be forgotten. */
-const made_row *sent_row_find(const consumer_seat *consumer, uint64_t row);
-
 /* seats.c */
+/* Makes TERMS from the options as they are now. */
+WARN_UNUSED status dispatch_make_terms(dispatch *dispatch);
+/* The same, and sends them to all workers. A worker whose terms change starts anew. */
+WARN_UNUSED status dispatch_new_terms(dispatch *dispatch);
+WARN_UNUSED status seat_send_terms(dispatch *dispatch, const wire_peer *to);
 worker_seat *seat_find(dispatch *dispatch, const wire_peer *peer);      /* NULL if there is none */
 worker_seat *seat_of_number(const dispatch *dispatch, uint64_t number); /* NULL: it has left */
 /* Whether a worker was asked to start anew so lately that it will be back. */
@@ -509,10 +502,12 @@ WARN_UNUSED status seat_send_wait(dispatch *dispatch, const wire_peer *to, int64
 void seats_send_off(dispatch *dispatch, account *of); /* all workers of an excluded key */
 /* Counts a breach of its key. True if that excludes the key: then call seats_send_off. */
 bool seat_breach(const dispatch *dispatch, const worker_seat *worker, const char *why);
-/* Tells a worker that holds no lease to leave, to come back (`again`) or for good. */
+/* Sends BYE to a worker that has no seat, or a supervisor: it is to come back, or not. */
+#define BYE_AGAIN    "{\"again\":true}"
+#define BYE_FOR_GOOD "{\"again\":false}"
+void seat_send_bye(dispatch *dispatch, const wire_peer *to, const char *json);
+/* Has a worker that holds no lease leave, to come back (`again`) or for good. */
 void seat_retire(dispatch *dispatch, worker_seat *worker, bool again);
-/* A lease that the worker has not begun; may be NULL. */
-void seat_give_back(dispatch *dispatch, const worker_seat *worker, lease *lease);
 source *lease_source(const lease *lease);
 
 /* Tells a worker, and the log, why it is dismissed: the thread's note, with this code. */
@@ -520,6 +515,12 @@ void seat_tell_dismissal(dispatch *dispatch, const worker_seat *worker, status s
 /* Sends away a worker that broke the protocol. Its lease is given again and no sample is blamed,
  * however often this happens, since such a worker proves nothing. A local worker is killed. */
 void seat_dismiss(dispatch *dispatch, worker_seat *worker, const char *what);
+
+/* A supervisor has said that it is there. */
+WARN_UNUSED status supervisor_heard(dispatch *dispatch, const wire_peer *from, const char *name);
+void supervisors_tick(dispatch *dispatch, int64_t now);
+/* Forgets all supervisors; `tell`: they are to leave for good. */
+void supervisors_leave(dispatch *dispatch, bool tell);
 
 /* joining.c */
 /* Handles JOIN, a first or a further one. */
@@ -543,10 +544,6 @@ WARN_UNUSED status answer_failed(dispatch *dispatch, worker_seat *worker, const 
 WARN_UNUSED status answer_on(dispatch *dispatch, worker_seat *worker, const frame *head,
                              const json_value *said, const char *name);
 
-/* damage.c */
-/* Takes the "damaged" list that a worker told of the row it has made. */
-WARN_UNUSED status damage_heard(dispatch *dispatch, const lease *lease, const json_value *list,
-                                const char *name);
 /* Writes [{"file":F,"warning":W}...], at most `most` entries from number `from` on. Returns the
  * number of the next one. */
 int64_t damage_put(const source *source, int64_t from, int64_t most, json_writer *out);
@@ -577,16 +574,25 @@ WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const 
 WARN_UNUSED status fingerprints_check_cursor(const source *source, const json_value *cursor,
                                              const char *name);
 
-/* supervisors.c */
-/* A supervisor has said that it is there. */
-WARN_UNUSED status supervisor_heard(dispatch *dispatch, const wire_peer *from, const char *name);
-void supervisors_tick(dispatch *dispatch, int64_t now);
-/* Forgets all supervisors; `tell`: tells them first to leave for good. */
-void supervisors_leave(dispatch *dispatch, bool tell);
-
 /* leasing.c */
 void seats_check_time(dispatch *dispatch, int64_t now); /* finds workers that hang or have gone */
 void seats_schedule(dispatch *dispatch);                /* gives work to idle workers */
+
+/* Whether the images of the next row are to be filtered and compressed, if the options say auto.
+ * Pure rules: no sockets, no clock. The choice never enters the stream, since
+ * a receiver takes either form.
+ *
+ * Compressing costs a worker's core time and roughly halves what is sent. Time is lost if the
+ * workers are the slower part, and gained if a link is. Two links may be the slower part: the one
+ * to the consumer, which shows in how much of the credit is under way; and the one to a remote
+ * worker, which shows in how long its rows take to arrive. On ipc there is no link, only memory. */
+/* The choice for a consumer that is not on ipc. was: the choice before. unreturned: bytes sent and
+ * not given back. credit: bytes that may still be reserved. row: bytes of a row. Between the two
+ * thresholds the choice stays as it was. */
+bool compress_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t row);
+/* Notes that a row of this many bytes arrived `ns` later than the time that making it took. */
+void compression_link_saw(compression_link *link, int64_t bytes, int64_t ns);
+bool compress_for_link(const compression_link *link);
 
 /* payload.c */
 /* Writes a lease as JSON: *out [*out_size], on the heap. row: the documents of a LEASE_ROW. `ship`
@@ -594,17 +600,6 @@ void seats_schedule(dispatch *dispatch);                /* gives work to idle wo
  * meanwhile is added to the scratch memory. */
 WARN_UNUSED status payload_lease(dispatch *dispatch, lease *lease, const planned_row *row,
                                  bool press, wire_msg *ship, char **out, size_t *out_size);
-/* Writes the cursor of a consumer that has consumed this row and continues with row `next`. After
- * a whole step it has the same bytes for all ranks and on all daemons. */
-WARN_UNUSED status payload_cursor(consumer_seat *consumer, const planned_row *row, uint64_t next,
-                                  arena *memory, char **out);
-
-/* Write the members "quarantine" (which samples of this row are bad, and why) and "references"
- * (what answers are judged by, where there is that) of a row's tag. */
-WARN_UNUSED status payload_quarantine(const consumer_seat *consumer, const planned_row *row,
-                                      arena *memory, json_writer *writer);
-WARN_UNUSED status payload_references(const source *source, const planned_row *row,
-                                      json_writer *writer);
 
 /* tags.c */
 /* Makes the tag of a row that this worker is going to make: lease->tag. The row has these
@@ -636,9 +631,10 @@ local_child *local_child_of(const dispatch *dispatch, pid_t pid); /* NULL: not o
 void local_end(dispatch *dispatch, const local_child *child, bool at_once); /* if it runs */
 /* A child ended before it began any work. The pool waits before it starts another, or gives up. */
 void local_failed_at_start(dispatch *dispatch, const char *what);
-/* Whether a worker that is to be can be expected: for a minute the system has not refused to start
- * one, nor has every one been killed before it began. */
-bool local_is_expected(const dispatch *dispatch);
+/* operator_commands.c */
+/* Handles a message from the control endpoint. */
+WARN_UNUSED status operator_command(dispatch *dispatch, const wire_peer *from,
+                                    const wire_msg *message, const char *name);
 
 /* reaping.c */
 /* Judges the children that have ended once their last messages were read. */

@@ -64,12 +64,12 @@ static bool is_drawn(const dispatch *state, const consumer_seat *consumer, uint6
     return share >= 1 || (double)drawn * 0x1p-64 < share; /* the product may round up to 1 */
 }
 
-void alarm_raise(dispatch *state, const char *why)
+static void alarm_raise(dispatch *state, const char *why)
 {
     snprintf(state->alarm.why, sizeof state->alarm.why, "%s", why);
     state->alarm.at_ns = state->now_ns;
     state->alarm.count++;
-    outside_warn(&state->outside, "ALARM %s", why);
+    core_warn(state, "ALARM %s", why);
 }
 
 /* Raises an alarm if the words of several keys were found to be false of late: it may be this
@@ -97,7 +97,7 @@ void key_contradicted(dispatch *state, uint64_t number, const char *why)
     account *held = account_of(&state->accounts, number);
     state->counts.contradicted++;
     if (!held) {
-        outside_warn(&state->outside, "a key that has gone was wrong: %s", why);
+        core_warn(state, "a key that has gone was wrong: %s", why);
         return;
     }
     if (!account_exclude(held, why, state->now_ns))
@@ -159,11 +159,10 @@ static status judge_refused(dispatch *state, lease *leased, const worker_seat *w
     else if (refuser)
         penalty_set(&refuser->refused, held->refused_ns, state->now_ns);
     if (refuser)
-        outside_warn(&state->outside,
-                     "refused row came out the same, its consumer's key %s row=%llu key=\"%s\"",
-                     held->account ? "gets rows of this machine's own workers for a while"
-                                   : "is turned away for a while",
-                     (unsigned long long)leased->row, refuser->name);
+        core_warn(state, "refused row came out the same, its consumer's key %s row=%llu key=\"%s\"",
+                  held->account ? "gets rows of this machine's own workers for a while"
+                                : "is turned away for a while",
+                  (unsigned long long)leased->row, refuser->name);
     return send_checked(state, leased, made);
 }
 
@@ -174,11 +173,10 @@ static status judge_third(dispatch *state, lease *leased, const worker_seat *wor
     doubt *held = leased->doubt;
     if (leased->same[0] || leased->same[1] ||
         (held->refuser && hash_equal(made_digest(made), held->digest))) {
-        outside_warn(
-            &state->outside,
-            "row %llu was made differently by two of this machine's workers; that of pid %d "
-            "is sent, which agrees with one of them",
-            (unsigned long long)leased->row, (int)worker->pid);
+        core_warn(state,
+                  "row %llu was made differently by two of this machine's workers; that of pid %d "
+                  "is sent, which agrees with one of them",
+                  (unsigned long long)leased->row, (int)worker->pid);
         return send_checked(state, leased, made);
     }
     alarm_raise(state,
@@ -361,10 +359,9 @@ status refusal_take(dispatch *state, consumer_seat *consumer, const json_value *
                        "the consumer refuses row %lld, which was not sent to it lately",
                        (long long)row);
     const account *maker = account_of(&state->accounts, found->account);
-    outside_warn(&state->outside,
-                 "row refused row=%lld rank=%d of=%d key=\"%s\" maker=\"%s\" why=\"%s\"",
-                 (long long)row, consumer->rank, consumer->ranks, consumer->of->name,
-                 maker ? maker->name : "a worker of this machine", why);
+    core_warn(state, "row refused row=%lld rank=%d of=%d key=\"%s\" maker=\"%s\" why=\"%s\"",
+              (long long)row, consumer->rank, consumer->ranks, consumer->of->name,
+              maker ? maker->name : "a worker of this machine", why);
     state->refusals[state->next_refusal++ % MAX_REFUSALS] =
         (refusal){.made = *found,
                   .section = consumer->src,
@@ -402,4 +399,92 @@ status refusal_apply(dispatch *state, const consumer_seat *consumer, lease *leas
         return ST_OK;
     }
     return ST_OK;
+}
+
+/* --- samples that cannot be decoded ---
+ *
+ * Whoever says so, a decider tries the sample alone, another process than the one that said it
+ * where there is one. If it fails there too, the sample is bad. If it does not, and it was no
+ * decider that said so, the key of that worker is excluded: no worker can take samples out of a
+ * training by its word. */
+
+status failure_told(lease *leased, int64_t item, const char *cause, const worker_seat *worker)
+{
+    failure **at = &leased->failures;
+    while (*at && (*at)->item != item)
+        at = &(*at)->next;
+    if (*at)
+        return ST_OK;
+    failure *told = (failure *)calloc(1, sizeof *told);
+    if (told)
+        told->cause = strdup(cause);
+    if (!told || !told->cause) {
+        free(told);
+        return FAIL(ST_NO_MEMORY, "no memory for the failure of a sample");
+    }
+    told->item = item;
+    told->by = worker->number;
+    /* What a worker says of files that the daemon did not send is the daemon's own word. */
+    told->account = worker->decider || !leased->all_sent ? 0 : worker->of->number;
+    *at = told;
+    return ST_OK;
+}
+
+static bool is_tried(const lease *leased)
+{
+    return leased->failures && lease_solo_item(leased) == leased->failures->item;
+}
+
+bool failure_may_try(const dispatch *state, const worker_seat *worker, const lease *leased)
+{
+    return !is_tried(leased) || leased->failures->by != worker->number ||
+           !decider_is_here(state, worker->number);
+}
+
+void failure_denied(dispatch *state, lease *leased, const worker_seat *worker)
+{
+    char why[128];
+    if (!is_tried(leased))
+        return;
+    const failure *told = leased->failures;
+    const int64_t id = lease_sample(told->item);
+    const uint64_t number = told->account;
+    if (number) {
+        snprintf(why, sizeof why, "it said that sample %lld cannot be decoded (\"%.60s\")",
+                 (long long)id, told->cause);
+    } else {
+        core_warn(state,
+                  "sample %lld, which one of this machine's workers could not decode (\"%s\"), was "
+                  "decoded by pid %d",
+                  (long long)id, told->cause, (int)worker->pid);
+    }
+    lease_drop_failure(leased);
+    leased->decide = true; /* whoever could not may not be able to again */
+    if (number)
+        key_contradicted(state, number, why);
+}
+
+/* Whether all that the item stands for is blank in the consumer's rows by now. Then no worker
+ * decodes it, so a trial proves nothing. */
+static bool is_blank(const lease *leased, int64_t item)
+{
+    const consumer_seat *consumer = leased->owner;
+    int64_t id;
+    for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
+        if (!blank_cause(consumer, id))
+            return false;
+    return true;
+}
+
+void failures_go_on(dispatch *state)
+{
+    for (lease *leased = state->book.lost; leased; leased = leased->next) {
+        while (leased->failures && is_blank(leased, leased->failures->item)) {
+            if (is_tried(leased))
+                lease_end_alone(leased);
+            lease_drop_failure(leased);
+        }
+        if (leased->failures && !leased->solo)
+            lease_try_alone(leased, leased->failures->item);
+    }
 }

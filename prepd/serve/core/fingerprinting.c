@@ -98,16 +98,15 @@ void fingerprinting_tick(dispatch *state)
 {
     print_maker *maker = &state->maker;
     if (maker->pid && state->now_ns - maker->started_ns > LIMIT_S * 1000000000LL) {
-        outside_warn(&state->outside,
-                     "the process that makes fingerprints hangs and is killed seconds=%d", LIMIT_S);
+        core_warn(state, "the process that makes fingerprints hangs and is killed seconds=%d",
+                  LIMIT_S);
         maker->started_ns = state->now_ns;
         state->outside.end_process(state->outside.shell, maker->pid, true);
     }
     if (state->stopping || maker->pid || state->now_ns < maker->not_before_ns ||
         fingerprinting_start(state) == ST_OK)
         return;
-    outside_warn(&state->outside, "the fingerprints of this machine cannot be made yet: %s",
-                 status_text());
+    core_warn(state, "the fingerprints of this machine cannot be made yet: %s", status_text());
     maker->pid = 0;
     maker->not_before_ns = state->now_ns + PAUSE_NS;
 }

@@ -11,29 +11,21 @@
 #include "prepd/serve/core/dispatch_state.h"
 
 enum {
-    SHORT_HELLO = 1 << 16, /* a cursor up to this size is not counted */
-    CROWD = 256,           /* so many consumers are always let in */
+    SHORT_CURSOR = 1 << 16, /* a cursor up to this size is not counted */
+    CROWD = 256,            /* so many consumers are always let in */
 };
 /* How far into a stream without end a consumer may begin.
  * All rows before that are planned first. */
 #define BEGIN_AGAIN                                                                                \
     "raise data.generation: the run keeps its weights and reads the changed data from their "      \
-    "first "                                                                                       \
-    "row"
+    "first row"
 enum { MAX_EPOCHS_AHEAD = 1000, MAX_ROWS_AHEAD = 1 << 20 };
 
-/* Checks that the cursor's rows were packed by the rules of this consumer's plan. A cursor that
- * does not say so, or not where its epoch begins, comes from an early prepd. */
+/* Checks that the cursor's rows were packed by the rules of this consumer's plan. */
 static status check_packing(const consumer_seat *consumer, const json_value *cursor,
                             const char *name)
 {
-    const int ours = plan_version(&consumer->src->options, consumer->kind);
-    if (!json_find(cursor, "plan") || !json_find(cursor, "begin"))
-        return FAIL_IN(
-            ST_CONFIG, name,
-            "the cursor comes from an early prepd: its rows were packed by version 1, or "
-            "it does not say where its epoch begins. Resume with the prepd that made "
-            "it, or " BEGIN_AGAIN);
+    const int ours = plan_version(&consumer->src->options);
     int64_t packing;
     TRY(json_want_int(cursor, "plan", name, &packing));
     if (packing == ours)
@@ -216,14 +208,13 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
 {
     const source *src = consumer->src;
     const uint64_t rows = plan_rows(consumer->plan, consumer->from);
-    char digest[HASH_TEXT], key[HASH_TEXT], *text = NULL;
-    size_t size;
+    char digest[HASH_TEXT], key[HASH_TEXT];
     json_writer writer;
     hash_print(index_digest(src->index), digest);
     hash_print(src->index_key, key);
     json_writer_init(&writer);
     json_begin_object(&writer);
-    json_put_key_int(&writer, "version", SESSION_TAGS);
+    json_put_key_int(&writer, "version", SESSION_VERSION);
     json_put_key_cstr(&writer, "program", "prepd " TESSERA_VERSION);
     json_put_key_cstr(&writer, "build", state->place.build);
     fingerprints_put(&src->fingerprints, &writer);
@@ -254,11 +245,8 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
     status st = consumer->report ? put_report(consumer, &writer) : ST_OK;
     json_end_object(&writer);
     if (st == ST_OK)
-        st = json_writer_take(&writer, &text, &size);
-    if (st == ST_OK)
-        st = outside_send_json(&state->outside, DOOR_CONSUMERS, &consumer->peer, KIND_WELCOME, 0,
-                               text, size);
-    free(text);
+        return outside_send_writer(&state->outside, DOOR_CONSUMERS, &consumer->peer, KIND_WELCOME,
+                                   0, &writer);
     json_writer_done(&writer);
     return st;
 }
@@ -266,24 +254,20 @@ static status send_welcome(dispatch *state, const consumer_seat *consumer)
 /* Finds the row at which the consumer starts, now that the index is there. The plan need not be. */
 static status find_place(consumer_seat *consumer, const char *name)
 {
-    json_value *said = NULL, *parsed = NULL;
-    const json_value *cursor;
-    status st = ST_OK;
-    TRY(json_parse(consumer->hello, strlen(consumer->hello), name, &said));
-    TRY_OR(done, hello_cursor(said, &parsed, &cursor));
-    if (cursor)
-        TRY_OR(done, take_cursor(consumer, cursor, name));
-    else
-        consumer->next_row = (uint64_t)json_int(json_find(said, "start_row"), 0);
-    TRY_OR(done, known_check(consumer, name));
+    json_value *cursor = NULL;
+    if (consumer->cursor)
+        TRY(json_parse(consumer->cursor, strlen(consumer->cursor), name, &cursor));
+    status st = cursor ? take_cursor(consumer, cursor, name) : ST_OK;
+    json_free(&cursor);
+    if (st == ST_OK)
+        st = known_check(consumer, name);
+    if (st != ST_OK)
+        return st;
     consumer->placed = true;
-    free(consumer->hello);
-    consumer->hello = NULL;
-    consumer->told_bytes = 0;
-done:
-    json_free(&parsed);
-    json_free(&said);
-    return st;
+    free(consumer->cursor);
+    consumer->cursor = NULL;
+    consumer->cursor_bytes = 0;
+    return ST_OK;
 }
 
 /* Welcomes a consumer whose plan is ready. */
@@ -293,9 +277,8 @@ static status welcome(dispatch *state, consumer_seat *consumer, const char *name
     TRY(send_welcome(state, consumer));
     consumer->welcomed = true;
     consumer->ended = consumer->end_sent = consumer->report;
-    outside_info(&state->outside, "consumer joined stream=%s rank=%d of=%d row=%llu",
-                 consumer->stream, consumer->rank, consumer->ranks,
-                 (unsigned long long)consumer->next_row);
+    core_info(state, "consumer joined stream=%s rank=%d of=%d row=%llu", consumer->stream,
+              consumer->rank, consumer->ranks, (unsigned long long)consumer->next_row);
     return ST_OK;
 }
 
@@ -304,8 +287,8 @@ static void refuse_session(dispatch *state, consumer_seat *consumer, status st)
     if (!state->place.for_command)
         peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_CONSUMERS, &consumer->peer,
                            "consumer", st);
-    else if (outside_send_error(&state->outside, DOOR_CONSUMERS, &consumer->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "the command could not be told: %s", status_text());
+    else
+        outside_send_error(&state->outside, DOOR_CONSUMERS, &consumer->peer, st);
     consumer_close(state, consumer, NULL);
 }
 
@@ -348,24 +331,6 @@ void consumers_greet(dispatch *state)
     }
 }
 
-/* Which plan a HELLO asks for. A cursor of rows by earlier rules goes on with those. */
-static status take_kind(consumer_seat *consumer, const json_value *said)
-{
-    json_value *parsed;
-    const json_value *cursor;
-    if (strcmp(consumer->stream, "sample") == 0) {
-        consumer->kind = PLAN_SAMPLES;
-        return ST_OK;
-    }
-    if (consumer->src->options.data_group != GROUP_SHARED_IMAGE)
-        return ST_OK; /* these rows have one version */
-    TRY(hello_cursor(said, &parsed, &cursor));
-    if (cursor && json_int(json_find(cursor, "plan"), PLAN_VERSION) == PLAN_EARLIER_VERSION)
-        consumer->kind = PLAN_EARLIER;
-    json_free(&parsed);
-    return ST_OK;
-}
-
 static status take_hello(dispatch *state, consumer_seat *consumer, const json_value *said,
                          const char *name)
 {
@@ -377,13 +342,13 @@ static status take_hello(dispatch *state, consumer_seat *consumer, const json_va
     snprintf(consumer->stream, sizeof(consumer->stream), "%s", greeting.stream);
     consumer->src = strcmp(greeting.stream, "eval") == 0 ? &state->eval : &state->train;
     TRY(section_want(state, consumer->src)); /* its options are known from here on */
-    TRY(take_kind(consumer, said));
-    TRY(hello_knows_tags(greeting.version, name));
+    consumer->kind = strcmp(greeting.stream, "sample") == 0 ? PLAN_SAMPLES : PLAN_PACKED;
     if (has_prefixes(consumer))
-        TRY(hello_knows_prefixes(greeting.version, greeting.prefixes, name));
+        TRY(hello_knows_prefixes(greeting.prefixes, name));
     consumer->report = state->place.for_command && json_bool(json_find(said, "report"), false);
     consumer->rows_later = json_bool(json_find(said, "rows_later"), false);
     consumer->credit = greeting.credit_bytes;
+    consumer->next_row = (uint64_t)greeting.start_row;
     consumer->rank = greeting.rank;
     consumer->ranks = greeting.ranks;
     snprintf(consumer->run, sizeof(consumer->run), "%s", greeting.run);
@@ -411,32 +376,29 @@ static status take_account(dispatch *state, consumer_seat *consumer, const char 
     return ST_OK;
 }
 
-/* Keeps where the consumer wants to begin until the index is there, and what it knows of bad
- * samples. */
-static status keep_place(dispatch *state, consumer_seat *consumer, const json_value *said,
-                         const char *name)
+/* Keeps the cursor of HELLO until the index is there, without the list of bad samples that it may
+ * have, and what the consumer knows of those. */
+static status keep_cursor(dispatch *state, consumer_seat *consumer, const json_value *said,
+                          const char *name)
 {
     json_value *parsed = NULL;
     const json_value *cursor;
-    json_writer writer;
     size_t size = 0;
+    status st = ST_OK;
     TRY(hello_cursor(said, &parsed, &cursor));
-    json_writer_init(&writer);
-    json_begin_object(&writer);
     if (cursor) {
-        json_put_key(&writer, "cursor");
+        json_writer writer;
+        json_writer_init(&writer);
         bad_samples_put_cursor(cursor, &writer);
+        st = json_writer_take(&writer, &consumer->cursor, &size);
+        json_writer_done(&writer);
     }
-    json_put_key_int(&writer, "start_row", json_int(json_find(said, "start_row"), 0));
-    json_end_object(&writer);
-    status st = json_writer_take(&writer, &consumer->hello, &size);
-    json_writer_done(&writer);
-    const int64_t bytes = size > SHORT_HELLO ? (int64_t)size : 0;
+    const int64_t bytes = size > SHORT_CURSOR ? (int64_t)size : 0;
     if (st == ST_OK)
         st = known_may_keep(state, bytes, name);
     if (st == ST_OK)
         st = known_take(state, consumer, said, cursor, name);
-    consumer->told_bytes = bytes;
+    consumer->cursor_bytes = bytes;
     json_free(&parsed);
     return st;
 }
@@ -463,7 +425,7 @@ status consumer_hello(dispatch *state, const wire_peer *from, const json_value *
     TRY_OR(failed, take_hello(state, consumer, said, name));
     TRY_OR(failed, twin_make_room(state, consumer, name));
     TRY_OR(failed, check_crowd(state, consumer, name));
-    TRY_OR(failed, keep_place(state, consumer, said, name));
+    TRY_OR(failed, keep_cursor(state, consumer, said, name));
     TRY_OR(failed, hello_options_agree(consumer->src->stream_json, said, name));
     consumer->next = state->consumer_seats;
     state->consumer_seats = consumer;

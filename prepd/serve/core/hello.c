@@ -54,11 +54,11 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
                       .prefixes = json_bool(json_find(said, "prefixes"), false)};
     TRY(json_want_int(said, "version", name, &version));
     TRY(json_want_text(said, "stream", name, &greeting.stream));
-    if (version < SESSION_OLDEST || version > SESSION_VERSION)
+    if (version != SESSION_VERSION)
         return FAIL_IN(ST_PROTOCOL, name,
-                       "the consumer has protocol version %lld, and this daemon needs one of the "
-                       "versions %d to %d: run both programs of the same release",
-                       (long long)version, SESSION_OLDEST, SESSION_VERSION);
+                       "the consumer has protocol version %lld, and this daemon needs version %d: "
+                       "run both programs of the same release",
+                       (long long)version, SESSION_VERSION);
     if (find_stream(greeting.stream) == N_STREAMS)
         return FAIL_IN(ST_PROTOCOL, name,
                        "the consumer asks for stream \"%s\"; expected train, eval or sample",
@@ -78,7 +78,6 @@ status hello_read(const json_value *said, int64_t step_rows, const char *name, h
                        (long long)greeting.credit_bytes, (long long)greeting.start_row);
     TRY(read_name(said, "run", name, &greeting.run));
     TRY(read_name(said, "consumer", name, &greeting.consumer));
-    greeting.version = version;
     greeting.rank = (int)rank;
     greeting.ranks = (int)ranks;
     *out = greeting;
@@ -96,28 +95,15 @@ status hello_rank_is_served(const hello *greeting, const char *ranks, const char
                    ranks, greeting->rank, greeting->ranks);
 }
 
-status hello_knows_tags(int64_t version, const char *name)
+status hello_knows_prefixes(bool prefixes, const char *name)
 {
-    if (version >= SESSION_TAGS)
-        return ST_OK;
-    return FAIL_IN(ST_CONFIG, name,
-                   "rows come with tags, in which their cursors are: a consumer needs protocol "
-                   "version %d, and this one has version %lld: run both programs of the same "
-                   "release",
-                   SESSION_TAGS, (long long)version);
-}
-
-status hello_knows_prefixes(int64_t version, bool prefixes, const char *name)
-{
-    if (version >= SESSION_PREFIXES && prefixes)
+    if (prefixes)
         return ST_OK;
     return FAIL_IN(
         ST_CONFIG, name,
-        "samples of this stream share prefixes (data.group shared_prefix): a consumer "
-        "needs protocol version %d and must say \"prefixes\" in HELLO, which in client.py "
-        "is prefixes=True. This one has version %lld and %s it, and would see questions "
-        "without their pictures",
-        SESSION_PREFIXES, (long long)version, prefixes ? "says" : "does not say");
+        "samples of this stream share prefixes (data.group shared_prefix): a consumer must say "
+        "\"prefixes\" in HELLO, which in client.py is prefixes=True. This one does not, and would "
+        "see questions without their pictures");
 }
 
 status hello_cursor(const json_value *said, json_value **out_parsed, const json_value **out)

@@ -22,7 +22,6 @@ typedef struct hello {
     int rank, ranks;
     int64_t credit_bytes;
     int64_t start_row;
-    int64_t version;            /* SESSION_OLDEST to SESSION_VERSION */
     bool prefixes;              /* the consumer knows what a prefix is (doc_prefix) */
     const char *run, *consumer; /* names; "" if not said; borrowed */
 } hello;
@@ -40,13 +39,8 @@ WARN_UNUSED status hello_read(const json_value *said, int64_t step_rows, const c
 WARN_UNUSED status hello_rank_is_served(const hello *greeting, const char *ranks, const char *name);
 
 /* Refuses a consumer that does not know prefixes a stream that has them: reading cu_seqlens alone,
- * it would train branches without what comes before them. CONFIG names the version that it needs.
- */
-WARN_UNUSED status hello_knows_prefixes(int64_t version, bool prefixes, const char *name);
-
-/* Refuses a consumer that does not know tags, in which the metadata of rows is. CONFIG names the
- * version that it needs. */
-WARN_UNUSED status hello_knows_tags(int64_t version, const char *name);
+ * it would train branches without what comes before them: CONFIG. */
+WARN_UNUSED status hello_knows_prefixes(bool prefixes, const char *name);
 
 /* Finds HELLO's cursor, which is an object or the text of one; *out is NULL if there is none. The
  * caller frees *out_parsed after it has used *out. */

@@ -187,9 +187,9 @@ status index_build_poison(dispatch *state, lease *leased, int64_t item, const ch
         section->of->outside.stat_image(section->of->outside.shell, section, item,
                                         &image.file_bytes, &image.mtime_ns);
         if (image.file_bytes < 0) { /* the index must not depend on that */
-            outside_warn(&state->outside,
-                         "index: the size of \"%s\" cannot be found out now, so it is tried again",
-                         section->data->adapter->image_path(section->data, item));
+            core_warn(state,
+                      "index: the size of \"%s\" cannot be found out now, so it is tried again",
+                      section->data->adapter->image_path(section->data, item));
             lease_try_once_more(&state->book, leased, item);
             return ST_OK;
         }
@@ -198,7 +198,7 @@ status index_build_poison(dispatch *state, lease *leased, int64_t item, const ch
         index_sample record = {.cause = cause};
         TRY(index_put_sample(section->index, item, &record));
     }
-    outside_warn(&state->outside, "index: item %lld refused cause=\"%s\"", (long long)item, cause);
+    core_warn(state, "index: item %lld refused cause=\"%s\"", (long long)item, cause);
     lease_drop_item(leased, item);
     section->build.left--;
     section->build.images_left -= leased->kind == LEASE_IMAGES;

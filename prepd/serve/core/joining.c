@@ -195,7 +195,7 @@ static bool is_to_wait(dispatch *state, const wire_peer *from, const joiner *wai
         return false;
     state->counts.joins_deferred++;
     if (seat_send_wait(state, from, wait_ns, why) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to wait: %s", status_text());
+        core_debug(state, "worker could not be told to wait: %s", status_text());
     return true;
 }
 
@@ -228,8 +228,7 @@ status seat_join(dispatch *state, const wire_peer *from, const char *name, const
         account_take_build(worker->of, worker->build);
     if (worker->local)
         local_joined(state, worker->pid);
-    outside_debug(&state->outside, "worker joined pid=%d host=\"%s\" local=%d key=\"%s\"",
-                  (int)worker->pid, worker->host, worker->local,
-                  worker->of ? worker->of->name : "");
+    core_debug(state, "worker joined pid=%d host=\"%s\" local=%d key=\"%s\"", (int)worker->pid,
+               worker->host, worker->local, worker->of ? worker->of->name : "");
     return seat_prove(state, worker, name);
 }

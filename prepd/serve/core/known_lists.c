@@ -49,7 +49,7 @@ status known_may_keep(const dispatch *state, int64_t bytes, const char *name)
     for (const known_list *list = state->known; list; list = list->next)
         kept += list_bytes(list->bad.n);
     for (const consumer_seat *other = state->consumer_seats; other; other = other->next)
-        kept += other->told_bytes;
+        kept += other->cursor_bytes;
     if (kept == 0 || bytes == 0 || kept + bytes <= most)
         return ST_OK;
     return FAIL_IN(ST_UNAVAILABLE, name,
@@ -100,10 +100,10 @@ void known_warn(dispatch *state, const source *section, bool *inout_warned)
     if (*inout_warned || known_most(state, section) < BAD_SAMPLES_WARN)
         return;
     *inout_warned = true;
-    outside_warn(&state->outside,
-                 "the quarantine is nearly full section=%s bad=%lld most=%d: " BAD_SAMPLES_MEND
-                 ", or the run cannot be resumed",
-                 section->name, (long long)known_most(state, section), BAD_SAMPLES_MOST);
+    core_warn(state,
+              "the quarantine is nearly full section=%s bad=%lld most=%d: " BAD_SAMPLES_MEND
+              ", or the run cannot be resumed",
+              section->name, (long long)known_most(state, section), BAD_SAMPLES_MOST);
 }
 
 /* Gives the consumer the list that it shares, which has then all that it brought. */

@@ -119,11 +119,11 @@ static void wait_for_operator(dispatch *state)
     const bool known = pool->deaths_at_start >= GIVE_UP_SAID;
     pool->not_before_ns = state->now_ns + (known ? OPERATOR_PAUSE_MS : MAX_PAUSE_MS) * MS;
     if (pool->deaths_at_start == GIVE_UP_SAID)
-        outside_warn(&state->outside,
-                     "local workers no longer make this daemon's rows, and the run waits: %s. A "
-                     "library was changed beneath the daemon: install the earlier one again, or "
-                     "restart the daemon and raise data.generation",
-                     pool->why.message);
+        core_warn(state,
+                  "local workers no longer make this daemon's rows, and the run waits: %s. A "
+                  "library was changed beneath the daemon: install the earlier one again, or "
+                  "restart the daemon and raise data.generation",
+                  pool->why.message);
 }
 
 /* A worker that ends before it began any work is replaced after a pause, but not for ever. All that
@@ -157,7 +157,9 @@ void local_failed_at_start(dispatch *state, const char *what)
     }
 }
 
-bool local_is_expected(const dispatch *state)
+/* Whether a worker that is to be can be expected: for a minute the system has not refused to start
+ * one, nor has every one been killed before it began. */
+static bool is_expected(const dispatch *state)
 {
     const int64_t patience_ns = INT64_C(60) * 1000 * MS, unstarted = state->local.unstarted_ns,
                   killed = state->local.killed_ns;
@@ -170,7 +172,7 @@ bool local_is_expected(const dispatch *state)
 static void not_spawned(dispatch *state)
 {
     const status_note why = *status_last();
-    outside_warn(&state->outside, "worker not started: %s", status_text());
+    core_warn(state, "worker not started: %s", status_text());
     if (state->local.unstarted_ns == 0)
         state->local.unstarted_ns = state->now_ns;
     if (local_alive(state) == 0) {
@@ -188,8 +190,8 @@ void local_tick(dispatch *state, int64_t now)
         local_child *one = &pool->child[i];
         if (one->pid && !one->joined && !one->leaving && !one->ended &&
             now - one->started_ns > (int64_t)JOIN_LIMIT_S * 1000 * MS) {
-            outside_warn(&state->outside, "worker did not join, killed pid=%d seconds=%d",
-                         (int)one->pid, JOIN_LIMIT_S);
+            core_warn(state, "worker did not join, killed pid=%d seconds=%d", (int)one->pid,
+                      JOIN_LIMIT_S);
             local_end(state, one, true);
         }
     }
@@ -236,7 +238,7 @@ static bool decides_here(const dispatch *state)
 
 bool local_may_decide(const dispatch *state)
 {
-    return decides_here(state) && local_is_expected(state);
+    return decides_here(state) && is_expected(state);
 }
 
 void local_need(dispatch *state, int deciders)

@@ -228,7 +228,7 @@ static status admit(dispatch *state, const json_value *said, const char *name, j
                     "no key or address \"%s\" has been here; prepd status lists those that are "
                     "excluded or watched",
                     key);
-    outside_info(&state->outside, "key admitted name=\"%s\"", key);
+    core_info(state, "key admitted name=\"%s\"", key);
     json_put_key_cstr(writer, "was", was);
     return ST_OK;
 }
@@ -248,12 +248,11 @@ static status command(dispatch *state, const wire_peer *from, const json_value *
         if (count < 0 || count > MAX_LOCAL)
             return FAIL(ST_USAGE, "cannot run %lld workers; expected 0 to %d", (long long)count,
                         MAX_LOCAL);
-        outside_info(&state->outside, "scaled workers=%lld were=%d", (long long)count,
-                     state->local.target);
+        core_info(state, "scaled workers=%lld were=%d", (long long)count, state->local.target);
         local_scale(state, (int)count);
         json_put_key_int(writer, "workers_target", count);
     } else if (strcmp(what, "drain") == 0) {
-        outside_info(&state->outside, "draining");
+        core_info(state, "draining");
         state->draining = true;
     } else if (strcmp(what, "admit") == 0) {
         TRY(admit(state, said, name, writer));
@@ -267,13 +266,11 @@ static status command(dispatch *state, const wire_peer *from, const json_value *
     return ST_OK;
 }
 
-static status answer_command(dispatch *state, const wire_peer *from, wire_msg *message,
-                             const char *name)
+status operator_command(dispatch *state, const wire_peer *from, const wire_msg *message,
+                        const char *name)
 {
     frame head;
     json_value *said = NULL;
-    char *text = NULL;
-    size_t size;
     json_writer writer;
     TRY(wire_read_json(message, name, &head, &said));
     json_writer_init(&writer);
@@ -285,24 +282,10 @@ static status answer_command(dispatch *state, const wire_peer *from, wire_msg *m
             : FAIL_IN(ST_PROTOCOL, name, "the control endpoint received %s; it takes command only",
                       frame_kind_name(head.kind));
     json_end_object(&writer);
-    if (st == ST_OK)
-        st = json_writer_take(&writer, &text, &size);
-    if (st == ST_OK)
-        st = outside_send_json(&state->outside, DOOR_CONTROL, from, KIND_ANSWER, head.row, text,
-                               size);
-    free(text);
-    json_writer_done(&writer);
     json_free(&said);
+    if (st == ST_OK)
+        return outside_send_writer(&state->outside, DOOR_CONTROL, from, KIND_ANSWER, head.row,
+                                   &writer);
+    json_writer_done(&writer);
     return st;
-}
-
-void control_message(dispatch *state, const wire_peer *from, wire_msg *message)
-{
-    char name[WIRE_PEER_TEXT];
-    wire_peer_print(from, name);
-    state->peer_limits.reading = from;
-    const status st = answer_command(state, from, message, name);
-    if (st != ST_OK)
-        peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_CONTROL, from, "command", st);
-    state->peer_limits.reading = NULL;
 }

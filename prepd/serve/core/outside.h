@@ -79,14 +79,51 @@ WARN_UNUSED status outside_send_json(const outside *world, door at, const wire_p
 WARN_UNUSED status outside_send_json_with(const outside *world, door at, const wire_peer *to,
                                           int kind, uint64_t row, const char *json, size_t size,
                                           wire_msg *more);
-/* Sends the thread's note as an error with this code. */
-WARN_UNUSED status outside_send_error(const outside *world, door at, const wire_peer *to,
-                                      uint64_t row, status code);
+/* The same of what the writer has, which is done with. */
+WARN_UNUSED status outside_send_writer(const outside *world, door at, const wire_peer *to, int kind,
+                                       uint64_t row, json_writer *writer);
+/* Sends the thread's note as an error with this code, if the peer takes it. */
+void outside_send_error(const outside *world, door at, const wire_peer *to, status code);
 /* Writes a line to the log. The form of a line is that of log.h. */
 void outside_log(const outside *world, int level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 #define outside_warn(world, ...)  outside_log(world, LOG_WARN, __VA_ARGS__)
 #define outside_info(world, ...)  outside_log(world, LOG_INFO, __VA_ARGS__)
 #define outside_debug(world, ...) outside_log(world, LOG_DEBUG, __VA_ARGS__)
+
+/* --- limits: no one peer can fill the log or keep others waiting ---
+ *
+ * A refused message is answered and counted, but only the first few are logged. A connection whose
+ * messages are refused again and again is no longer listened to. How many messages are read in a
+ * turn of the loop is up to who reads them (doors.h). */
+
+/* A connection whose messages were refused. */
+enum { MAX_OFFENDERS = 64 };
+typedef struct offender {
+    wire_peer peer;
+    int offences;
+} offender;
+
+/* All zeros is the state at the start. */
+typedef struct peer_limits {
+    offender offenders[MAX_OFFENDERS];
+    unsigned next_offender;   /* the place that the next one takes */
+    const wire_peer *reading; /* the peer whose message is being handled; NULL outside */
+    int64_t told;             /* refusals since peer_limits_tell, logged or not */
+    /* Since the start: messages and peers, among them workers that make other rows; and
+     * connections by key. */
+    uint64_t refused, refused_builds, refused_keys;
+} peer_limits;
+
+/* Whether a connection's messages were refused so often that further ones are dropped unread. */
+bool peer_limits_ignores(const peer_limits *limits, const wire_peer *from);
+/* Refuses a peer's message: sends it the thread's note as an error, and logs that too, unless too
+ * many were logged already. `what` says what kind of peer it is. */
+void peer_limits_refuse(peer_limits *limits, const outside *world, door at, const wire_peer *to,
+                        const char *what, status st);
+/* Counts an offence of the peer whose message is being handled. */
+void peer_limits_offence(peer_limits *limits, const outside *world);
+/* Logs how many refusals were not shown. Call it every few seconds. */
+void peer_limits_tell(peer_limits *limits, const outside *world);
 
 #endif

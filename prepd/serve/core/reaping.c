@@ -52,8 +52,7 @@ static void bury_child(dispatch *state, local_child *child)
     if (was.end.code == PROC_EXIT_AGAIN)
         return; /* it was told to start anew */
     if (was.begun || how == LOSS_OUTSIDE) {
-        outside_info(&state->outside, "worker replaced pid=%d cause=\"%s\"", (int)was.pid,
-                     was.end.what);
+        core_info(state, "worker replaced pid=%d cause=\"%s\"", (int)was.pid, was.end.what);
         if (!was.begun && ++pool->killed_at_start > KILLED_AT_START) {
             pool->not_before_ns = state->now_ns + KILLED_PAUSE_MS * MS;
             if (pool->killed_ns == 0)
@@ -61,8 +60,7 @@ static void bury_child(dispatch *state, local_child *child)
         }
         return;
     }
-    outside_warn(&state->outside, "worker died at start pid=%d cause=\"%s\"", (int)was.pid,
-                 was.end.what);
+    core_warn(state, "worker died at start pid=%d cause=\"%s\"", (int)was.pid, was.end.what);
     local_failed_at_start(state, was.end.what);
 }
 

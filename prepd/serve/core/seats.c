@@ -1,16 +1,71 @@
 /* seats.c: the workers that are here: how they are found, how they go, and whether the samples that
  * they had in work are blamed. How they come is in joining.c; what they say is in
- * worker_messages.c. */
+ * peer_messages.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "prepd/serve/core/dispatch_state.h"
 
+/* --- TERMS, what every worker is sent of the options --- */
+
+/* TERMS hold what a worker must know to do any lease: all options, as YAML that can be loaded, and
+ * the digest of the model folder whose tokenizer the index was made with. */
+status dispatch_make_terms(dispatch *state)
+{
+    char *yaml = NULL, model[HASH_TEXT];
+    size_t yaml_size = 0, size;
+    FILE *file = open_memstream(&yaml, &yaml_size);
+    if (!file)
+        return FAIL(ST_NO_MEMORY, "no memory for the terms");
+    conf_print(state->options, file);
+    if (fclose(file) != 0) {
+        free(yaml);
+        return FAIL(ST_NO_MEMORY, "no memory for the terms");
+    }
+    json_writer writer;
+    json_writer_init(&writer);
+    json_begin_object(&writer);
+    json_put_key_cstr(&writer, "version", TESSERA_VERSION);
+    json_put_key_text(&writer, "options", yaml, yaml_size);
+    hash_print(state->train.model_digest, model);
+    json_put_key_cstr(&writer, "model", model);
+    json_put_key_bool(&writer, "videos", state->videos);
+    json_end_object(&writer);
+    char *text = NULL;
+    status st = json_writer_take(&writer, &text, &size);
+    if (st == ST_OK) {
+        free(state->terms);
+        state->terms = text;
+    }
+    json_writer_done(&writer);
+    free(yaml);
+    return st;
+}
+
+status seat_send_terms(dispatch *state, const wire_peer *to)
+{
+    return outside_send_json(&state->outside, DOOR_WORKERS, to, KIND_TERMS, 0, state->terms,
+                             strlen(state->terms));
+}
+
+status dispatch_new_terms(dispatch *state)
+{
+    TRY(dispatch_make_terms(state));
+    for (worker_seat *worker = state->seats; worker; worker = worker->next) {
+        worker->excused = true;
+        if (seat_send_terms(state, &worker->peer) != ST_OK)
+            core_debug(state, "worker could not be told: %s", status_text());
+    }
+    return ST_OK;
+}
+
+/* --- seats --- */
+
 worker_seat *seat_find(dispatch *state, const wire_peer *peer)
 {
     for (worker_seat *worker = state->seats; worker; worker = worker->next)
-        if (worker->peer.size == peer->size && memcmp(worker->peer.id, peer->id, peer->size) == 0)
+        if (wire_peer_is(&worker->peer, peer))
             return worker;
     return NULL;
 }
@@ -73,8 +128,8 @@ void seats_quarantine(dispatch *state, source *section, int64_t id, const char *
     }
     if (!fresh)
         return;
-    outside_warn(&state->outside, "sample quarantined section=%s id=%lld cause=\"%s\"",
-                 section->name, (long long)id, cause);
+    core_warn(state, "sample quarantined section=%s id=%lld cause=\"%s\"", section->name,
+              (long long)id, cause);
     state->counts.quarantined++;
     known_warn(state, section, &section->near_full);
 }
@@ -131,7 +186,8 @@ static void lose_lease(dispatch *state, lease *leased, bool decider, loss how, c
         dispatch_fail(state, status_last()->code);
 }
 
-void seat_give_back(dispatch *state, const worker_seat *worker, lease *leased)
+/* A lease that the worker has not begun; may be NULL. */
+static void give_back(dispatch *state, const worker_seat *worker, lease *leased)
 {
     if (!leased)
         return;
@@ -147,16 +203,16 @@ void seat_give_back(dispatch *state, const worker_seat *worker, lease *leased)
 static void log_gone(const dispatch *state, const worker_seat *worker, loss how, const char *what)
 {
     if (worker->work || how != LOSS_OUTSIDE)
-        outside_info(&state->outside, "worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
-                     worker->work ? ", its lease is given again" : "", (int)worker->pid,
-                     worker->host, what);
+        core_info(state, "worker gone%s pid=%d host=\"%s\" cause=\"%s\"",
+                  worker->work ? ", its lease is given again" : "", (int)worker->pid, worker->host,
+                  what);
 }
 
 void seat_gone(dispatch *state, worker_seat *worker, loss how, const char *what)
 {
     lease *leased = worker->work;
     const bool decider = worker->decider;
-    seat_give_back(state, worker, worker->ahead);
+    give_back(state, worker, worker->ahead);
     log_gone(state, worker, how, what);
     remove_seat(state, worker);
     if (leased)
@@ -171,7 +227,7 @@ void seat_set_aside(dispatch *state, worker_seat *worker, const char *what)
     worker->proved = worker->unbegun = worker->owes = false;
     worker->late = true;
     worker->shipped = 0;
-    seat_give_back(state, worker, ahead);
+    give_back(state, worker, ahead);
     if (leased)
         lose_lease(state, leased, worker->decider, LOSS_OUTSIDE, what);
 }
@@ -188,36 +244,28 @@ status seat_send_wait(dispatch *state, const wire_peer *to, int64_t wait_ns, con
 {
     static const int64_t SECOND_NS = 1000000000;
     json_writer writer;
-    char *text = NULL;
-    size_t size;
     json_writer_init(&writer);
     json_begin_object(&writer);
     json_put_key_bool(&writer, "again", true);
     json_put_key_int(&writer, "wait_s", (wait_ns + SECOND_NS - 1) / SECOND_NS);
     json_put_key_cstr(&writer, "why", why);
     json_end_object(&writer);
-    status st = json_writer_take(&writer, &text, &size);
-    if (st == ST_OK)
-        st = outside_send_json(&state->outside, DOOR_WORKERS, to, KIND_BYE, 0, text, size);
-    free(text);
-    json_writer_done(&writer);
-    return st;
+    return outside_send_writer(&state->outside, DOOR_WORKERS, to, KIND_BYE, 0, &writer);
 }
 
 void seats_send_off(dispatch *state, account *of)
 {
-    outside_warn(
-        &state->outside,
-        "key excluded, prepd admit lifts it name=\"%s\" seconds=%lld workers=%d why=\"%s\"",
-        of->name, (long long)((of->excluded.until_ns - state->now_ns) / 1000000000), of->seats,
-        of->why);
+    core_warn(state,
+              "key excluded, prepd admit lifts it name=\"%s\" seconds=%lld workers=%d why=\"%s\"",
+              of->name, (long long)((of->excluded.until_ns - state->now_ns) / 1000000000),
+              of->seats, of->why);
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;
         if (worker->of != of || worker->decider)
             continue;
         if (seat_send_wait(state, &worker->peer, of->excluded.until_ns - state->now_ns, of->why) !=
             ST_OK)
-            outside_debug(&state->outside, "worker could not be told to wait: %s", status_text());
+            core_debug(state, "worker could not be told to wait: %s", status_text());
         seat_gone(state, worker, LOSS_BREACH, "its key is excluded");
     }
 }
@@ -232,9 +280,8 @@ bool seat_breach(const dispatch *state, const worker_seat *worker, const char *w
 
 void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)
 {
-    outside_warn(&state->outside, "worker dismissed: %s", status_text());
-    if (outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, 0, st) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    core_warn(state, "worker dismissed: %s", status_text());
+    outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, st);
 }
 
 void seat_dismiss(dispatch *state, worker_seat *worker, const char *what)
@@ -254,7 +301,7 @@ void seat_left(dispatch *state, worker_seat *worker, loss how, const char *what)
     static const int64_t EMPTY_NS = 3000000000;
     account *excluded = NULL;
     if (worker->unbegun) {
-        seat_give_back(state, worker, worker->work);
+        give_back(state, worker, worker->work);
         worker->work = NULL;
     } else if (!worker->begun && !worker->excused && state->now_ns - worker->joined_ns < EMPTY_NS &&
                seat_breach(state, worker, "it joined again and again without working")) {
@@ -270,11 +317,72 @@ void seat_unreachable(worker_seat *worker)
     worker->unreachable = !worker->local;
 }
 
+void seat_send_bye(dispatch *state, const wire_peer *to, const char *json)
+{
+    if (outside_send_json(&state->outside, DOOR_WORKERS, to, KIND_BYE, 0, json, strlen(json)) !=
+        ST_OK)
+        core_debug(state, "worker could not be told to leave: %s", status_text());
+}
+
 void seat_retire(dispatch *state, worker_seat *worker, bool again)
 {
-    const char *json = again ? "{\"again\":true}" : "{\"again\":false}";
-    if (outside_send_json(&state->outside, DOOR_WORKERS, &worker->peer, KIND_BYE, 0, json,
-                          strlen(json)) != ST_OK)
-        outside_debug(&state->outside, "worker could not be told to leave: %s", status_text());
+    seat_send_bye(state, &worker->peer, again ? BYE_AGAIN : BYE_FOR_GOOD);
     remove_seat(state, worker);
+}
+
+/* --- supervisors ---
+ *
+ * The remote processes that start workers again (prepd/worker/supervisor.h). The
+ * daemon keeps a list of them so that it can tell them to leave when it is drained for good.
+ * Telling their workers would not be enough, since a worker may be between two lives just then, or
+ * may never have come so far as to join. */
+
+/* A supervisor says every second that it is there. After this much silence it counts as gone;
+ * ZeroMQ reports nothing. */
+static const int64_t SILENT_NS = 10000000000;
+
+void supervisors_tick(dispatch *state, int64_t now)
+{
+    for (supervisor_seat **at = &state->supervisors; *at;) {
+        supervisor_seat *seat = *at;
+        if (now - seat->heard_ns < SILENT_NS) {
+            at = &seat->next;
+            continue;
+        }
+        *at = seat->next;
+        state->n_supervisors--;
+        free(seat);
+    }
+}
+
+status supervisor_heard(dispatch *state, const wire_peer *from, const char *name)
+{
+    const int64_t now = state->now_ns;
+    for (supervisor_seat *seat = state->supervisors; seat; seat = seat->next)
+        if (wire_peer_is(&seat->peer, from)) {
+            seat->heard_ns = now;
+            return ST_OK;
+        }
+    if (state->n_supervisors >= MAX_SEATS)
+        return FAIL_IN(ST_UNAVAILABLE, name, "%d supervisors of workers are here already",
+                       MAX_SEATS);
+    supervisor_seat *newest = calloc(1, sizeof *newest);
+    if (!newest)
+        return FAIL(ST_NO_MEMORY, "no memory for a supervisor of workers");
+    *newest = (supervisor_seat){.peer = *from, .heard_ns = now, .next = state->supervisors};
+    state->supervisors = newest;
+    state->n_supervisors++;
+    return ST_OK;
+}
+
+void supervisors_leave(dispatch *state, bool tell)
+{
+    while (state->supervisors) {
+        supervisor_seat *seat = state->supervisors;
+        if (tell)
+            seat_send_bye(state, &seat->peer, "{}");
+        state->supervisors = seat->next;
+        free(seat);
+    }
+    state->n_supervisors = 0;
 }

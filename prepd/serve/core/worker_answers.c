@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "prepd/serve/core/dispatch_state.h"
 
@@ -237,7 +238,7 @@ static void fail_alone(dispatch *state, lease *leased, const json_value *said)
 }
 
 /* Handles FAILED: samples that the worker could not decode, of a prefix all branches
- * (sample_failures.c). A file that only this worker misses is the worker's fault. */
+ * (doubts.c). A file that only this worker misses is the worker's fault. */
 status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
                      const json_value *said, const char *name)
 {
@@ -278,6 +279,82 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
     dismiss_if_blind(state, worker, missed);
     return ST_OK;
 }
+
+/* --- damaged pictures ---
+ *
+ * Pictures that decode, but with a warning that their file is damaged (data.damaged
+ * accept). They are used as they decode. Here they are counted, and their names are kept for `prepd
+ * status` and `prepd check`. */
+
+enum { WARNING_BYTES = 240 };
+static const int64_t TOLD = 10; /* logged for a section; a data set may have thousands */
+
+/* Records a warning about picture `index` of a sample. */
+static status note_damage(dispatch *state, source *section, int64_t id, int64_t index,
+                          const char *warning)
+{
+    sample smp;
+    bool fresh = false;
+    char text[WARNING_BYTES];
+    arena_reset(&state->scratch);
+    TRY(section->data->adapter->outline(section->data, id, &state->scratch, &smp));
+    if (index < 0 || index >= smp.n_images)
+        return FAIL(ST_PROTOCOL,
+                    "the worker reported damage of picture %lld of a sample that has %d pictures",
+                    (long long)index, (int)smp.n_images);
+    snprintf(text, sizeof(text), "%s", warning);
+    if (section->damaged.n == BAD_SAMPLES_MOST)
+        return ST_OK; /* further ones are neither named nor counted */
+    if (bad_samples_add(&section->damaged, smp.images[index], text, &fresh) != ST_OK) {
+        dispatch_fail(state, ST_NO_MEMORY); /* the daemon's own failure, not the worker's */
+        return ST_OK;
+    }
+    if (fresh && section->damaged.n <= TOLD)
+        core_warn(
+            state, "picture damaged, used as it decodes section=%s file=\"%s\" warning=\"%s\"%s",
+            section->name, section->data->adapter->image_path(section->data, smp.images[index]),
+            text, section->damaged.n == TOLD ? "; further ones are counted (prepd status)" : "");
+    return ST_OK;
+}
+
+/* Takes the "damaged" list that a worker sent of the row it has made. */
+static status take_damage(dispatch *state, const lease *leased, const json_value *list,
+                          const char *name)
+{
+    if (!leased->owner || leased->kind != LEASE_ROW)
+        return ST_OK;
+    for (size_t i = 0; i < json_count(list); i++) {
+        const json_value *said = json_item(list, i);
+        const char *warning;
+        int64_t id, k;
+        TRY(json_want_int(said, "id", name, &id));
+        TRY(json_want_int(said, "image", name, &k));
+        TRY(json_want_text(said, "warning", name, &warning));
+        if (!lease_has(leased, id))
+            return FAIL_IN(ST_PROTOCOL, name,
+                           "the worker reported damage in sample %lld, which is not in its lease",
+                           (long long)id);
+        TRY(note_damage(state, lease_source(leased), id, k, warning));
+    }
+    return ST_OK;
+}
+
+int64_t damage_put(const source *section, int64_t from, int64_t most, json_writer *out)
+{
+    int64_t i = from < 0 ? 0 : from;
+    json_begin_array(out);
+    for (; i < section->damaged.n && most-- > 0; i++) {
+        json_begin_object(out);
+        json_put_key_cstr(
+            out, "file", section->data->adapter->image_path(section->data, section->damaged.id[i]));
+        json_put_key_cstr(out, "warning", section->damaged.cause[i]);
+        json_end_object(out);
+    }
+    json_end_array(out);
+    return i;
+}
+
+/* --- ON --- */
 
 /* Adds up where the time of making a row went, which its worker tells before the row itself. */
 static void count_stages(dispatch *state, worker_seat *worker, const json_value *stages,
@@ -324,7 +401,7 @@ status answer_on(dispatch *state, worker_seat *worker, const frame *head, const 
         for (size_t k = 0; k < sizeof(made->same) / sizeof(*made->same); k++)
             made->same[k] = json_bool(json_item(same, k), false);
         count_stages(state, worker, stages, json_find(said, "cache"));
-        return damage_heard(state, worker->work, json_find(said, "damaged"), name);
+        return take_damage(state, worker->work, json_find(said, "damaged"), name);
     }
     if (json_find(said, "comparing"))
         return answer_comparing(state, worker, json_int(json_find(said, "comparing"), -1), name);

@@ -16,7 +16,7 @@ class Recording:
 
     def __init__(self, path: str, data: mmap.mmap):
         self.path, self.data = path, data
-        self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] in (b"\1\0", b"\2\0"), "this is not a recording of version 1 or 2")
+        self.check(len(data) >= 32 and data[:4] == b"TSRR" and data[4:6] == b"\2\0", "this is not a recording of version 2")
         self.tags = data[4:6] == b"\2\0"
         size = struct.unpack_from("<Q", data, 8)[0]
         self.check(size <= len(data) - 32, "the recording is cut short: it ends at byte", len(data), "inside its WELCOME")

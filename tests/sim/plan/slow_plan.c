@@ -111,7 +111,7 @@ static int64_t window_units(const slow_plan *plan, uint64_t epoch, uint64_t wind
 
 static void pack_window(const slow_plan *plan, slow_items *inout)
 {
-    const bool alike = plan->kind != SLOW_EARLIER && conf_shares_images(plan->options);
+    const bool alike = conf_shares_images(plan->options);
     inout->rows = inout->count;
     for (int64_t i = 0; i < inout->count; i++)
         inout->row[i] = i;

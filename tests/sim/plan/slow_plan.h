@@ -62,7 +62,7 @@ typedef struct slow_row {
     int64_t cost; /* as assign_cost predicts it */
 } slow_row;
 
-typedef enum slow_kind { SLOW_PACKED, SLOW_SAMPLES, SLOW_EARLIER } slow_kind; /* as plan_kind */
+typedef enum slow_kind { SLOW_PACKED, SLOW_SAMPLES } slow_kind; /* as plan_kind */
 
 typedef struct slow_plan slow_plan;
 

@@ -156,10 +156,6 @@ void slow_plan_units(slow_plan *plan)
     joined = plan->options->data_group == GROUP_SHARED_IMAGE ? by_picture(plan, &alone)
                                                              : slow_prefixes(plan, &alone);
     slow_units_free(&alone);
-    if (plan->kind == SLOW_EARLIER) {
-        plan->units = joined;
-        return;
-    }
     for (int64_t i = 0; i < joined.count; i++)
         split(plan, &joined.all[i], &plan->units);
     slow_units_free(&joined);

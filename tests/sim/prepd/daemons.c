@@ -236,15 +236,11 @@ void daemon_turn(sim_daemon *daemon)
 
 void daemon_message(sim_daemon *to, const sim_link *link, wire_msg *message)
 {
-    typedef void (*handler)(dispatch *, const wire_peer *, wire_msg *);
-    static const handler handlers[N_DOORS] = {[DOOR_CONSUMERS] = consumer_message,
-                                              [DOOR_WORKERS] = seat_message,
-                                              [DOOR_CONTROL] = control_message};
     peer_limits *limits = &to->state->peer_limits;
     if (to->stopping || peer_limits_ignores(limits, &link->peer))
         return;
     daemon_enter(to);
-    handlers[link->at](to->state, &link->peer, message);
+    peer_message(to->state, link->at, &link->peer, message);
     daemon_leave(to);
     daemon_wake(to);
 }

@@ -45,8 +45,8 @@ static void check_told(simulation *sim, const dispatch *state)
     int tellers = 0;
     for (const consumer_seat *consumer = state->consumer_seats; consumer;
          consumer = consumer->next) {
-        told += consumer->told_bytes;
-        tellers += consumer->told_bytes > 0;
+        told += consumer->cursor_bytes;
+        tellers += consumer->cursor_bytes > 0;
     }
     for (const known_list *list = state->known; list; list = list->next) {
         int users = 0;

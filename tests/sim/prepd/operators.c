@@ -104,7 +104,7 @@ void daemon_rude_peer(sim_daemon *daemon)
     } rude[] = {{DOOR_CONSUMERS, KIND_HELLO, "{}"},
                 {DOOR_CONSUMERS, KIND_CREDIT, "{\"bytes\":5}"},
                 {DOOR_CONSUMERS, KIND_HELLO,
-                 "{\"version\":2,\"stream\":\"train\",\"rank\":0,\"ranks\":1,\"credit_bytes\":-1}"},
+                 "{\"version\":3,\"stream\":\"train\",\"rank\":0,\"ranks\":1,\"credit_bytes\":-1}"},
                 {DOOR_CONSUMERS, KIND_JOIN, "{}"},
                 {DOOR_WORKERS, KIND_JOIN, "{\"version\":7}"},
                 {DOOR_WORKERS, KIND_RECORDS, "{\"records\":[]}"},

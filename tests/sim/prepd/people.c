@@ -6,7 +6,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 
-enum { MOST_REFUSED = 100 }; /* as in peer_limits.c */
+enum { MOST_REFUSED = 100 }; /* as in outside.c */
 
 /* Reads the report that it has asked for, and leaves. */
 static void take_report(simulation *sim, int number, const wire_msg *message)

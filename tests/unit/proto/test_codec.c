@@ -5,7 +5,6 @@
 
 #include "common/base/rng.h"
 #include "proto/codec.h"
-#include "proto/image_part.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 

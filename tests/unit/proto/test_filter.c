@@ -7,7 +7,6 @@
 #include "tests/harness.h"
 
 #include "proto/filter.h"
-#include "proto/filter_kernels.h"
 
 enum { SIDE = FILTER_SIDE, PLANE = FILTER_PLANE, CHANNELS = 3 };
 enum { N_PATCHES = 9, ROUNDS = 20 };

@@ -7,7 +7,6 @@
 #include "common/json/json.h"
 #include "proto/codec.h"
 #include "proto/tag.h"
-#include "proto/tag_scan.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 

@@ -12,7 +12,6 @@
 
 #include "common/base/clock.h"
 #include "proto/wire.h"
-#include "proto/wire_guard.h"
 #include "proto/wire_socket.h"
 #include "tests/harness.h"
 

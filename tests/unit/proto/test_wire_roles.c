@@ -10,7 +10,7 @@
 
 #include "proto/frame.h"
 #include "proto/wire.h"
-#include "proto/wire_allowed.h"
+#include "proto/wire_keys.h"
 #include "tests/harness.h"
 
 enum { WAIT_MS = 20000, NOBODY = 65534 };
@@ -119,7 +119,7 @@ static void open_pair(pair *ends, const char *endpoint, const char *keys, const 
         assert_ok(wire_serve_keys(ends->net, keys));
         assert_ok(wire_use_keys(ends->outside, client_keys));
     }
-    assert_ok(wire_bind_private(ends->net, endpoint, NULL, &ends->bound));
+    assert_ok(wire_bind(ends->net, endpoint, &(wire_limits){.only_user = true}, &ends->bound));
 }
 
 static void close_pair(pair *ends)
@@ -334,7 +334,7 @@ static void as_nobody(char go)
     harness_remove(&folder);
 }
 
-static void test_wire_bind_private__is_for_its_owner(void **state)
+static void test_wire_bind__only_user_is_for_its_owner(void **state)
 {
     (void)state;
     char *folder = harness_temp(), endpoint[400];
@@ -364,7 +364,7 @@ int main(void)
         cmocka_unit_test(test_allowed_take_line__says_roles),
         cmocka_unit_test(test_allowed_take_line__names_what_is_wrong),
         cmocka_unit_test(test_wire_roles__by_name),
-        cmocka_unit_test(test_wire_bind_private__is_for_its_owner),
+        cmocka_unit_test(test_wire_bind__only_user_is_for_its_owner),
         cmocka_unit_test(test_wire_may__by_key),
         cmocka_unit_test(test_allowed_read__refuses_a_list_that_others_may_write),
         cmocka_unit_test(test_wire_may__over_loopback_without_keys),

@@ -10,7 +10,7 @@
 
 #include "common/json/json.h"
 #include "proto/bad_samples.h"
-#include "proto/cursor.h"
+#include "proto/row_order.h"
 #include "trainer/checkpoint/hf/hf_write.h"
 
 static const char name[] = "state.json", list_name[] = "quarantine.json";

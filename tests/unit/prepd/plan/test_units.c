@@ -119,7 +119,6 @@ static void check_shared_image(plan_kind kind, int64_t sharing)
 static void test_shared_image__questions_are_together_and_patches_count_once(void **state)
 {
     (void)state;
-    check_shared_image(PLAN_EARLIER, 3);
     check_shared_image(PLAN_PACKED, 2);
 }
 

@@ -1,4 +1,4 @@
-/* Tests of core/doubts.c and core/sample_failures.c: who is believed about a row and a sample, and
+/* Tests of core/doubts.c: who is believed about a row and a sample, and
  * what happens to whom deciders contradict. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -42,7 +42,7 @@ static const char *greet(const char *ranks, bool for_command, const char *stream
     answer[0] = 0;
     assert_ok(dispatch_new(&options, &place, &world, 0, &daemon));
     assert_ok(wire_json_message(KIND_HELLO, 0, json, strlen(json), NULL, &message));
-    consumer_message(daemon, &peer, message);
+    peer_message(daemon, DOOR_CONSUMERS, &peer, message);
     assert_int_equal(daemon->n_consumers, 0);
     wire_msg_free(&message);
     dispatch_free(&daemon);
@@ -140,7 +140,7 @@ static const char *come(const crowd *here, int connection, const char *stream, i
              SESSION_VERSION, stream, rank, more);
     answer[0] = 0;
     assert_ok(wire_json_message(KIND_HELLO, 0, json, strlen(json), NULL, &message));
-    consumer_message(here->daemon, &peer, message);
+    peer_message(here->daemon, DOOR_CONSUMERS, &peer, message);
     wire_msg_free(&message);
     if (!consumer_find(here->daemon, &peer))
         return answer;

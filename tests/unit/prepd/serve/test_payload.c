@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "prepd/serve/core/dispatch_state.h"
-#include "proto/tag_scan.h"
+#include "proto/tag.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
 #include "tests/unit/prepd/conf_defaults.h"

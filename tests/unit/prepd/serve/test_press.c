@@ -1,7 +1,7 @@
 /* Tests of compression_choice.h: images are compressed if a link is slower than the workers. */
 #include "tests/harness.h"
 
-#include "prepd/serve/core/compression_choice.h"
+#include "prepd/serve/core/dispatch_state.h"
 
 enum { ROW = 10000000 };
 

@@ -149,7 +149,7 @@ static void test_consumer_is_away__bye_is_still_read(void **state)
     wire_msg *bye = NULL;
     row_cannot_be_sent(&daemon);
     assert_ok(wire_json_message(KIND_BYE, 0, "{}", 2, NULL, &bye));
-    consumer_message(&daemon, &daemon.consumer_seats->peer, bye);
+    peer_message(&daemon, DOOR_CONSUMERS, &daemon.consumer_seats->peer, bye);
     assert_null(daemon.consumer_seats);
     assert_null(strstr(logged, "gone"));
     assert_non_null(strstr(logged, "consumer left"));

@@ -1,4 +1,4 @@
-/* Test of worker_messages.c: messages of a worker whose connection has ended before they are
+/* Test of peer_messages.c: messages of a worker whose connection has ended before they are
  * read, or whose lease was given to another. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     assert_ok(wire_recv(around.socket[DOOR_WORKERS], WAIT_MS, &seat->peer, error));
     wire_close(&worker);
     assert_true(has_gone(around.socket[DOOR_WORKERS], &from));
-    seat_message(&daemon, &from, message);
+    peer_message(&daemon, DOOR_WORKERS, &from, message);
     /* it keeps its seat while what it sent is read */
     assert_ptr_equal(daemon.seats, seat);
     assert_true(seat->unreachable);
@@ -73,9 +73,9 @@ static void test_seat_message__ending_is_not_a_breach(void **state)
     seat->of = NULL;
     seat->pid = daemon.local.child[0].pid = 7;
     daemon.local.n_places = 1;
-    seat_message(&daemon, &from, message);
+    peer_message(&daemon, DOOR_WORKERS, &from, message);
     assert_ptr_equal(daemon.seats, seat);
-    seat_message(&daemon, &from, error);
+    peer_message(&daemon, DOOR_WORKERS, &from, error);
     assert_null(daemon.seats);
     assert_int_equal(daemon.local.why.code, ST_IO);
     assert_int_equal(daemon.counts.breaches, 0);
@@ -106,7 +106,7 @@ static void say(dispatch *daemon, const wire_peer *from, frame_kind kind, uint64
 {
     wire_msg *message = NULL;
     assert_ok(wire_json_message(kind, row, json, strlen(json), NULL, &message));
-    seat_message(daemon, from, message);
+    peer_message(daemon, DOOR_WORKERS, from, message);
     wire_msg_free(&message);
 }
 

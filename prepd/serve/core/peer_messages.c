@@ -1,10 +1,58 @@
-/* worker_messages.c: gives each message from the workers' endpoint to the file that handles it.
+/* peer_messages.c: gives each message of a peer to the file that handles it.
  *
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A
  * message from a worker without a seat or without a lease is late and is dropped, since the lease
  * has been given again by then. */
-
 #include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/hello.h"
+
+/* --- consumers --- */
+
+static status greet(dispatch *state, const wire_peer *from, const json_value *said,
+                    const char *name)
+{
+    TRY(wire_may(from, WIRE_ROWS, name));
+    if (state->draining)
+        return FAIL(ST_UNAVAILABLE, "the daemon is being drained");
+    return consumer_hello(state, from, said, name);
+}
+
+static status handle_consumer(dispatch *state, const wire_peer *from, wire_msg *message,
+                              const char *name)
+{
+    frame head;
+    json_value *said = NULL;
+    status st = ST_OK;
+    consumer_seat *consumer = consumer_find(state, from);
+    TRY(wire_read_json(message, name, &head, &said));
+    if (head.kind == KIND_HELLO) {
+        st = greet(state, from, said, name);
+    } else if (head.kind == KIND_CREDIT && consumer) {
+        st = credit_take(said, name, &consumer->credit, &consumer->unreturned);
+    } else if (head.kind == KIND_REFUSE && consumer) {
+        st = refusal_take(state, consumer, said, name);
+    } else if (head.kind == KIND_BYE || (head.kind == KIND_ERROR && consumer)) {
+        if (consumer)
+            consumer_close(state, consumer, NULL);
+    } else if (head.kind != KIND_CREDIT) {
+        st = hello_is_other(name, head.kind);
+    } else {
+        st = hello_is_missing(name);
+    }
+    json_free(&said);
+    return st;
+}
+
+/* A consumer whose message is wrong is removed. */
+static void refuse_consumer(dispatch *state, const wire_peer *from, status st)
+{
+    peer_limits_refuse(&state->peer_limits, &state->outside, DOOR_CONSUMERS, from, "consumer", st);
+    consumer_seat *consumer = consumer_find(state, from);
+    if (consumer)
+        consumer_close(state, consumer, NULL);
+}
+
+/* --- workers --- */
 
 /* The worker has begun its work, so what it dies of from now on may be a sample's doing. */
 static void begun(dispatch *state, worker_seat *worker)
@@ -25,13 +73,10 @@ static void give_up(dispatch *state, worker_seat *worker, const json_value *said
 }
 
 /* The message is late, or from a peer without a seat. Its lease has been given again; it may join
- * anew. */
-static status send_away(dispatch *state, const wire_peer *from)
+ * again. */
+static status send_late(dispatch *state, const wire_peer *from)
 {
-    static const char json[] = "{\"again\":true}";
-    if (outside_send_json(&state->outside, DOOR_WORKERS, from, KIND_BYE, 0, json,
-                          sizeof(json) - 1) != ST_OK)
-        outside_debug(&state->outside, "late worker could not be told: %s", status_text());
+    seat_send_bye(state, from, BYE_AGAIN);
     return ST_OK;
 }
 
@@ -39,7 +84,9 @@ static status send_away(dispatch *state, const wire_peer *from)
  * answered it starts anew; then its connection ends, and its seat with it. */
 static status handle_late(dispatch *state, const worker_seat *worker, const frame *head)
 {
-    return head->kind == KIND_ON ? ST_OK : send_away(state, &worker->peer);
+    if (head->kind != KIND_ON)
+        seat_send_bye(state, &worker->peer, BYE_AGAIN);
+    return ST_OK;
 }
 
 /* JOIN, of a worker or of a supervisor that says what it keeps. */
@@ -51,8 +98,8 @@ static status let_join(dispatch *state, const wire_peer *from, const char *name,
                                     : seat_join(state, from, name, said);
 }
 
-static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *message,
-                          const char *name)
+static status handle_worker(dispatch *state, const wire_peer *from, wire_msg *message,
+                            const char *name)
 {
     frame head;
     json_value *said = NULL;
@@ -66,7 +113,7 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
         (head.kind == KIND_ROW || head.kind == KIND_ON || head.kind == KIND_RECORDS))
         begun(state, worker);
     if (head.kind == KIND_ROW)
-        return worker ? answer_row(state, worker, &head, message, name) : send_away(state, from);
+        return worker ? answer_row(state, worker, &head, message, name) : send_late(state, from);
     TRY(wire_read_json(message, name, &head, &said));
     status st = ST_OK;
     if (head.kind == KIND_JOIN)
@@ -76,7 +123,7 @@ static status seat_handle(dispatch *state, const wire_peer *from, wire_msg *mess
                      "a worker does not send hello. This is the endpoint of workers; trainers "
                      "connect to prepd.endpoint itself");
     else if (!worker)
-        st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_away(state, from) : ST_OK;
+        st = head.kind == KIND_RECORDS || head.kind == KIND_FAILED ? send_late(state, from) : ST_OK;
     else if (worker->owes && (head.kind == KIND_RECORDS || head.kind == KIND_FAILED))
         worker->owes = false; /* what was taken from it */
     else if (head.kind == KIND_ON)
@@ -104,9 +151,9 @@ static void refuse_worker(dispatch *state, const wire_peer *from, status st)
         return;
     }
     if (st == ST_NO_MEMORY) { /* the daemon's own want, which is no breach */
-        outside_warn(&state->outside, "worker not heard: %s", status_text());
+        core_warn(state, "worker not heard: %s", status_text());
         if (worker) { /* a supervisor would leave for good, and says so again anyway */
-            (void)send_away(state, from);
+            seat_send_bye(state, from, BYE_AGAIN);
             seat_gone(state, worker, LOSS_OUTSIDE, "no memory to read what it said");
         }
         return;
@@ -116,13 +163,33 @@ static void refuse_worker(dispatch *state, const wire_peer *from, status st)
         seat_dismiss(state, worker, "broke the protocol");
 }
 
-void seat_message(dispatch *state, const wire_peer *from, wire_msg *message)
+/* --- all --- */
+
+void peer_message(dispatch *state, door at, const wire_peer *from, wire_msg *message)
 {
     char name[WIRE_PEER_TEXT];
+    status st;
     wire_peer_print(from, name);
     state->peer_limits.reading = from;
-    const status st = seat_handle(state, from, message, name);
-    if (st != ST_OK && !state->stopping)
-        refuse_worker(state, from, st);
+    if (at == DOOR_CONSUMERS) {
+        st = handle_consumer(state, from, message, name);
+        if (st != ST_OK)
+            refuse_consumer(state, from, st);
+    } else if (at == DOOR_WORKERS) {
+        st = handle_worker(state, from, message, name);
+        if (st != ST_OK && !state->stopping)
+            refuse_worker(state, from, st);
+    } else {
+        st = operator_command(state, from, message, name);
+        if (st != ST_OK)
+            peer_limits_refuse(&state->peer_limits, &state->outside, at, from, "command", st);
+    }
+    state->peer_limits.reading = NULL;
+}
+
+void message_refused(dispatch *state, door at, const wire_peer *from, status st)
+{
+    state->peer_limits.reading = from;
+    peer_limits_refuse(&state->peer_limits, &state->outside, at, from, "message", st);
     state->peer_limits.reading = NULL;
 }

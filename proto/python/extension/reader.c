@@ -1,13 +1,200 @@
-/* reader_type.c: the type Reader, a client (proto/client.h) for Python (reader_parts.h).
+/* reader.c: the Python extension tessera._reader, which opens rows with proto's own client
+ * (proto/client.h), so that Python gets them checked as the trainer does and at its speed.
  *
- * Waiting and decoding happen without Python's lock. A client belongs to one thread at a time, so a
- * call while another thread is in one is an error; only interrupt() may come from another thread.
- */
+ * Python code decides what to do with them: the extension knows neither numpy nor torch. It gives
+ * memory by the buffer protocol, and a failure as the exception Failure(code, words). Only the
+ * limited API of Python 3.11 is used, so one build serves that version and all later ones. */
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030b0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "common/program/log.h"
-#include "proto/python/extension/reader_parts.h"
+#include "proto/client.h"
+
+/* --- the memory that a row's arrays are in ---
+ *
+ * A row is decoded into an arena. Each of its arrays is a view that holds a reference to the
+ * arena's owner. Once no array is left, the arena goes to a short list for the rows to come;
+ * without it the kernel would have to give and clear new pages for every row, which costs more than
+ * opening it. All of this happens with Python's lock held. */
+
+enum { SPARE = 4 };
+
+typedef struct row_memory {
+    PyObject_HEAD arena memory;
+} row_memory;
+
+typedef struct memory_view {
+    PyObject_HEAD PyObject *owner;
+    void *data;
+    Py_ssize_t bytes;
+} memory_view;
+
+static PyTypeObject *memory_type, *view_type;
+static arena spare[SPARE];
+static int n_spare;
+
+static void free_object(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    free_it(object);
+    Py_DECREF(type);
+}
+
+static void end_memory(PyObject *object)
+{
+    row_memory *self = (row_memory *)object;
+    arena_reset(&self->memory);
+    if (n_spare < SPARE)
+        spare[n_spare++] = self->memory;
+    else
+        arena_done(&self->memory);
+    free_object(object);
+}
+
+static void end_view(PyObject *object)
+{
+    Py_XDECREF(((memory_view *)object)->owner);
+    free_object(object);
+}
+
+static int get_buffer(PyObject *object, Py_buffer *view, int flags)
+{
+    memory_view *self = (memory_view *)object;
+    return PyBuffer_FillInfo(view, object, self->data, self->bytes, 0, flags);
+}
+
+/* Makes the types of this file. Returns 0, or -1 with an exception. */
+static int row_memory_types(void)
+{
+    static PyType_Slot memory_slots[] = {{Py_tp_dealloc, end_memory}, {0, NULL}};
+    static PyType_Slot view_slots[] = {
+        {Py_tp_dealloc, end_view}, {Py_bf_getbuffer, get_buffer}, {0, NULL}};
+    static PyType_Spec memory_spec = {"tessera._reader.Memory", sizeof(row_memory), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                      memory_slots};
+    static PyType_Spec view_spec = {"tessera._reader.View", sizeof(memory_view), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                    view_slots};
+    memory_type = (PyTypeObject *)PyType_FromSpec(&memory_spec);
+    view_type = (PyTypeObject *)PyType_FromSpec(&view_spec);
+    return memory_type && view_type ? 0 : -1;
+}
+
+/* The memory of one row, which Python frees with the last array in it: a new reference, or NULL
+ * with an exception. */
+static PyObject *row_memory_new(void)
+{
+    row_memory *self = (row_memory *)PyType_GenericAlloc(memory_type, 0);
+    if (!self)
+        return NULL;
+    if (n_spare > 0)
+        self->memory = spare[--n_spare];
+    else
+        arena_init(&self->memory, 0);
+    return (PyObject *)self;
+}
+
+static arena *row_memory_arena(PyObject *memory)
+{
+    return &((row_memory *)memory)->memory;
+}
+
+/* Bytes in it as an object with the buffer protocol, which may be written and keeps the memory
+ * alive. */
+static PyObject *row_memory_view(PyObject *memory, void *data, size_t bytes)
+{
+    memory_view *self = (memory_view *)PyType_GenericAlloc(view_type, 0);
+    if (!self)
+        return NULL;
+    Py_INCREF(memory);
+    self->owner = memory;
+    self->data = data;
+    self->bytes = (Py_ssize_t)bytes;
+    return (PyObject *)self;
+}
+
+/* --- a decoded row as values of Python --- */
+
+/* The bytes, dtype and shape of a tensor. */
+static PyObject *tensor_value(const st_tensor *tensor, PyObject *memory)
+{
+    PyObject *shape = PyTuple_New(tensor->n_dims);
+    for (int i = 0; shape && i < tensor->n_dims; i++) {
+        PyObject *size = PyLong_FromLongLong(tensor->shape[i]);
+        if (!size || PyTuple_SetItem(shape, i, size) != 0)
+            Py_CLEAR(shape);
+    }
+    PyObject *bytes =
+        shape ? row_memory_view(memory, (void *)tensor->data.data, tensor->data.size) : NULL;
+    PyObject *value =
+        bytes ? Py_BuildValue("(OsO)", bytes, st_dtype_name(tensor->dtype), shape) : NULL;
+    Py_XDECREF(bytes);
+    Py_XDECREF(shape);
+    return value;
+}
+
+static PyObject *arrays_of(const row *packed, PyObject *memory)
+{
+    st_tensor tensors[ROW_TENSORS];
+    size_t n_tensors;
+    PyObject *arrays = PyDict_New();
+    row_tensors(packed, 1, tensors, &n_tensors);
+    for (size_t i = 0; arrays && i < n_tensors; i++) {
+        PyObject *value = tensor_value(&tensors[i], memory);
+        if (!value || PyDict_SetItemString(arrays, tensors[i].name, value) != 0)
+            Py_CLEAR(arrays);
+        Py_XDECREF(value);
+    }
+    return arrays;
+}
+
+/* A decoded row as (number, message_bytes, arrays, texts). arrays: {name: (bytes, dtype text of
+ * safetensors, shape)}; texts: {"cursor", "quarantine", "references", "worker"}. message_bytes is
+ * what the row had on the wire. */
+static PyObject *row_values(const row *packed, const frame *head, size_t message_bytes,
+                            PyObject *memory)
+{
+    PyObject *arrays = arrays_of(packed, memory);
+    if (!arrays)
+        return NULL;
+    return Py_BuildValue("(KnN{ssssssss})", (unsigned long long)head->row,
+                         (Py_ssize_t)message_bytes, arrays, "cursor", packed->cursor, "quarantine",
+                         packed->quarantine, "references", packed->references, "worker",
+                         packed->worker ? packed->worker : "");
+}
+
+/* --- the type Reader, a client for Python ---
+ *
+ * Waiting and decoding happen without Python's lock. A client belongs to one thread at a time, so a
+ * call while another thread is in one is an error; only interrupt() may come from another thread.
+ */
+
+static PyObject *failure;
+
+static int add_failure(PyObject *module)
+{
+    failure = PyErr_NewExceptionWithDoc("tessera._reader.Failure",
+                                        "What proto's reader reports: (code, words).", NULL, NULL);
+    return failure ? PyModule_AddObjectRef(module, "Failure", failure) : -1;
+}
+
+static PyObject *raise_failure(status code)
+{
+    /* Texts of peers may hold any bytes. */
+    const char *text = status_text();
+    PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *arguments = words ? Py_BuildValue("(sN)", status_name(code), words) : NULL;
+    if (arguments)
+        PyErr_SetObject(failure, arguments);
+    Py_XDECREF(arguments);
+    return NULL;
+}
 
 typedef struct reader {
     PyObject_HEAD client *source; /* NULL until it is opened, and after close() */
@@ -48,7 +235,7 @@ static PyObject *end_open(reader *self, status st)
 {
     self->busy = false;
     if (st != ST_OK)
-        return reader_failure_raise(st);
+        return raise_failure(st);
     Py_RETURN_NONE;
 }
 
@@ -147,7 +334,7 @@ static PyObject *next_row(PyObject *object, PyObject *unused)
     else if (st == ST_END)
         values = Py_NewRef(Py_None);
     else
-        reader_failure_raise(st);
+        raise_failure(st);
     Py_DECREF(memory);
     return values;
 }
@@ -233,7 +420,7 @@ static void end_reader(PyObject *object)
     Py_DECREF(type);
 }
 
-int reader_type_add(PyObject *module)
+static int add_reader(PyObject *module)
 {
     static PyMethodDef methods[] = {
         {"open_daemon", (PyCFunction)(void (*)(void))open_daemon, METH_VARARGS | METH_KEYWORDS,
@@ -259,4 +446,20 @@ int reader_type_add(PyObject *module)
     const int added = type ? PyModule_AddObjectRef(module, "Reader", type) : -1;
     Py_XDECREF(type);
     return added;
+}
+
+PyMODINIT_FUNC PyInit__reader(void); /* for the interpreter, which finds it by its name */
+
+PyMODINIT_FUNC PyInit__reader(void)
+{
+    static PyModuleDef definition = {
+        PyModuleDef_HEAD_INIT, "_reader",
+        "proto's own reader of rows; tessera.Rows uses it. See proto/python.md.", -1, NULL};
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    log_init("tessera", LOG_WARN, false);
+    if (row_memory_types() != 0 || add_failure(module) != 0 || add_reader(module) != 0)
+        Py_CLEAR(module);
+    return module;
 }
