@@ -101,7 +101,7 @@ def the_page_that_compares():
     with open(os.path.join(SOURCE, "proto", "beside-pytorch.md"), encoding="utf-8") as page:
         text = page.read()
     commands, yaml = (text.split(f"```{kind}\n")[1].split("```")[0] for kind in ("sh", "yaml"))
-    limit = float(re.search(r"at most ([0-9e-]+) of the loss", text)[1])
+    limit = float(re.search(r"at\s+most\s+([0-9e-]+)\s+of\s+the\s+loss", text)[1])
     trainer = os.path.join(os.path.dirname(BIN), "trainer")
     if not os.path.exists(trainer):
         print("skipped: no trainer in this build")
