@@ -6,7 +6,7 @@
 #                             look for them in ../lib/tessera from their own folder
 #   P/lib/systemd/system      prepd.service, prepd-worker@.service, prep.slice, trainer@.service
 #   P/share/tessera           configs, dashboards, alert rules, licence, train.sbatch, from-parquet,
-#                             from-torchtitan, log-to-wandb; in python the package tessera, the Python client
+#                             from-torchtitan, log-to-wandb, what-fits; in python the package tessera, the Python client
 #   P/share/doc/tessera       the pages, in the folders of the source tree (pages.cmake)
 #   P/share/man/man1          a manual page of each program
 foreach(program IN LISTS tessera_programs)
@@ -27,7 +27,7 @@ foreach(module IN LISTS tessera_modules)
     endif()
 endforeach()
 install(PROGRAMS deploy/prepd-run DESTINATION bin)
-set(tessera_scripts deploy/slurm/train.sbatch deploy/from-parquet deploy/from-torchtitan deploy/log-to-wandb)
+set(tessera_scripts deploy/slurm/train.sbatch deploy/from-parquet deploy/from-torchtitan deploy/log-to-wandb deploy/what-fits)
 install(PROGRAMS ${tessera_scripts} DESTINATION share/tessera)
 install(DIRECTORY proto/python/tessera DESTINATION share/tessera/python FILES_MATCHING PATTERN "*.py" PATTERN "*.pyi" PATTERN "py.typed")
 if(TARGET tessera_reader)

@@ -1,4 +1,4 @@
-"""What a step costs and where its time goes, as train --profile, bench ops and bench step report it."""
+"""What a step costs and where its time goes, as train --profile, bench ops, bench step and the bench of all ops report it."""
 
 import json
 import os
@@ -83,9 +83,15 @@ def collectives_are_told():
         check(ms["idle"] < 0.5 * total, f"what ranks do together is not idle\n{said}")
 
 
+def bench_device(*args, code=0):
+    p = subprocess.run([os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "tests/bench_device"), *args], capture_output=True, text=True)
+    check(p.returncode == code, f"{args}: exit code {p.returncode}, wanted {code}\n{p.stdout}{p.stderr}")
+    return p.stdout + p.stderr
+
+
 def ops_all_have_a_line():
-    said = trainer("bench", "ops", "--model.path", "debug", "--training.backend", "cpu",
-                   "--training.seq_len", "64", "--seconds", "0.001")
+    small = ["--model.path", "debug", "--training.backend", "cpu", "--training.seq_len", "64"]
+    said = bench_device("ops", *small, "--seconds", "0.001")
     check(re.search(r"^ceilings: copy of 64 MiB [0-9.]+ GB/s read and written, product of 768\^3 ",
                     said, re.M), said)
     lines = re.findall(r"^(\w+) +\S.* ([0-9.]+) us +([0-9.]+) GB/s +([0-9.]+) TFLOP/s +([0-9.]+) % "
@@ -98,24 +104,28 @@ def ops_all_have_a_line():
     slow = sum(float(line[4]) < 80 for line in lines)
     check(int(reached.group(2)) == len(lines) and
           abs(len(lines) - int(reached.group(1)) - slow) <= 1, said)
-    one = trainer("bench", "ops", "permute", "--model.path", "debug", "--training.backend", "cpu",
-                  "--training.seq_len", "64", "--seconds", "0.001")
+    one = bench_device("ops", "permute", *small, "--seconds", "0.001")
     check(one.count(" us ") == 1 and "permute" in one, one)
-    pair = trainer("bench", "ops", "rmsnorm_fwd,add", "--model.path", "debug", "--training.backend", "cpu",
-                   "--training.seq_len", "64", "--seconds", "0.001")
+    pair = bench_device("ops", "rmsnorm_fwd,add", *small, "--seconds", "0.001")
     check(set(re.findall(r"^([a-z_]+) .* us ", pair, re.M)) == {"rmsnorm_fwd", "add"}, pair)
-    given = trainer("bench", "ops", "add", "--model.path", "debug", "--training.backend", "cpu", "--training.seq_len", "64",
-                    "--seconds", "0.001", "--ceilings", "1000000,1000000")
+    given = bench_device("ops", "add", *small, "--seconds", "0.001", "--ceilings", "1000000,1000000")
     check("ceilings:" not in given and float(re.search(r"([0-9.]+) % of copy", given).group(1)) < 5, given)
-    check("expected GB/s,TFLOP/s" in trainer("bench", "ops", "add", "--model.path", "debug", "--training.backend", "cpu",
-                                            "--ceilings", "4300", code=64), "--ceilings")
-    check("no op \"gem\"" in trainer("bench", "ops", "gem", "--model.path", "debug", code=64), "gem")
-    check("what to measure: ops, step or memory" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
+    check("expected GB/s,TFLOP/s" in bench_device("ops", "add", *small, "--ceilings", "4300", code=64), "--ceilings")
+
+
+def products_are_timed():
+    """trainer bench ops has the ops whose rates trainer plan --measured reads."""
+    small = ["--model.path", "debug", "--training.backend", "cpu", "--training.seq_len", "64", "--seconds", "0.001"]
+    said = trainer("bench", "ops", *small)
+    check(set(re.findall(r"^([a-z_]+) .* us ", said, re.M)) ==
+          {"gemm", "grouped_gemm", "attention_fwd", "attention_bwd", "attention_cached"}, said)
+    check("no op \"gem\"" in trainer("bench", "ops", "gem", *small, code=64), "gem")
+    check("what to measure: ops or step" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
 
 
 def ceilings_are_in_the_page():
-    said = trainer("bench", "ops", "--count", "--model.path", "qwen3-vl-30b-a3b", "--training.seq_len", "12288",
-                   "--training.local_batch_size", "4")
+    said = bench_device("count", "--model.path", "qwen3-vl-30b-a3b", "--training.seq_len", "12288",
+                        "--training.local_batch_size", "4")
     with open(os.path.join(os.environ["TESSERA_SOURCE"], "trainer/ops/kernels.md")) as f:
         page = f.read()
     check(said.count("\n") > 50, said)
@@ -155,10 +165,10 @@ def steps_are_projected():
                                          *small, code=78), "deepstack needs three layers")
 
 
-def memory_is_told_by_part():
-    said = trainer("bench", "memory", "--model.path", "debug", "--training.backend", "cpu",
-                   "--training.seq_len", "512", "--training.steps", "8",
-                   "--training.local_batch_size", "2", "--training.global_batch_size", "2")
+def memory_by_part__has_its_plan():
+    said = bench_device("memory", "--model.path", "debug", "--training.backend", "cpu",
+                        "--training.seq_len", "512", "--training.steps", "8",
+                        "--training.local_batch_size", "2", "--training.global_batch_size", "2")
     parts = dict(re.findall(r"^memory: (\S.*?\S) +planned +([0-9.]+) MiB  ", said, re.M))
     check(set(parts) == {"context", "asked for before step 1", "workspace of ops", "libraries' kernels",
                          "captured steps"}, said)
@@ -168,8 +178,8 @@ def memory_is_told_by_part():
     check(abs(sum(float(x) for x in parts.values()) - planned) < 1, said)
     check(abs(100 * (taken - planned) / planned - off) < 1, said)
     check(float(parts["context"]) == 0 and planned > 10 and taken > 0.5 * planned, said)  # a CPU has no context
-    check("set it to at least 8" in trainer("bench", "memory", "--model.path", "debug", "--training.steps", "3",
-                                         code=78), "three steps")
+    check("set it to at least 8" in bench_device("memory", "--model.path", "debug", "--training.steps", "3", code=78),
+          "three steps")
 
 
 def loads_are_set():
@@ -201,8 +211,8 @@ def few_values_are_drawn():
         run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
         few = ["-c", f.config, "--training.backend", "cpu", "--training.global_batch_size", "2",
                "--feed.replay", f.file("rows.rec"), "--eval.enable", "false"]
-        for verb, steps, repeat in ((["bench", "step"], 1, True), (["bench", "memory"], 8, True), (["train"], 1, False)):
-            p = subprocess.run([TRAINER, *verb, *few, "--training.steps", str(steps),
+        for verb, steps, repeat in (([TRAINER, "bench", "step"], 1, True), ([TRAINER, "train"], 1, False)):
+            p = subprocess.run([*verb, *few, "--training.steps", str(steps),
                                 *([] if repeat else ["--job.dump_folder", f.file("run")])], capture_output=True, text=True)
             check(p.returncode == 0 and "initialised from training.seed" in p.stderr, f"{verb}: {p.stderr}")
             check(("training.seed with values that repeat name=" in p.stderr) == repeat, f"{verb}: {p.stderr}")
@@ -230,33 +240,6 @@ def recordings_are_served_live():
         check("leave feed.replay" in trainer("bench", "step", "-c", f.config, "--live", "--feed.replay", rows,
                                              code=64), "both")
         run("serve", "-c", f.config, "--recording", f.file("none.rec"), code=66)
-
-
-def collectives_waited_for():
-    """A device with streams has one of its own for gathers and one for reductions. Nothing runs there until it is
-    waited for, so all of it is waited for: it counts as exposed. (test_profile has the rest.)"""
-    program = os.path.join(os.path.dirname(os.environ["TESSERA_BIN"]), "tests/trainer_emulated")
-    if not os.path.exists(program):
-        print("skipped: no trainer on the emulated device, which is built where Open MPI is")
-        return
-    command = [program, "bench", "step", "--model.path", "debug", "--layers", "3", "--comm.engine", "replay",
-               "--parallelism.world_size", "8", "--training.backend", "cuda", "--training.seq_len", "64",
-               "--training.steps", "2", "--training.global_batch_size", "8", "--comm.replay_bandwidth", "1000",
-               "--comm.replay_latency", "0", "--log.level", "error"]
-    p = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    said = p.stdout + p.stderr
-    check(p.returncode == 0, said)
-    ms = profile_of(said)
-    total = ms.pop("step")
-    check(set(ms) | {"step"} == KINDS and abs(sum(ms.values()) - total) < 0.02, f"{ms} of {total}\n{said}")
-    calls = {name: (float(a), float(b)) for name, a, b in re.findall(
-        r"^collective: (\S.*?\S) +exposed +([0-9.]+) ms, beside computing +([0-9.]+) ms$", said, re.M)}
-    every = calls.pop("all")
-    check({"gather weights", "gather vision weights", "reduce gradients", "reduce vision gradients",
-           "sum loss and counts"} <= set(calls), said)
-    check(abs(every[0] - ms["collectives"]) < 0.002 and abs(sum(a for a, _ in calls.values()) - every[0]) < 0.01, said)
-    check(all(exposed > 0 for exposed, _ in calls.values()), said)
-    check(ms["idle"] < 0.1 * total, f"what computing waits for is not idle\n{said}")
 
 
 REPLAYED = "replayed: a model of {} ranks at 50 GB/s and 5 us a call, not a measurement of {} GPUs"
@@ -296,17 +279,6 @@ def one_rank_is_replayed():
         check("trainer eval needs another engine" in said, said)
         said = trainer("train", "-c", f.config, *options(dict(again, nproc=2)), code=78)
         check("one rank of a layout in one process" in said, said)
-        said = trainer("bench", "step", "-c", f.config, "--layers", "3", *options(
-            {k: v for k, v in again.items() if not k.startswith("job")}))
-        check(said.count("\n" + REPLAYED.format(8, 8)) == 2, said)
-        links = {name: [float(ms), int(calls), int(size)] for name, ms, calls, size in re.findall(
-            r"^link: (\S.*?\S) +stated +([0-9.]+) ms, (\d+) calls, (\d+) bytes$", said, re.M)}
-        check({"gather weights", "reduce gradients"} <= set(links), said)
-        for ms, calls, size in links.values():
-            check(abs(ms - (calls * 5e-3 + size / 50e9 * 1e3)) < 0.002, f"{links}\n{said}")
-        exposed = re.findall(r"^collective: all +exposed +([0-9.]+) ms, beside computing +0.000 ms$", said, re.M)
-        check(len(exposed) == 1 and float(exposed[0]) >= sum(ms for ms, _, _ in links.values()), said)  # a CPU hides nothing
-        check("collectives replayed: step" in said and "optimiser over 8 ranks" in said, said)
 
 
 def figures_of_many_daemons_are_computed():
@@ -323,6 +295,6 @@ def a_missing_build_is_named():
     check(p.returncode == 1 and "`ninja -C /nowhere programs` makes it" in p.stderr and "Traceback" not in p.stderr, p.stderr)
 
 
-main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, ceilings_are_in_the_page, steps_are_projected, memory_is_told_by_part, loads_are_set, steps_replay_recordings, few_values_are_drawn,
-     recordings_are_served_live, one_rank_is_replayed, collectives_waited_for, figures_of_many_daemons_are_computed,
+main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, products_are_timed, ceilings_are_in_the_page, steps_are_projected, memory_by_part__has_its_plan, loads_are_set, steps_replay_recordings, few_values_are_drawn,
+     recordings_are_served_live, one_rank_is_replayed, figures_of_many_daemons_are_computed,
      a_missing_build_is_named)

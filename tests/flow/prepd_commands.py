@@ -547,7 +547,7 @@ def values_that_are_missing_or_out_of_range():
                                     ("plan --sweep 3", 64, "model.path is not set: name a Hugging Face folder or a preset"), ("plan --model.path debug --sweep 0", 64, "from 1 to 65536"),
                                     ("plan --model.path debug --sweep 3", 78, "no layout of 3 ranks is possible"),
                                     ("export --model a --out b --dtype f8", 64, "expected bf16 or f32"),
-                                    ("bench --model.path debug", 64, "what to measure: ops, step or memory"),
+                                    ("bench --model.path debug", 64, "what to measure: ops or step"),
                                     ("bench", 64, "model.path is not set")):
             got = said(TRAINER, *words.split(), code=code)
             check(remedy in got, f"{words}: {got}")

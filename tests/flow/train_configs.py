@@ -121,7 +121,7 @@ def what_fits_is_named():
     for more in {}, {"parallelism__pipeline_parallel_degree": 4}, {"activation_checkpoint__mode": "none"}:
         fits, said = plan_of(path, 2520, **more)
         words = re.search(r"^what fits: (?:activation_checkpoint.mode (\w+), )?training.local_batch_size (\d+), "
-                          r"training.seq_len 8192 \([0-9.]+ GiB\)(; or .*)?$", said, re.MULTILINE)
+                          r"training.seq_len 8192 \([0-9.]+ GiB\)(; .*)?$", said, re.MULTILINE)
         most = [int(n) for n in re.findall(r"GiB +[0-9.]+ % +(\d+)$", said, re.MULTILINE)]
         check(not fits and words and int(words[2]) == max(most) and bool(words[1]) == (most[0] < max(most)), said)
         more = dict(more, **({"activation_checkpoint__mode": words[1]} if words[1] else {}))

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 from prepd_flow import Folder, check, main, run
 from train_flow import SHORT, TRAINER, has_mpi, options, trainer
@@ -96,8 +98,8 @@ def devices_are_named():
     for word in listed[1].split(", "):
         check(re.search(rf"(?<![\w-]){word}[,.\n]", help_), f"{word} is not in the help: {help_}")
     check("parameters" not in said, f"an unknown device is refused before anything is printed: {said}")
-    said = trainer("plan", "--cards", "--device", "h100", code=64)
-    check("--cards has cards of its own" in said, said)
+    said = trainer("plan", *DEBUG, "--json", "--sweep", "8", code=64)
+    check("--json prints one plan" in said, said)
     said = trainer("train", *DEBUG, "--device", "h100", code=64)
     check("train plans for the device it runs on" in said, said)
     for device in "h100", "h200", "b200":  # their ranks plan for the same device, to the byte
@@ -134,12 +136,27 @@ def the_table_is_short_unless_asked():
     check(len([line for line in table_lines(said)[1:7] if line.startswith("  ")]) <= 5, said)
 
 
-def flops_of_a_batch_have_the_head_everywhere():
-    said = trainer("plan", "--model.path", "debug", "--documents", "21,15,10", "--grids", "1x4x6,1x6x4,2x4x4")
-    check(re.search(r"^total +153214976 +443916288\nhead at every position, nothing frozen; ", said, re.M), said)
+def the_head_is_counted_at_targets():
     targets = trainer("plan", "--model.path", "debug", "--data.format", "text", "--training.seq_len", "64", "--training.global_batch_size",
                       "1", "--device", "h200")
     check(re.search(rf"^  head, at targets +{2 * 63 * 128 * 2048}$", targets, re.M), targets)
+
+
+def the_page_of_cards_is_what_is_planned():
+    """configs/what-fits.md; and what the script prints for one model and card is what trainer plan says of these options."""
+    script = os.path.join(os.environ["TESSERA_SOURCE"], "deploy/what-fits")
+    p = subprocess.run([sys.executable, "-B", script, "--check"], capture_output=True, text=True)
+    check(p.returncode == 0 and p.stdout == "", p.stdout + p.stderr)
+    p = subprocess.run([sys.executable, "-B", script, "--model", "tile", "--device", "l40s", "--memory.limit", "0.9"],
+                       capture_output=True, text=True)
+    row = re.search(r"^\| all parameters \| l40s \| 1 x 8192 \| (\w+) \| ([0-9.]+) \| [0-9.]+ \| ~(\d+) \| ~(\d+) % \| own kernels \|$",
+                    p.stdout, re.M)
+    check(p.returncode == 0 and row, p.stdout + p.stderr)
+    said = trainer("plan", "--model.path", "tile", "--device", "l40s", "--training.seq_len", "8192", "--training.local_batch_size", "1",
+                   "--training.global_batch_size", "32", "--checkpoint.enable", "true", "--activation_checkpoint.mode", row[1])
+    check(re.search(rf"^  step .* {row[3]} tokens/s per rank, mfu ", said, re.M), f"{row[0]}\n{said}")
+    p = subprocess.run([sys.executable, "-B", script, "--model", "qwen3-vl-2b", "--device", "6000000000"], capture_output=True, text=True)
+    check(re.search(r"^\| all parameters \| 6000000000 \| one card lacks [0-9.]+ GiB; \d+ cards: 1 x ", p.stdout, re.M), p.stdout + p.stderr)
 
 
 def ranks_share_a_cpu():
@@ -164,5 +181,5 @@ def ranks_share_a_cpu():
         check(re.search(r" GiB are free, for 2 ranks: [0-9.]+ GiB each\)", said), said)
 
 
-main(flops_of_a_batch_have_the_head_everywhere, model_layers_are_honoured, the_table_is_short_unless_asked, ranks_share_a_cpu, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
+main(the_head_is_counted_at_targets, the_page_of_cards_is_what_is_planned, model_layers_are_honoured, the_table_is_short_unless_asked, ranks_share_a_cpu, train_names_the_same_figures, a_cpu_hears_of_a_cpu, auto_decides_for_the_device,
      devices_are_named)

@@ -21,10 +21,6 @@ typedef struct bench_ceilings {
 WARN_UNUSED status bench_ceilings_measure(stream *stream, bench_ceilings *out);
 void bench_ceilings_print(const bench_ceilings *ceilings, FILE *to);
 
-/* Deals `slots` rows to experts so that the first has about `skew` times the mean and the others
- * fall off geometrically. offset [experts + 1]: expert e has rows offset[e] to offset[e + 1]. */
-void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset);
-
 /* The sizes of the model and the micro-batch that ops are called with. */
 typedef struct bench_sizes {
     const model_dims *dims;
@@ -33,18 +29,24 @@ typedef struct bench_sizes {
     int64_t document;       /* tokens of a packed document */
 } bench_sizes;
 
-/* Times every op at every shape, for limit_s seconds each, and prints a line for each: time, rates,
- * and the share of the ceiling that limits it. `only` is NULL or a list of ops, separated by
- * commas; ST_USAGE if none of them exists. *out receives the rates that trainer plan reads, FLOPs
- * over time of the shapes of each kind. */
-WARN_UNUSED status bench_ops(stream *stream, const bench_sizes *sizes,
-                             const bench_ceilings *ceilings, const char *only, double limit_s,
-                             rates *out, FILE *to);
+/* Those of the options, whose micro-batch is full of pictures as rows of VQAv2 are. out_dims stays
+ * in use by *out. ST_CONFIG for a model without a vision tower or experts. */
+WARN_UNUSED status bench_sizes_of(const conf *options, model_dims *out_dims, bench_sizes *out);
 
-/* Prints a line for every op and shape without a device, in bf16: GB, TFLOP, the ceiling that
- * limits it, and the least milliseconds that this ceiling allows. */
-WARN_UNUSED status bench_ops_counted(const bench_sizes *sizes, const bench_ceilings *ceilings,
-                                     FILE *to);
+/* What of the ops is timed, and how. */
+typedef struct bench_how {
+    const char *only;               /* op names separated by commas; NULL: every op of the lists */
+    double seconds;                 /* spent on each shape */
+    const bench_ceilings *ceilings; /* measured before; NULL: measure them now */
+} bench_how;
+
+/* Lists of cases (cases.h), the last one NULL. */
+typedef struct bench_row bench_row;
+/* Times each case of the lists on the device of the options, and prints a line for each: time,
+ * rates, and the share of the ceiling that limits it. ST_USAGE if how->only names none of the ops.
+ * *out receives the rates that trainer plan reads: FLOPs over time of the shapes of each kind. */
+WARN_UNUSED status bench_ops(const conf *options, const bench_row *const *lists,
+                             const bench_how *how, rates *out, FILE *to);
 
 /* The line y = a + b x through points by least squares. Letters: a, b the line's; x, y a point's.
  * residual: the largest distance of a point from the line, as a share of its y. A single point
@@ -87,25 +89,22 @@ typedef struct bench_projection {
 /* layers: of the whole model. ranks: how many share the optimiser's work. peak: FLOP/s. */
 bench_projection bench_project(const bench_depth *measured, int count, int64_t layers,
                                int64_t ranks, double peak);
-/* Prints the two lines of a projection. replayed: the depths ran beside simulated collectives. */
-void bench_project_print(const bench_projection *what, int64_t layers, int64_t ranks, bool replayed,
-                         double peak, FILE *to);
+/* Prints the two lines of a projection. */
+void bench_project_print(const bench_projection *what, int64_t layers, int64_t ranks, double peak,
+                         FILE *to);
 
-typedef struct bench_how {
+/* How steps are timed, and projected. */
+typedef struct bench_depths {
     int64_t ranks;  /* of the projection, which share the optimiser's work */
     double load;    /* the busiest expert's load over the mean; 0: whatever the router gives */
     int64_t settle; /* steps that may be spent on setting that load, at each depth */
     bool live;      /* take the rows that prepd.endpoint serves, whatever they are */
-} bench_how;
+} bench_depths;
 
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
- * model, first from two depths, so that a run that is cut short has said something. How long each
- * later depth takes is compared with the line through the first two. */
+ * model, first from two depths, so that a run that is cut short has printed a projection. How long
+ * each later depth takes is compared with the line through the first two. */
 WARN_UNUSED status bench_steps(const conf *options, const int64_t *layers, int n_layers,
-                               const bench_how *how, FILE *to);
-
-/* Prints how much of the device's memory training.steps steps at this depth take, each part with
- * its plan (plan/memory.h, plan/memory_gpu.h). A difference between the two is no error. */
-WARN_UNUSED status bench_device_memory(const conf *options, int64_t layers, FILE *to);
+                               const bench_depths *how, FILE *to);
 
 #endif

@@ -1,5 +1,6 @@
-/* cases.h: the cases of trainer bench ops. A case is one call of an op at a real shape: its
- * arguments, and how many bytes and FLOPs its contract requires. Internal to trainer/bench. */
+/* cases.h: cases of ops to time. A case is one call of an op at a real shape: its arguments, and
+ * how many bytes and FLOPs its contract requires. trainer/bench has those whose rates trainer plan
+ * reads; tests/bench/ops has one for every other op. */
 #ifndef TESSERA_TRAINER_BENCH_CASES_H
 #define TESSERA_TRAINER_BENCH_CASES_H
 
@@ -29,21 +30,23 @@ typedef struct bench_case {
     status st; /* the error of the first array that could not be made; later arrays are NULL */
 } bench_case;
 
-typedef struct bench_row {
+struct bench_row {
     bench_op op;
     const char *op_name, *shape;
     void (*make)(bench_case *bench);
-} bench_row;
+};
 
 /* A row of the tables below. */
 /* clang-format off */
 #define BENCH_ROW(op, shape, make) {BENCH_##op, #op, shape, make}
 /* clang-format on */
 
-/* The cases; each list ends with op_name NULL. bench_layers, bench_rows and bench_update are
- * limited by memory bandwidth, each shape of bench_products by that or by FLOPs. */
-extern const bench_row bench_products[], bench_layers[], bench_rows[], bench_update[],
-    bench_routing[];
+/* Products and attention; the list ends with op_name NULL. */
+extern const bench_row bench_products[];
+
+/* Deals `slots` rows to experts so that the first has about `skew` times the mean and the others
+ * fall off geometrically. offset [experts + 1]: expert e has rows offset[e] to offset[e + 1]. */
+void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset);
 
 /* Device arrays of the case, `count` elements of the type of activations or of sums, filled with
  * random numbers. All arrays belong to the case; NULL after an error, which is in bench->st. */

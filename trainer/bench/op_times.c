@@ -1,10 +1,63 @@
-/* op_times.c: trainer bench ops: times every op at its real shapes and compares it with the
- * ceilings. */
+/* op_times.c: trainer bench ops: measures the ceilings of a device, times ops at real shapes, and
+ * compares the two. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/visible.h"
 #include "trainer/bench/cases.h"
+#include "trainer/ops/open.h"
 #include "trainer/report/speed.h"
+
+enum { GPU_COPY_MIB = 2048 /* many times the L2 cache */, CPU_COPY_MIB = 64 };
+static const double CEILING_S = 0.5;
+
+typedef struct copy_job {
+    void *to, *from;
+    size_t bytes;
+} copy_job;
+
+static status run_copy(stream *queue, const void *context)
+{
+    const copy_job *job = context;
+    return queue->dev->backend->copy(queue, job->to, job->from, job->bytes);
+}
+
+static status measure_copy(stream *queue, int64_t bytes, double *out)
+{
+    const backend_vtable *backend = queue->dev->backend;
+    copy_job job = {.bytes = (size_t)bytes};
+    double ns;
+    status st = ST_OK;
+    TRY_OR(done, backend->alloc(queue->dev, job.bytes, &job.from));
+    TRY_OR(done, backend->alloc(queue->dev, job.bytes, &job.to));
+    TRY_OR(done, speed_fill(queue, job.from, bytes / 4, sizeof(float)));
+    TRY_OR(done, speed_time(queue, run_copy, &job, CEILING_S, &ns));
+    *out = 2.0 * (double)bytes / (ns * 1e-9);
+done:
+    backend->release(queue->dev, job.from);
+    backend->release(queue->dev, job.to);
+    return st;
+}
+
+status bench_ceilings_measure(stream *queue, bench_ceilings *out)
+{
+    const bool gpu = speed_is_gpu(queue->dev);
+    bench_ceilings ceilings = {.side = gpu ? SPEED_GPU_SIDE : SPEED_CPU_SIDE,
+                               .bytes = (int64_t)(gpu ? GPU_COPY_MIB : CPU_COPY_MIB) << 20};
+    TRY(measure_copy(queue, ceilings.bytes, &ceilings.copy));
+    TRY(speed_product(queue, ceilings.side, CEILING_S, &ceilings.product));
+    *out = ceilings;
+    return ST_OK;
+}
+
+void bench_ceilings_print(const bench_ceilings *ceilings, FILE *to)
+{
+    fprintf(to,
+            "ceilings: copy of %lld MiB %.1f GB/s read and written, product of %lld^3 %.2f "
+            "TFLOP/s\n",
+            (long long)(ceilings->bytes >> 20), ceilings->copy * 1e-9, (long long)ceilings->side,
+            ceilings->product * 1e-12);
+}
 
 typedef struct call {
     bench_op op;
@@ -24,7 +77,11 @@ static status run_call(stream *queue, const void *context)
     }
 }
 
-enum { LOW_MAX = 128 };
+enum {
+    LOW_MAX = 128,
+    FRAME = 1200,  /* patches of a 640 x 480 picture */
+    DOCUMENT = 340 /* tokens of a packed document of VQAv2, about */
+};
 static const double LOW = 0.8; /* the share of its ceiling that every op should reach */
 
 /* FLOPs and seconds of the shapes that make up each rate, and the shapes that are slow. */
@@ -112,30 +169,6 @@ static void print_low(const bench_sums *sums, FILE *to)
                 100.0 * sums->low[i].share);
 }
 
-static const bench_row *const lists[] = {bench_products, bench_layers, bench_rows, bench_update,
-                                         bench_routing};
-enum { LISTS = sizeof lists / sizeof *lists };
-
-status bench_ops_counted(const bench_sizes *shapes, const bench_ceilings *limit, FILE *to)
-{
-    const backend_vtable sizes = {.name = "counted", .act = DT_BF16, .acc = DT_F32};
-    device dev = {.backend = &sizes};
-    stream queue = {.dev = &dev};
-    for (int i = 0; i < LISTS; i++)
-        for (const bench_row *row = lists[i]; row->op_name; row++) {
-            bench_case bench = {.queue = &queue, .sizes = shapes, .counted = true};
-            row->make(&bench);
-            TRY(bench.st);
-            const double copy_s = bench.bytes / limit->copy,
-                         compute_s = bench.flops / limit->product;
-            fprintf(to, "| %s | %s | %.2f | %.3f | %s | %.3f |\n", row->op_name, row->shape,
-                    bench.bytes * 1e-9, bench.flops * 1e-12,
-                    compute_s > copy_s ? "product" : "copy",
-                    1e3 * (compute_s > copy_s ? compute_s : copy_s));
-        }
-    return ST_OK;
-}
-
 /* Whether a list of names, separated by commas, has this one. */
 static bool list_has(const char *list, const char *name)
 {
@@ -146,38 +179,91 @@ static bool list_has(const char *list, const char *name)
     return false;
 }
 
-status bench_ops(stream *queue, const bench_sizes *sizes, const bench_ceilings *ceilings,
-                 const char *only, double limit_s, rates *out, FILE *to)
+status bench_sizes_of(const conf *options, model_dims *out_dims, bench_sizes *out)
 {
-    bench_sums sums = {.shapes = 0};
-    bool seen[BENCH_OPS] = {false}, any = false;
+    TRY(dims_load(options->model_path, out_dims));
+    if (out_dims->vision.depth == 0 || out_dims->text.experts == 0)
+        return FAIL(ST_CONFIG,
+                    "bench ops: %s has no vision tower or no experts, so not every op has a shape",
+                    options->model_path);
+    *out = (bench_sizes){.dims = out_dims,
+                         .tokens = options->training_seq_len * options->training_local_batch_size,
+                         .row = options->training_seq_len,
+                         .frame = FRAME,
+                         .document = options->bench_document ? options->bench_document : DOCUMENT};
+    out->patches = out->tokens * 15 / 4 / 4 * 4; /* rows of VQAv2 have nearly four per token */
+    return ST_OK;
+}
+
+/* Times the rows of all lists whose op is in how->only. One failed case does not stop the others;
+ * the first error is returned. */
+static status run_lists(stream *queue, const bench_row *const *lists, const bench_sizes *sizes,
+                        const bench_ceilings *ceilings, const bench_how *how, bench_sums *sums,
+                        FILE *to)
+{
     status first = ST_OK;
-    for (int i = 0; i < LISTS; i++)
+    bool any = false;
+    for (int i = 0; lists[i]; i++)
         for (const bench_row *row = lists[i]; row->op_name; row++) {
-            seen[row->op] = true;
-            if (only && !list_has(only, row->op_name))
+            if (how->only && !list_has(how->only, row->op_name))
                 continue;
             any = true;
-            status st = run_row(queue, row, sizes, ceilings, limit_s, &sums, to);
-            if (st != ST_OK) { /* one failed case must not stop the others */
+            status st = run_row(queue, row, sizes, ceilings, how->seconds, sums, to);
+            if (st != ST_OK) {
                 fprintf(to, "%-17s %-27s %s\n", row->op_name, row->shape, status_text());
                 first = first == ST_OK ? st : first;
             }
             fflush(to);
         }
-#define OP(name)                                                                                   \
-    if (!seen[BENCH_##name])                                                                       \
-        return FAIL(ST_INTERNAL, "bench: op " #name " of ops.def has no case");
-#include "trainer/ops/ops.def"
     if (!any)
-        return FAIL(ST_USAGE, "bench ops: there is no op \"%s\"", only);
-    print_low(&sums, to);
+        return FAIL(ST_USAGE, "bench ops: no op \"%s\" is timed", how->only);
+    print_low(sums, to);
+    return first;
+}
+
+static void read_rates(const bench_sums *sums, const bench_ceilings *ceilings, rates *out)
+{
     out->of[RATE_COPY] = ceilings->copy;
     out->kind[RATE_COPY] = RATE_MEASURED;
     for (int k = 0; k < RATE_KEYS; k++)
-        if (sums.seconds[k] > 0) {
-            out->of[k] = sums.flops[k] / sums.seconds[k];
+        if (sums->seconds[k] > 0) {
+            out->of[k] = sums->flops[k] / sums->seconds[k];
             out->kind[k] = RATE_MEASURED;
         }
-    return first;
+}
+
+status bench_ops(const conf *options, const bench_row *const *lists, const bench_how *how,
+                 rates *out, FILE *to)
+{
+    device *dev = NULL;
+    stream *queue = NULL;
+    model_dims dims;
+    bench_sizes sizes;
+    bench_ceilings ceilings;
+    bench_sums sums = {.shapes = 0};
+    status st = ST_OK;
+    TRY(bench_sizes_of(options, &dims, &sizes));
+    const device_options opened = {.threads = (int)options->training_threads,
+                                   .attention = options->training_attention,
+                                   .experts = options->training_experts,
+                                   /* the names of cases that need no fixed order say so */
+                                   .deterministic = true};
+    TRY_OR(done, device_open(options->training_backend, &opened, &dev));
+    TRY_OR(done, dev->backend->stream_new(dev, &queue));
+    fprintf(to, "device: %s\nmodel: %s  tokens: %lld  patches: %lld\n", dev->description,
+            escape_text(dims.name).text, (long long)sizes.tokens, (long long)sizes.patches);
+    if (how->ceilings) {
+        ceilings = *how->ceilings;
+    } else {
+        TRY_OR(done, bench_ceilings_measure(queue, &ceilings));
+        bench_ceilings_print(&ceilings, to);
+    }
+    TRY_OR(done, run_lists(queue, lists, &sizes, &ceilings, how, &sums, to));
+    snprintf(out->source, sizeof out->source, "%.160s, %s", dev->description, dims.name);
+    read_rates(&sums, &ceilings, out);
+done:
+    if (queue)
+        dev->backend->stream_free(&queue);
+    device_close(&dev);
+    return st;
 }

@@ -1,10 +1,52 @@
-/* projection.c: what steps at several depths say of the whole model, and how sure that is.
- * Letters: x, y a point's, of the line that bench_fit_line finds. */
+/* projection.c: lines through points, the spread of times, and what steps at several depths predict
+ * for the whole model, with its error. Letters: x, y a point's, of the line that bench_fit_line
+ * finds. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
+#include "common/base/compare.h"
 #include "trainer/bench/bench.h"
 
+bench_fit bench_fit_line(const double *x, const double *y, int count)
+{
+    bench_fit fit = {0};
+    double mx = 0.0, my = 0.0, xx = 0.0, xy = 0.0;
+    for (int i = 0; i < count; i++) {
+        mx += x[i] / count;
+        my += y[i] / count;
+    }
+    for (int i = 0; i < count; i++) {
+        xx += (x[i] - mx) * (x[i] - mx);
+        xy += (x[i] - mx) * (y[i] - my);
+    }
+    fit.b = xx > 0.0 ? xy / xx : mx != 0.0 ? my / mx : 0.0;
+    fit.a = xx > 0.0 ? my - fit.b * mx : 0.0;
+    for (int i = 0; i < count; i++) {
+        double off = y[i] != 0.0 ? fabs(fit.a + fit.b * x[i] - y[i]) / fabs(y[i]) : 0.0;
+        fit.residual = off > fit.residual ? off : fit.residual;
+    }
+    return fit;
+}
+
+bench_spread bench_spread_of(double *values, int64_t count)
+{
+    bench_spread spread = {0};
+    if (count == 0)
+        return spread;
+    qsort(values, (size_t)count, sizeof *values, compare_reals);
+    for (int64_t i = 0; i < count; i++)
+        spread.mean += values[i] / (double)count;
+    for (int64_t i = 0; i < count; i++)
+        spread.deviation += (values[i] - spread.mean) * (values[i] - spread.mean);
+    spread.deviation = count > 1 ? sqrt(spread.deviation / (double)(count - 1)) : 0.0;
+    spread.median = count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+    spread.fastest = values[0];
+    spread.slowest = values[count - 1];
+    for (int64_t i = 0; i < count; i++)
+        spread.slow += values[i] * 0.9 > spread.median ? 1.0 / (double)count : 0.0;
+    return spread;
+}
 /* How far the value at x_end of the line through the points may be off. deviation [count]: of the
  * y. */
 static double line_error(const double *x, const double *y, const double *deviation, int count,
@@ -57,8 +99,8 @@ bench_projection bench_project(const bench_depth *measured, int count, int64_t l
     return what;
 }
 
-void bench_project_print(const bench_projection *what, int64_t layers, int64_t ranks, bool replayed,
-                         double peak, FILE *to)
+void bench_project_print(const bench_projection *what, int64_t layers, int64_t ranks, double peak,
+                         FILE *to)
 {
     fprintf(to,
             "fit: %.3f + %.3f x layers ms without the optimiser (largest residual %.2f %%), "
@@ -67,8 +109,9 @@ void bench_project_print(const bench_projection *what, int64_t layers, int64_t r
             what->update.b);
     fprintf(to,
             "projected: %" PRId64 " layers, optimiser over %" PRId64
-            " ranks (%.1f ms), collectives %s: step %.1f +- %.1f ms  tps: %.0f  mfu: %.2f%% +- "
+            " ranks (%.1f ms), collectives not counted: step %.1f +- %.1f ms  tps: %.0f  mfu: "
+            "%.2f%% +- "
             "%.2f%% of %.1f TFLOP/s\n",
-            layers, ranks, what->share, replayed ? "replayed" : "not counted", what->step,
-            what->step_error, what->tps, what->mfu, what->mfu_error, peak * 1e-12);
+            layers, ranks, what->share, what->step, what->step_error, what->tps, what->mfu,
+            what->mfu_error, peak * 1e-12);
 }

@@ -15,7 +15,7 @@
 #include "trainer/check/dry_run_play.h"
 #include "trainer/device/shapes.h"
 #include "trainer/plan/plan_print.h"
-#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/layout_plan.h"
 
 /* ---- the run's own folder, options and rows ---- */
 

@@ -105,7 +105,7 @@ static const verb verbs[] = {
      .run = verb_plan,
      .summary = "predicts the memory, the traffic and the time of a step",
      .usage = "[-c FILE | --model.path DIR] [--device NAME] [--measured FILE] "
-              "[--sweep RANKS] [--cards] [--full] [--documents L,L,..] [--grids TxHxW,..]",
+              "[--sweep RANKS | --json] [--full]",
      .help = "Prints the parameters and the memory of a rank, the bytes between ranks, the\n"
              "FLOPs, and the predicted time and MFU of a step. Needs no rows and no GPU.\n"
              "--device NAME: the device to plan for: cpu, a GPU's memory in bytes, or one of\n"
@@ -120,11 +120,8 @@ static const verb verbs[] = {
              "with the largest micro-batch that fits.\n"
              "--full: prints every region of memory to the byte, and what is in use in each\n"
              "phase of a step.\n"
-             "--cards: prints the page of what fits on cards of 24 to 180 GB, with which\n"
-             "settings, for the model or, if none is named, for all published sizes.\n"
-             "--documents and --grids: print only the FLOPs of a batch of documents with\n"
-             "these lengths and images with these grids in patches, by component, with the\n"
-             "head at every position and nothing frozen.",
+             "--json: prints memory and time as JSON, for each mode of activation\n"
+             "checkpointing; deploy/what-fits searches settings with it.",
      .options = true,
      .most_used = planning},
     {.name = "probe",
@@ -162,29 +159,23 @@ static const verb verbs[] = {
              "that exists, so an export that is interrupted changes nothing."},
     {.name = "bench",
      .run = verb_bench,
-     .summary = "measures ops, steps or memory against the device's limits",
-     .usage = "ops [OP,OP..] [--ceilings C,P] [--rates FILE [--overwrite]] [--count] | step "
-              "[--layers N,N,..] "
-              "[--ranks R] "
-              "[--load L [--settle N]] [--live] | memory [--layers N] -c FILE | --model.path DIR",
-     .help = "ops [OP,OP..]: times every op, or these, at the model's shapes for\n"
-             "training.local_batch_size rows of training.seq_len tokens, and compares it\n"
-             "with a large copy and a large matrix product measured in the same run\n"
-             "(--seconds S for each line), or with --ceilings GB/s,TFLOP/s of an earlier one.\n"
-             "--rates FILE writes the file that trainer plan\n"
-             "--measured reads; --overwrite replaces one that exists. --count uses no device:\n"
-             "it prints the bytes and FLOPs of each line in bf16, and the least time that the\n"
-             "limits of an H200 allow.\n"
+     .summary = "measures ops and steps against the device's limits",
+     .usage = "ops [OP,OP..] [--seconds S] [--rates FILE [--overwrite]] | step [--layers N,N,..] "
+              "[--ranks R] [--load L [--settle N]] [--live] -c FILE | --model.path DIR",
+     .help = "ops [OP,OP..]: times matrix products and attention, or these of their ops, at\n"
+             "the model's shapes for training.local_batch_size rows of training.seq_len\n"
+             "tokens, --seconds S each, and compares them with a large copy and a large\n"
+             "matrix product measured in the same run.\n"
+             "--rates FILE writes the file that trainer plan --measured reads; --overwrite\n"
+             "replaces one that exists.\n"
              "step: times training.steps steps at each depth of --layers (0: all layers),\n"
              "fits a line through the depths, and projects it to the whole model, with the\n"
-             "optimiser shared by --ranks R ranks, and says how far it may be off.\n"
+             "optimiser shared by --ranks R ranks, and prints the projection's error.\n"
              "Collectives are not counted. The rows come from feed.replay, or are text in\n"
-             "documents of bench.document tokens. --load L biases the router until\n"
-             "the busiest expert has L times the mean load, in at most --settle N (36) steps\n"
+             "documents of bench.document tokens. --load L biases the router until the\n"
+             "busiest expert has L times the mean load, in at most --settle N (36) steps\n"
              "before those that are timed. --live takes the rows that prepd.endpoint\n"
-             "streams, and prints how much they delay each step.\n"
-             "memory: prints what training.steps steps take of the device's memory, each\n"
-             "part beside its plan.",
+             "streams, and prints how much they delay each step.",
      .options = true,
      .most_used = measuring},
     {.name = "inspect",

@@ -10,7 +10,7 @@
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/checkpoint/save/writer.h"
-#include "trainer/eval/figures.h"
+#include "trainer/eval/html_page.h"
 #include "trainer/model/dims/hf_folder.h"
 #include "trainer/parallel/agree.h"
 #include "trainer/parallel/engine.h"

@@ -1,21 +1,187 @@
 /* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again; or
- * reads a checkpoint of what was trained alone and its base, with --merge one of adapters. The
- * result is written under another name and put in its place when it is whole, so that an export
- * that is interrupted leaves nothing that looks like a model. */
+ * makes a whole model of a checkpoint that has only what was trained, and of the base that it
+ * names, with --merge one of adapters. An export that keeps the base's layout and dtypes needs the
+ * memory of what was trained, however large the base is. The result is written under another name
+ * and put in its place when it is whole, so that an export that is interrupted leaves nothing that
+ * looks like a model. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/digits.h"
-
+#include "common/base/file.h"
 #include "common/model_folder/model_files.h"
 #include "common/program/log.h"
 #include "common/program/verb.h"
+#include "trainer/checkpoint/state/base.h"
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/hf/hf_export.h"
 #include "trainer/checkpoint/hf/hf_load.h"
-#include "trainer/cli/export_whole.h"
+#include "trainer/checkpoint/hf/hf_write.h"
+#include "trainer/checkpoint/state/train_state.h"
 #include "trainer/cli/verbs.h"
+#include "trainer/model/dims/hf_folder.h"
+#include "trainer/model/params/lora_params.h"
+#include "trainer/model/params/params.h"
 #include "trainer/ops/open.h"
+
+/* A checkpoint of what was trained. */
+typedef struct whole_source {
+    char training[STATUS_PATH_MAX]; /* its folder training/ */
+    char base[STATUS_PATH_MAX];     /* the folder or preset of the base */
+    run_base was;                   /* the base that it was trained on */
+} whole_source;
+
+/* Finds a checkpoint: this folder, or the newest one in a folder of them. out: its path; "": there
+ * is none. */
+static status find_checkpoint(const char *folder, char out[STATUS_PATH_MAX])
+{
+    int64_t *step = NULL, count = 0;
+    TRY(hf_path(out, folder, FOLDER_TRAINING));
+    if (file_is_folder(out)) {
+        snprintf(out, STATUS_PATH_MAX, "%s", folder);
+        return ST_OK;
+    }
+    out[0] = 0;
+    TRY(folder_steps(folder, &step, &count));
+    const status st = count > 0 ? folder_step_path(out, folder, step[count - 1], NULL) : ST_OK;
+    free(step);
+    return st;
+}
+
+/* *out: whether this folder has no model, but is a checkpoint without adapters that names its base,
+ * or holds such. ST_BAD_INPUT, ST_IO: its base.json cannot be read. */
+static status whole_is_wanted(const char *folder, bool *out)
+{
+    char path[STATUS_PATH_MAX], training[STATUS_PATH_MAX];
+    run_base was = {0};
+    bool there;
+    *out = false;
+    if (!file_is_folder(folder) || hf_has_weights(folder))
+        return ST_OK;
+    TRY(find_checkpoint(folder, path));
+    if (!path[0])
+        return ST_OK;
+    TRY(hf_path(training, path, FOLDER_TRAINING));
+    TRY(base_read(training, &was, &there));
+    *out = there && was.lora.rank == 0 && !hf_has_weights(path);
+    base_done(&was);
+    return ST_OK;
+}
+
+/* Finds the folder or preset of the base. */
+static status find_base(const char *base, whole_source *inout)
+{
+    const char *model = base ? base : inout->was.model;
+    const bool preset = !strchr(model, '/');
+    if (!base && !preset && !file_is_folder(model))
+        return FAIL_IN(ST_NO_INPUT, inout->training,
+                       "base.json says that its base is in %s, and this is no folder now: name "
+                       "the folder where it is with --base",
+                       model);
+    return model_files_find(model, inout->base);
+}
+
+/* Opens a checkpoint, and checks every byte of it: a folder step-N, or one that holds several, of
+ * which the newest is taken. base: the folder of the base, NULL: where it was when the run was
+ * made. adapters: there must be some. ST_BAD_INPUT: this is no checkpoint, or none of adapters, or
+ * it is damaged. ST_NO_INPUT: the base is not there. */
+static status whole_open(const char *checkpoint, const char *base, bool adapters, whole_source *out)
+{
+    char path[STATUS_PATH_MAX];
+    whole_source source = {0};
+    bool there;
+    TRY(find_checkpoint(checkpoint, path));
+    if (!path[0])
+        return FAIL_IN(ST_BAD_INPUT, checkpoint,
+                       "this is no checkpoint: it has no folder " FOLDER_TRAINING
+                       ", and holds no step-N");
+    TRY(folder_check(path, 0, 1));
+    TRY(hf_path(source.training, path, FOLDER_TRAINING));
+    TRY(base_read(source.training, &source.was, &there));
+    status st = ST_OK;
+    if (!there || (adapters && source.was.lora.rank == 0))
+        st = FAIL_IN(ST_BAD_INPUT, checkpoint,
+                     "this is no checkpoint of adapters: leave --merge out");
+    if (st == ST_OK)
+        st = find_base(base, &source);
+    if (st == ST_OK)
+        *out = source;
+    else
+        base_done(&source.was);
+    return st;
+}
+
+static void whole_close(whole_source *source)
+{
+    base_done(&source->was);
+}
+
+/* Makes the registry that of the run: with its adapters, or with the rows of its base frozen. */
+static status set_trained(const whole_source *source, params *registry)
+{
+    const run_base *was = &source->was;
+    int64_t found = 0;
+    registry->convert_states = true; /* of values alone: there is no room for moments */
+    if (was->lora.rank)
+        return lora_add(registry, was->lora, was->lora_targets);
+    for (int64_t i = 0; i < registry->count && found < was->count; i++) {
+        param *row = &registry->list[i];
+        row->frozen = strcmp(row->name, was->rows[found].name) == 0;
+        found += row->frozen;
+    }
+    if (found < was->count)
+        return FAIL_IN(ST_CONFIG, source->training,
+                       "its base has a tensor %s, and the model in %s has none: name the base "
+                       "that it was trained on with --base",
+                       was->rows[found].name, source->base);
+    return ST_OK;
+}
+
+/* Leaves the rows of the base without memory. */
+static void leave_out(params *registry)
+{
+    for (int64_t i = 0; i < registry->count; i++)
+        registry->list[i].elsewhere = param_in_base(&registry->list[i]);
+}
+
+/* Allocates the rows, and loads or draws those of the base unless they stay in its files. */
+static status load_base(const whole_source *source, bool have, bool as_is, params *registry,
+                        stream *queue)
+{
+    bool has_frozen;
+    TRY(train_state_has_frozen(registry, source->training, &has_frozen));
+    const bool stays = have && as_is && !has_frozen && !source->was.lora.dora;
+    if (stays)
+        leave_out(registry);
+    TRY(params_alloc(registry, queue, false));
+    if (!have)
+        return params_init(registry, queue, (uint64_t)source->was.seed);
+    return stays ? ST_OK : hf_load(registry, queue, source->base);
+}
+
+/* Gives a registry without adapters, and without memory, what the checkpoint trained, and all rows
+ * their values. as_is: tensors keep the base's layout and dtypes, so that an export takes frozen
+ * values from the files, and they are not loaded. ST_CONFIG: the base is another. */
+static status whole_load(const whole_source *source, bool as_is, params *registry, stream *queue)
+{
+    const comm alone = comm_alone("export");
+    const run_base *was = &source->was;
+    const bool have = file_is_folder(source->base) && hf_has_weights(source->base);
+    run_base now = {0};
+    if (was->form != WEIGHT_PLAIN)
+        log_info("the adapters were trained beside a base in %s; they are merged into the base as "
+                 "it is in %s, which is not quantised",
+                 base_form_name(was->form), source->base);
+    TRY(set_trained(source, registry));
+    TRY(base_find(registry, have ? source->base : NULL, was->seed, &alone, &now));
+    snprintf(now.model, sizeof now.model, "%s", source->base);
+    status st = base_check(&now, was, source->training);
+    base_done(&now);
+    if (st == ST_OK)
+        st = load_base(source, have, as_is, registry, queue);
+    return st == ST_OK ? train_state_load(registry, queue, source->training) : st;
+}
 
 typedef struct export_args {
     const char *model, *out, *base;

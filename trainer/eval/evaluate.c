@@ -11,12 +11,27 @@
 
 #include "common/base/clock.h"
 #include "common/program/log.h"
-#include "trainer/eval/rows_agreed.h"
 #include "trainer/eval/answers.h"
-#include "trainer/eval/chance.h"
-#include "trainer/eval/figures.h"
 #include "trainer/eval/image_swap.h"
+#include "trainer/eval/html_page.h"
+#include "trainer/parallel/agree.h"
 #include "trainer/run/stop.h"
+
+/* Keeps ranks that evaluate together at the same row. Each rank receives the held-out rows by
+ * itself, so one may miss a row that another has, or run out of disk space. Every rank calls it
+ * before the collective calls of a row, so that they continue or end together. mine: this rank's
+ * status; count: how many rows it has for the next round. ST_OK if all ranks are well and have
+ * equally many rows; else, on all of them, the code of the first rank that is not, with its text
+ * and number. A signal that one rank has received stops all (stop.h). On a single rank it returns
+ * mine. */
+static status agree_rows(const session *run, status mine, int64_t count)
+{
+    const comm *all = mesh_comm(&run->mesh, MESH_WORLD);
+    status st = comm_agree(all, (comm_at){"agree on held-out rows", -1}, mine, count);
+    if (st == ST_STOPPED && all->size > 1)
+        stop_agree();
+    return st;
+}
 
 /* Buffers for the verdict on a row's targets. */
 typedef struct verdicts {

@@ -1,6 +1,6 @@
 /* evaluate.h: held-out loss and accuracy, over the stream of held-out rows.
  *
- * Accuracy counts answers: the runs of target tokens of a document (generate/replies.h), of which a
+ * Accuracy counts answers: the runs of target tokens of a document (generate/prompt.h), of which a
  * conversation has several. An answer is right if every target token is the likeliest one when the
  * model sees the reference up to it. Then, and only then, greedy generation gives exactly the
  * reference answer and its end token, since a generated prefix equals the reference until the first
@@ -13,14 +13,14 @@
  *
  * With n data-parallel ranks, each receives all rows and evaluates every n-th one. Figures are
  * summed over the ranks, so that all of them get what one rank would compute alone. The ranks go on
- * to the next row, or end, together (rows_agreed.h).
+ * to the next row, or end, together.
  *
  * Up to eval.generate of the questions that come with their annotators' answers are also answered
  * by generation, and scored against these answers (answers.h). */
 #ifndef TESSERA_TRAINER_EVAL_EVALUATE_H
 #define TESSERA_TRAINER_EVAL_EVALUATE_H
 
-#include "trainer/eval/vqa_tally.h"
+#include "trainer/eval/vqa_score.h"
 #include "trainer/run/session.h"
 
 typedef struct evaluation {
@@ -29,7 +29,7 @@ typedef struct evaluation {
     int64_t documents, documents_right; /* those with answers; all answers of it are right */
     /* Answers whose pictures were swapped: all; right then; right with their own pictures. */
     int64_t swapped, swapped_right, own_right;
-    double chance_percent; /* chance.h; NAN: not known */
+    double chance_percent; /* image_swap.h; NAN: not known */
     vqa_tally vqa;         /* accuracy of generated answers, where rows bring the annotators' */
     double seconds;
 } evaluation;

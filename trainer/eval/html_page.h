@@ -1,5 +1,6 @@
 /* html_page.h: what the project's HTML pages have in common: the head with a style for light and
- * dark screens of any width, and a list of facts. A page is one file that needs no network. */
+ * dark screens of any width, and a list of facts; and an evaluation as text, for the terminal and
+ * as facts. A page is one file that needs no network. */
 #ifndef TESSERA_TRAINER_EVAL_HTML_PAGE_H
 #define TESSERA_TRAINER_EVAL_HTML_PAGE_H
 
@@ -8,6 +9,7 @@
 
 #include "common/base/hash.h"
 #include "common/conf/conf.h"
+#include "trainer/eval/evaluate.h"
 
 /* Which weights a page is about. It is in the page, so that none takes the place of another's. */
 typedef struct html_mark {
@@ -39,5 +41,23 @@ typedef struct html_fact {
 void html_page_begin(FILE *to, const char *title, const char *style, html_mark mark);
 void html_page_facts(FILE *to, const html_fact *facts, int count);
 void html_page_end(FILE *to);
+
+/* Prints the figures as lines: "eval: loss: .." and, where there is more to say, lines for whole
+ * documents and for generated answers. step below 0: an evaluation that does not lie between steps,
+ * which is printed with exchanged pictures and chance. */
+void evaluation_print(const evaluation *result, int64_t step);
+/* Writes the figures as facts: loss, accuracy, exchanged pictures and chance where they are known,
+ * whole documents where some have several answers, and generated answers. Returns how many. */
+enum { EVALUATION_FACTS = 6 };
+int evaluation_facts(const evaluation *result, html_fact out[EVALUATION_FACTS]);
+
+/* Writes the name of a model or a path as a page shows it: without the folders of this machine. A
+ * path in or below `folder` becomes relative to it, another absolute one its last part; any other
+ * text stays as it is. */
+void path_shown(const char *path, const char *folder, char *out, size_t size);
+/* The run, by the name of its folder. */
+void run_fact(const conf *options, html_fact *out);
+/* What the run's data set is, or with held_out what it is evaluated on. */
+void data_fact(const conf *options, bool held_out, html_fact *out);
 
 #endif

@@ -3,9 +3,14 @@
 #ifndef TESSERA_TRAINER_EVAL_PAGE_H
 #define TESSERA_TRAINER_EVAL_PAGE_H
 
-#include "trainer/eval/html_page.h"
-#include "trainer/eval/vqa_tally.h"
 #include "proto/batch.h"
+#include "trainer/eval/html_page.h"
+#include "trainer/eval/vqa_score.h"
+
+/* *out = "data:image/png;base64,.." for visual item `item` of `packed`, a still picture whose
+ * patches begin at first_patch. The caller frees it. */
+WARN_UNUSED status picture_data_uri(const row *packed, int64_t item, int64_t first_patch,
+                                    char **out);
 
 typedef struct page page;
 

@@ -1,4 +1,4 @@
-/* generate.h: gives replies (replies.h) to documents of a row in the model's own words, by greedy
+/* generate.h: gives replies (prompt.h) to documents of a row in the model's own words, by greedy
  * decoding.
  *
  * Several documents are continued at once. Keys and values of the tokens that have passed are kept
@@ -14,7 +14,7 @@
 #include "common/conf/conf.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/batch/stager.h"
-#include "trainer/generate/replies.h"
+#include "trainer/generate/prompt.h"
 #include "trainer/model/qwen3vl.h"
 
 enum { GENERATE_MAX = 16 /* the most words of an answer */ };

@@ -1,12 +1,25 @@
-/* prompt.h: takes samples out of a packed row, as rows of their own.
+/* prompt.h: finds what the model is to say in a packed row, its replies, and takes samples out of a
+ * row, as separate rows. A reply is a run of targets in a document: an answer to a question, one
+ * turn of a conversation, or all of a plain text.
  *
  * The sample of a document is the document itself or, for a branch (proto/batch.h), the tokens of
  * its prefix and then its own. */
 #ifndef TESSERA_TRAINER_GENERATE_PROMPT_H
 #define TESSERA_TRAINER_GENERATE_PROMPT_H
 
+#include "proto/batch.h"
 #include "trainer/batch/stager.h"
-#include "trainer/generate/replies.h"
+
+typedef struct reply {
+    int64_t doc;
+    int64_t begin, end; /* its tokens in the row: the first target, and after the last */
+} reply;
+
+/* Writes the replies of a row in the order of their tokens, unless out is NULL, and returns how
+ * many there are: at most the row's targets. device_batch.host_target_reply counts them in the same
+ * way.
+ */
+int64_t replies_of_row(const row *packed, reply *out);
 
 /* How many tokens the sample of document `doc` has. */
 static inline int64_t sample_tokens(const row *packed, int64_t doc)

@@ -9,13 +9,11 @@
 #include "trainer/device/experts_choice.h"
 #include "trainer/model/params/params.h"
 #include "trainer/ops/state_codes.h"
-#include "trainer/plan/adapter_work.h"
-#include "trainer/plan/attention_kernels.h"
-#include "trainer/plan/base_work.h"
+#include "trainer/plan/matrix_work.h"
+#include "trainer/plan/row_work.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/plan/received.h"
-#include "trainer/plan/row_work.h"
-#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/layout_plan.h"
 
 enum {
     ACT = 2, /* bytes of bf16 */

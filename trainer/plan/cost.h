@@ -13,6 +13,7 @@
 #include "trainer/model/layers/recompute.h"
 #include "trainer/optim/groups.h"
 #include "trainer/parallel/mesh.h"
+#include "trainer/plan/layout_plan.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"
 
@@ -77,9 +78,16 @@ typedef struct cost {
 WARN_UNUSED status cost_of(const conf *part, const layout *layout, const model_dims *dims,
                            const params *params, const rates *rates, const recomputes *recomputed,
                            cost *out);
-/* cost_print.c: prints it as `trainer plan` does. */
+/* Prints it as `trainer plan` does (cost_print.c). */
 void cost_print(const cost *cost, const layout *layout, FILE *to);
 /* Prints the remark that belongs to untimed_experts, if that is set. */
 void cost_print_experts(bool untimed, FILE *to);
+
+/* sweep.c: tries every valid product of degrees for `ranks` ranks, in each mode of activation
+ * checkpointing, with the largest micro-batch that fits memory.limit of the input's device. All
+ * other options are those of the input; its layout and shapes are not used. Prints the best `most`
+ * of them. ST_CONFIG if nothing fits. */
+WARN_UNUSED status sweep_layouts(const plan_input *in, int64_t ranks, const rates *rates, int most,
+                                 FILE *to);
 
 #endif

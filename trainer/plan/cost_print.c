@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "trainer/plan/attention_kernels.h"
+#include "trainer/plan/row_work.h"
 #include "trainer/plan/cost.h"
 
 /* Prints the line of a part. A time too short for one decimal is "<0.1", not 0. */

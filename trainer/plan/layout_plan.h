@@ -1,14 +1,25 @@
 /* layout_plan.h: the memory plan (memory.h) of a layout's ranks, made without a GPU and without the
- * other ranks.
+ * other ranks, and which decoder layers each pipeline stage gets.
  *
- * A sketch of the registry (params.h) tells what a rank stores and how large the buffers are
+ * A sketch of the registry (params.h) has what a rank stores and how large the buffers are
  * into which FSDP units are gathered. The plan of a pipeline is that of the stage that takes most
- * memory. */
+ * memory. Stages have the layers that parallelism.pipeline_parallel_split_points names; without it
+ * they take about the same predicted time. */
 #ifndef TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 #define TESSERA_TRAINER_PLAN_LAYOUT_PLAN_H
 
+#include "trainer/model/params/params.h"
 #include "trainer/parallel/layout.h"
 #include "trainer/plan/memory.h"
+
+/* Fills inout->stage_end, unless there is only one stage. The predicted time uses the shipped rates
+ * and the row of row_work.h, so it is the same on every rank and device. params: the registry after
+ * groups_apply. ST_CONFIG names split points that do not fit. */
+WARN_UNUSED status stage_plan(const conf *options, const model_dims *dims, const params *params,
+                              layout *inout);
+/* Predicted time of the slowest stage over the mean; 1 for a single stage. */
+WARN_UNUSED status stage_plan_uneven(const conf *options, const model_dims *dims,
+                                     const params *params, const layout *layout, double *out);
 
 /* What is planned. All pointers are borrowed. */
 typedef struct plan_input {

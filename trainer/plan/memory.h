@@ -3,14 +3,48 @@
  * memory_plan_make is the only place that adds this up. It is a function of what the options ask
  * for, what the rank holds of the model, the shapes that rows come in, and the device. `trainer
  * plan`, `train`, the dry run, `--sweep` and `activation_checkpoint.save: auto` all call it, and so
- * agree on every figure. */
+ * agree on every figure.
+ *
+ * Part of a GPU's memory is not allocated by the trainer, but a run takes it all the same: the
+ * driver's context, the libraries' kernels, captured steps, and NCCL's buffers. The figures for
+ * these are set by a run of `tests/gpu memory`, which prints each beside its plan. */
 #ifndef TESSERA_TRAINER_PLAN_MEMORY_H
 #define TESSERA_TRAINER_PLAN_MEMORY_H
 
+#include <stdint.h>
+
 #include "common/conf/conf.h"
 #include "trainer/model/qwen3vl.h"
-#include "trainer/plan/memory_gpu.h"
 #include "trainer/plan/plan_device.h"
+#include "trainer/plan/row_work.h"
+
+typedef struct memory_gpu {
+    int64_t context, libraries;
+    int64_t workspace; /* one block, reserved before step 1 (backend_vtable.reserve) */
+    int64_t graphs;    /* captured steps */
+    int64_t nodes;     /* a count, not bytes: the nodes of these graphs */
+    int64_t ranks;     /* NCCL's buffers, and those of collectives over host values */
+} memory_gpu;
+
+/* The captured steps: the shapes of their micro-batches, and how many buffers these arrive in. */
+typedef struct memory_steps {
+    const batch_caps *caps; /* [count] borrowed; with longest and frame where they are known */
+    int count, buffers;
+} memory_steps;
+
+/* use: where attention may run with cuDNN, whose backward pass decides the workspace.
+ * multiprocessors: how many the GPU has. */
+void memory_gpu_plan(const model_dims *dims, const model_options *options,
+                     const memory_steps *steps, const attention_use *use, int multiprocessors,
+                     memory_gpu *out);
+int64_t memory_gpu_total(const memory_gpu *plan);
+
+/* How many ops, copies and zeroings one micro-step with this many targets calls. */
+int64_t memory_gpu_calls(const model_dims *dims, const model_options *options, int64_t targets);
+
+/* Writes bytes as "43.4 GiB", "118.0 MiB" or "0.5 KiB", and returns out. */
+enum { MEMORY_BYTES_TEXT = 32 };
+const char *memory_bytes_text(int64_t bytes, char out[MEMORY_BYTES_TEXT]);
 
 /* The regions of one rank, in bytes. */
 typedef struct memory_plan {
@@ -33,11 +67,8 @@ typedef struct memory_plan {
     int64_t built;    /* host: micro-batches being built; pinned for a GPU */
     int64_t received; /* host: rows received ahead of their step */
     int64_t
-        snapshot; /* host: copies for checkpoints and for a crash (checkpoint/save/snapshot.h) */
-    /* Not part of the total: one copy of what is trained, with its moments; what is frozen, as the
-     * files of model.path have it. */
-    int64_t copied, frozen;
-    int64_t total;       /* of the device; on the CPU it includes the host's regions */
+        snapshot;  /* host: copies for checkpoints and for a crash (checkpoint/save/snapshot.h) */
+    int64_t total; /* of the device; on the CPU it includes the host's regions */
     model_regions parts; /* what activations and window consist of */
 } memory_plan;
 

@@ -1,5 +1,10 @@
-/* memory_search.c: bisects the rows of a micro-batch, and then shortens the rows. */
+/* memory_search.c: bisects the rows of a micro-batch, then shortens the rows, and names what was
+ * found. */
 #include "trainer/plan/memory_search.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "trainer/plan/recompute_plan.h"
 
@@ -150,5 +155,121 @@ status memory_fit_bytes(const plan_input *in, memory_fit *inout)
     TRY(plan_rows_of(as_asked ? in : &cut.in, inout->mode, inout->rows, &plan));
     inout->total = plan.total;
     inout->resting = memory_resting(&plan);
+    return ST_OK;
+}
+
+/* The highest memory.limit that is proposed: that of the configurations for one card. */
+static const double HIGHEST_LIMIT = 0.97;
+
+static void append_words(char out[CHANGE_TEXT_MAX], const char *words)
+{
+    snprintf(out + strlen(out), CHANGE_TEXT_MAX - strlen(out), "%s", words);
+}
+
+/* Adds the options that set the mode, without those that are set already. */
+static void name_mode(const conf *options, int mode, char out[CHANGE_TEXT_MAX])
+{
+    if (mode == SEARCH_AS_CONFIGURED)
+        return;
+    const bool selective = mode == AC_SELECTIVE;
+    if (options->activation_checkpoint_mode != mode)
+        append_words(out, selective ? "activation_checkpoint.mode selective, "
+                                    : "activation_checkpoint.mode full, ");
+    if (selective && strcmp(options->activation_checkpoint_selective_ac_option, "op") != 0)
+        append_words(out, "activation_checkpoint.selective_ac_option op, ");
+    if (selective && strcmp(options->activation_checkpoint_save, "auto") != 0)
+        append_words(out, "activation_checkpoint.save auto, ");
+}
+
+/* The most rows, up to `rows`, that divide a step. One row always does, and where a step is one
+ * micro-batch any number. */
+static int64_t that_divide(const plan_input *in, int64_t rows)
+{
+    const int64_t step = in->conf->training_global_batch_size / layout_consumers(in->layout);
+    while (rows > 1 && step % rows != 0 && !in->conf->optimizer_in_backward)
+        rows--;
+    return rows;
+}
+
+/* Adds what was found, and the bytes. */
+static status name_change(const plan_input *in, const memory_fit *found, char out[CHANGE_TEXT_MAX])
+{
+    char words[160], text[MEMORY_BYTES_TEXT];
+    memory_fit last = *found;
+    last.rows = that_divide(in, found->rows);
+    const int64_t step = last.rows * layout_consumers(in->layout);
+    name_mode(in->conf, found->mode, out);
+    snprintf(words, sizeof words,
+             "training.local_batch_size %" PRId64 ", training.seq_len %" PRId64, last.rows,
+             found->seq_len);
+    append_words(out, words);
+    if (in->conf->optimizer_in_backward && step != in->conf->training_global_batch_size) {
+        snprintf(words, sizeof words, ", training.global_batch_size %" PRId64, step);
+        append_words(out, words);
+    }
+    if (found->patch_budget < memory_patch_budget(in) && in->conf->data_patch_budget) {
+        snprintf(words, sizeof words, ", data.patch_budget %" PRId64, found->patch_budget);
+        append_words(out, words);
+    }
+    TRY(memory_fit_bytes(in, &last));
+    snprintf(words, sizeof words, " (%s)", memory_bytes_text(last.total, text));
+    append_words(out, words);
+    return ST_OK;
+}
+
+/* Writes what the smallest micro-batch lacks. */
+static status name_lacking(const plan_input *in, char out[CHANGE_TEXT_MAX])
+{
+    char takes[MEMORY_BYTES_TEXT], lacks[MEMORY_BYTES_TEXT];
+    const double limit = in->conf->memory_limit * in->device->usable;
+    memory_fit least = {0};
+    TRY(memory_find_least(in, &least));
+    snprintf(out, CHANGE_TEXT_MAX,
+             "no batch of this model fits on this device: one row of %" PRId64
+             " tokens takes %s, which is %s too much",
+             least.seq_len, memory_bytes_text(least.total, takes),
+             memory_bytes_text(least.total - (int64_t)limit, lacks));
+    return ST_OK;
+}
+
+/* Names a higher memory.limit if the input fits with it as it is. On a CPU the rest is other
+ * programs'. */
+static status name_limit(const plan_input *in, char out[CHANGE_TEXT_MAX])
+{
+    char words[64], text[MEMORY_BYTES_TEXT];
+    conf wider = *in->conf;
+    plan_input trial = *in;
+    recomputes recomputed;
+    memory_plan plan;
+    trial.conf = &wider;
+    wider.memory_limit = HIGHEST_LIMIT;
+    if (plan_device_is_cpu(in->device) || in->conf->memory_limit >= HIGHEST_LIMIT)
+        return ST_OK;
+    TRY(recompute_plan_of(&trial, wider.training_local_batch_size, &recomputed));
+    TRY(layout_plan_make(&trial, wider.training_local_batch_size, &recomputed, &plan));
+    if (!layout_fits(&trial, &plan))
+        return ST_OK;
+    snprintf(words, sizeof words, "what fits: memory.limit %.2f (%s)", HIGHEST_LIMIT,
+             memory_bytes_text(plan.total, text));
+    append_words(out, words);
+    return ST_OK;
+}
+
+status memory_smallest_change(const plan_input *in, char out[CHANGE_TEXT_MAX])
+{
+    memory_fit found;
+    out[0] = 0;
+    TRY(name_limit(in, out));
+    TRY(memory_find_rows(in, &found));
+    if (found.rows == 0)
+        TRY(memory_find_length(in, &found));
+    if (found.rows) {
+        append_words(out, out[0] ? "; or " : "what fits: ");
+        TRY(name_change(in, &found, out));
+    }
+    if (!out[0])
+        TRY(name_lacking(in, out));
+    if (!in->evaluates && !plan_device_is_cpu(in->device))
+        append_words(out, "; deploy/what-fits tries options that save memory");
     return ST_OK;
 }

@@ -37,4 +37,15 @@ WARN_UNUSED status memory_find_least(const plan_input *in, memory_fit *out);
 /* Fills in the bytes of a micro-batch. */
 WARN_UNUSED status memory_fit_bytes(const plan_input *in, memory_fit *inout);
 
+enum { CHANGE_TEXT_MAX = 512 };
+/* Writes the options with which an input fits that does not, and the bytes that it then takes, for
+ * example "what fits: training.local_batch_size 1, training.seq_len 4096 (130.5 GiB)". Every change
+ * is planned before it is named.
+ *
+ * On a GPU a memory.limit of 0.97 comes first, if nothing else need change. Then comes the smallest
+ * sufficient change of the micro-batch: selective activation checkpointing, full, fewer rows (a
+ * number that still divides the step), shorter rows. If nothing fits, it names what is lacking.
+ * Options that save memory are tried by deploy/what-fits. */
+WARN_UNUSED status memory_smallest_change(const plan_input *in, char out[CHANGE_TEXT_MAX]);
+
 #endif

@@ -1,18 +1,45 @@
-/* plan_device.h: the device that memory is planned for: how much memory it has, and how large
- * elements are on it. rates.h says how fast it is.
+/* plan_device.h: the device that memory and time are planned for: how much memory it has, and how
+ * large elements are on it; and the cards that are known by name, with the maker's figures from
+ * which the rates of a card that nobody has measured are assumed (rates.h).
  *
  * The same plan serves a CPU and a GPU. A GPU keeps bf16 weights beside fp32 master values,
  * receives one micro-batch while it computes with another, and loses memory to its driver,
- * libraries and graphs (memory_gpu.h); the host's memory is separate from it. On the CPU everything
- * is float32 and there is only the host's memory. */
+ * libraries and graphs (memory.h); the host's memory is separate from it. On the CPU everything is
+ * float32 and there is only the host's memory. */
 #ifndef TESSERA_TRAINER_PLAN_DEVICE_H
 #define TESSERA_TRAINER_PLAN_DEVICE_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 #include "common/conf/conf.h"
 #include "trainer/device/backend.h"
-#include "trainer/plan/gpu_cards.h"
+
+typedef struct gpu_card {
+    const char *word;    /* as --device has it: "rtx4090" */
+    const char *name;    /* words of the name that its driver gives it: "RTX 4090" */
+    double gb, gib;      /* nominal size in 10^9 bytes; what its driver offers, in GiB */
+    int multiprocessors; /* how many */
+    int sm;              /* compute capability, times ten */
+    /* FLOP/s of dense BF16 products with float32 sums, and bytes/s of its memory: NVIDIA's figures
+     */
+    double peak, memory;
+    double link, host; /* bytes/s: what a rank receives from others of its node; to the host */
+    bool measured; /* has the chip of the H200, whose rates were measured; link and host are 0 */
+} gpu_card;
+
+/* The card with this word for --device, in any case of letters; NULL if there is none. */
+const gpu_card *gpu_card_named(const char *word);
+/* The card whose name is in a driver's description and whose size is about `bytes`, else NULL. Of
+ * several, the longest name ("H100 PCIe" before "H100"), then the nearest size. */
+const gpu_card *gpu_card_described(const char *description, double bytes);
+/* The card whose size is nearest to `bytes`, the first of equal ones; NULL if none is about as
+ * large. */
+const gpu_card *gpu_card_nearest(double bytes);
+/* Writes all words, separated by ", ". */
+enum { GPU_CARD_WORDS = 256 };
+const char *gpu_card_words(char out[GPU_CARD_WORDS]);
 
 typedef struct plan_device {
     char name[128];              /* "H200", "CPU"; printed in the plan's heading */
@@ -46,7 +73,7 @@ device_claims plan_device_claims(const plan_device *device);
 /* Writes how much of the device's memory a rank may use and why: "12.1 of 23.5 GiB are free". */
 enum { PLAN_DEVICE_TEXT = 160 };
 const char *plan_device_text(const plan_device *device, char out[PLAN_DEVICE_TEXT]);
-/* The device that --device names: a card's word (gpu_cards.h), "cpu", which is that of this
+/* The device that --device names: a card's word (gpu_card), "cpu", which is that of this
  * machine, or bytes of memory. ST_USAGE, with all names, for any other. */
 WARN_UNUSED status plan_device_named(const char *name, plan_device *out);
 /* A GPU of which only the memory is known. It has the kernels and the rates of the card whose size

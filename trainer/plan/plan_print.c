@@ -6,10 +6,9 @@
 
 #include "common/base/visible.h"
 #include "trainer/model/params/unit_order.h"
-#include "trainer/plan/memory_change.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/recompute_plan.h"
-#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/layout_plan.h"
 
 static const double GIB = 1073741824.0, MIB = 1048576.0;
 enum { WHOSE = PLAN_DEVICE_TEXT + 32 };

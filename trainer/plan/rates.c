@@ -52,19 +52,12 @@ static const struct {
      "H200: an eighth of a ring all reduce of 4 GiB by 4 nodes of 8, 400 Gbit/s per GPU "
      "(stas00/ml-engineering, network)"},
     {"host_gbs", 1e9, 50, RATE_ASSUMED, "pinned memory over PCIe 5.0 x16, whose rate is 63"},
-    {"hash_gbs", 1e9, 20, RATE_ASSUMED, "XXH3 by up to eight threads of a rank"},
-    {"disk_gbs", 1e9, 3, RATE_ASSUMED, "one NVMe disk, or a shared file system"},
     {"peak_tflops", 1e12, 989, RATE_NOMINAL, "H200: dense bf16, NVIDIA's figure"},
 };
 
 const char *rate_name(rate_key key)
 {
     return keys[key].name;
-}
-
-double rate_unit(rate_key key)
-{
-    return keys[key].unit;
 }
 
 rates rates_h200(void)
@@ -142,34 +135,10 @@ static status read_number(const reading *in, const yaml_item *item, double *out)
     return ST_OK;
 }
 
-/* Takes the rate of all passes of attention, as files had it before each pass had its own. A pass
- * that has its own in the file keeps it, whichever of the two lines comes first. */
-static status take_all_passes(const reading *in, const yaml_item *item, rate_key first,
-                              bool *out_taken)
-{
-    enum { PASSES = 3 };
-    static const char *const names[] = {
-        [RATE_ATTENTION] = "attention_tflops", [RATE_VISION_ATTENTION] = "vision_attention_tflops"};
-    double value;
-    *out_taken = strcmp(item->key, names[first]) == 0;
-    if (!*out_taken)
-        return ST_OK;
-    TRY(read_number(in, item, &value));
-    for (int k = (int)first; k < (int)first + PASSES; k++) {
-        if (in->given[k])
-            continue;
-        in->speeds->of[k] = value * keys[k].unit;
-        in->speeds->kind[k] = RATE_MEASURED;
-        in->speeds->from[k] = NULL;
-    }
-    return ST_OK;
-}
-
 static status take_rate(void *user, const yaml_item *item)
 {
     const reading *in = user;
     double value;
-    bool taken;
     if (strcmp(item->key, "source") == 0) {
         snprintf(in->speeds->source, sizeof in->speeds->source, "%s", item->text ? item->text : "");
         return ST_OK;
@@ -184,11 +153,6 @@ static status take_rate(void *user, const yaml_item *item)
         in->speeds->from[k] = NULL;
         return ST_OK;
     }
-    TRY(take_all_passes(in, item, RATE_ATTENTION, &taken));
-    if (!taken)
-        TRY(take_all_passes(in, item, RATE_VISION_ATTENTION, &taken));
-    if (taken)
-        return ST_OK;
     if (strcmp(item->key, "memory_gib") == 0) {
         TRY(read_number(in, item, &value));
         in->speeds->memory = value * GIB;

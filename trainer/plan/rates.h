@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "common/base/status.h"
-#include "trainer/plan/gpu_cards.h"
+#include "trainer/plan/plan_device.h"
 
 typedef enum rate_key {
     RATE_DENSE,   /* FLOP/s of dense products */
@@ -27,8 +27,6 @@ typedef enum rate_key {
     RATE_LINK,                 /* bytes/s that a rank receives from ranks of its node */
     RATE_NETWORK,              /* bytes/s that a rank's adapter receives from other nodes */
     RATE_HOST,                 /* bytes/s between pinned host memory and the device */
-    RATE_HASH,                 /* bytes/s of host memory that a rank hashes */
-    RATE_DISK,                 /* bytes/s that the ranks of a node read together */
     RATE_PEAK,                 /* FLOP/s that MFU is a share of */
     RATE_KEYS
 } rate_key;
@@ -52,7 +50,6 @@ typedef struct rates {
 } rates;
 
 const char *rate_name(rate_key key); /* "dense_tflops" */
-double rate_unit(rate_key key);      /* the value of 1 in the file's unit: 1e12 or 1e9 */
 
 /* The rates of an H200: measured on one, but for those between ranks,
  * which others have published. */
@@ -61,8 +58,7 @@ rates rates_h200(void);
  * get assumed rates, the H200's in proportion to NVIDIA's figures; `source` says so. */
 rates rates_of(const gpu_card *card);
 /* Reads a YAML file with keys such as `dense_tflops: 700`, and memory_gib, ranks_per_node and
- * source. Older files, in which the passes of attention have no separate rates, have
- * attention_tflops and vision_attention_tflops for all passes. Missing keys stay as in rates_h200.
+ * source. Missing keys stay as in rates_h200.
  * ST_CONFIG names the line that is wrong. */
 WARN_UNUSED status rates_read(const char *path, rates *out);
 /* Writes the rates of kind RATE_MEASURED as such a file. */

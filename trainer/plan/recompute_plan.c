@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "trainer/model/exchange/exchange.h"
-#include "trainer/plan/expert_work.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/rates.h"
 #include "trainer/plan/row_work.h"

@@ -1,10 +1,15 @@
-/* row_work.h: what a row of a configuration is assumed to be made of, and its work and bytes.
- * Predictions of time begin with it. It knows no layout and no rate. */
+/* row_work.h: what a row of a configuration is assumed to be made of, its work and bytes, and which
+ * kernels run its attention on a GPU: cuDNN's or our own, by the rules of ops/attention_work.h and
+ * of trainer/ops/cuda. Predictions of time begin with it. */
 #ifndef TESSERA_TRAINER_PLAN_ROW_WORK_H
 #define TESSERA_TRAINER_PLAN_ROW_WORK_H
 
 #include "common/conf/conf.h"
+#include "trainer/model/layers/device_batch.h"
 #include "trainer/model/dims/dims.h"
+#include "trainer/ops/attention_work.h"
+#include "trainer/parallel/mesh.h"
+#include "trainer/plan/rates.h"
 
 /* A row is made of documents of this many tokens, each with one image of this grid (frames, height
  * and width in patches; all 0: text alone). */
@@ -39,8 +44,45 @@ double row_kind_saving(const row_kind *row, const model_dims *dims);
  * decoder layer and for one patch in a vision block. */
 double cost_layer_bytes(const text_dims *text);
 double cost_block_bytes(const vision_dims *vision);
+/* Multiply-adds with which the experts of a layer compute `what` (RECOMPUTE_FC1 .. of
+ * model/layers/recompute.h) again for one token. Those that ranks share keep nothing of their first
+ * product, so the backward pass makes it in any case, and the way to the output of the second once
+ * more. */
+int64_t expert_work_again(const text_dims *text, const layout *degrees, unsigned what);
 /* FLOPs of attention's backward pass over those of its forward pass, as a device does them: five
  * products to two, because the scores are recomputed. Useful FLOPs count twice the forward pass. */
 #define COST_ATTENTION_BACKWARD 2.5
+
+/* Where attention may run with cuDNN's kernels. What it takes of these calls is decided by shape
+ * (attention_taken_parts). */
+typedef struct attention_use {
+    bool text, vision, deterministic;
+} attention_use;
+
+/* cudnn: whether the device has it. Rows that share a prefix use our own kernels for text, but a
+ * stream of such rows may have others. */
+attention_use attention_use_of(const conf *options, bool cudnn, const layout *degrees);
+
+/* The calls of a rank in a micro-batch of these capacities; no tokens where it has none. ranks
+ * NULL: there is one. */
+attention_call attention_call_text(const model_dims *dims, const mesh *ranks,
+                                   const batch_caps *caps);
+attention_call attention_call_vision(const model_dims *dims, const mesh *ranks,
+                                     const batch_caps *caps);
+
+/* The rates of the kernels. Our own have one of text and one of frames, each for both passes. */
+typedef struct attention_kernels {
+    rate_key forward, backward;
+} attention_kernels;
+
+/* Rows of this kind in micro-batches of training.local_batch_size. sm: the GPU's compute
+ * capability, times ten. deterministic: instead of training.deterministic. */
+attention_kernels attention_kernels_text(const conf *options, int sm, const layout *degrees,
+                                         const model_dims *dims, const row_kind *row,
+                                         bool deterministic);
+attention_kernels attention_kernels_vision(const conf *options, int sm, const model_dims *dims,
+                                           const row_kind *row, bool deterministic);
+/* "cuDNN" or "own kernels"; cuDNN has two kinds of backward pass. */
+const char *attention_kernels_name(rate_key backward);
 
 #endif

@@ -1,5 +1,5 @@
 /* sweep.c: goes through the products of degrees, and plans and predicts each layout. */
-#include "trainer/plan/sweep.h"
+#include "trainer/plan/cost.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

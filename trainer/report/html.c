@@ -163,8 +163,8 @@ typedef struct frame_of {
 
 static double x_of(const frame_of *axes, double step)
 {
-    double span = axes->last > axes->first ? axes->last - axes->first : 1;
-    return LEFT + (WIDTH - LEFT - RIGHT) * (step - axes->first) / span;
+    double extent = axes->last > axes->first ? axes->last - axes->first : 1;
+    return LEFT + (WIDTH - LEFT - RIGHT) * (step - axes->first) / extent;
 }
 
 static double y_of(const frame_of *axes, double value)
@@ -202,11 +202,11 @@ static void put_y(FILE *file, const frame_of *axes, double value)
  * decades has only powers of ten. */
 static void put_axes(FILE *file, const frame_of *axes)
 {
-    const double span = log10(axes->high) - log10(axes->low), steps = axes->last - axes->first;
+    const double decades = log10(axes->high) - log10(axes->low), steps = axes->last - axes->first;
     double step = round_up((axes->high - axes->low) / TICKS);
-    if (axes->logarithmic && span >= 1)
+    if (axes->logarithmic && decades >= 1)
         for (double value = round_up(axes->low); value <= axes->high;
-             value = round_up(value * (span > 3 ? 6 : 1.1)))
+             value = round_up(value * (decades > 3 ? 6 : 1.1)))
             put_y(file, axes, value);
     else
         for (double line = ceil(axes->low / step - 1e-9); line * step <= axes->high + 1e-9 * step;
@@ -221,13 +221,13 @@ static void put_axes(FILE *file, const frame_of *axes)
 }
 
 /* Draws lines between points that lie beside each other, and leaves a gap where there is no number.
- * With a span the line is an exponential mean over about so many points, on a logarithmic axis of
+ * With a width the line is an exponential mean over about so many points, on a logarithmic axis of
  * the logarithms. */
-static void put_line(FILE *file, const points *all, const frame_of *axes, int curve, double span,
+static void put_line(FILE *file, const points *all, const frame_of *axes, int curve, double width,
                      const char *class)
 {
-    const int64_t every = span > 0 ? 1 : all->count / MOST_POINTS + 1;
-    const double keep = span > 0 ? 1 - 2 / (span + 1) : 0;
+    const int64_t every = width > 0 ? 1 : all->count / MOST_POINTS + 1;
+    const double keep = width > 0 ? 1 - 2 / (width + 1) : 0;
     double sum = 0, weight = 0; /* the mean begins at the first point, without a value before it */
     bool open = false;
     for (int64_t i = 0; i < all->count; i += every) {
@@ -255,7 +255,7 @@ static void put_curve(FILE *file, const points *all, int which)
     const point *first, *last;
     const int64_t count = count_drawn(all, which, &first, &last);
     const double parts = floor((double)count / SMOOTH_PARTS);
-    const double span = is->smooth && parts >= 2 ? fmin(parts, SMOOTH_MOST) : 0;
+    const double width = is->smooth && parts >= 2 ? fmin(parts, SMOOTH_MOST) : 0;
     frame_of axes = {.first = (double)all->list[0].step,
                      .last = (double)all->list[all->count - 1].step,
                      .logarithmic = is->logarithmic};
@@ -268,15 +268,15 @@ static void put_curve(FILE *file, const points *all, int which)
             "<text class=\"unit\" x=\"%d\" y=\"18\">%s%s</text>\n",
             WIDTH, HEIGHT, is->title, first->value[which], first->step, last->value[which],
             last->step, axes.low, axes.high, LEFT, is->title, WIDTH - RIGHT, is->unit,
-            span > 0 ? "; the strong line is smoothed" : "");
+            width > 0 ? "; the strong line is smoothed" : "");
     put_axes(file, &axes);
-    put_line(file, all, &axes, which, 0, span > 0 ? "raw" : "line");
-    for (int64_t i = 0; i < all->count && all->count <= FEW && span == 0; i++)
+    put_line(file, all, &axes, which, 0, width > 0 ? "raw" : "line");
+    for (int64_t i = 0; i < all->count && all->count <= FEW && width == 0; i++)
         if (can_draw(&all->list[i], which))
             fprintf(file, "<circle r=\"3\" cx=\"%.1f\" cy=\"%.1f\"/>\n",
                     x_of(&axes, (double)all->list[i].step), y_of(&axes, all->list[i].value[which]));
-    if (span > 0)
-        put_line(file, all, &axes, which, span, "line");
+    if (width > 0)
+        put_line(file, all, &axes, which, width, "line");
     fputs("</svg>\n", file);
 }
 

@@ -11,12 +11,13 @@
 #ifndef TESSERA_TRAINER_REPORT_MONITOR_H
 #define TESSERA_TRAINER_REPORT_MONITOR_H
 
+#include "common/base/hash.h"
 #include "trainer/eval/evaluate.h"
 #include "trainer/run/step.h"
 
 typedef struct monitor monitor;
 
-/* What a run is doing. To add one, name it in monitor_text.c. */
+/* What a run is doing. To add one, name it in monitor.c. */
 typedef enum run_phase {
     PHASE_STARTING,
     PHASE_TRAINING,
@@ -49,5 +50,31 @@ void monitor_saved(void *monitor, int64_t step, double seconds, status how);
 
 /* An http_handler; `user` is the monitor. For tests; the thread calls it. */
 int monitor_answer(void *user, const char *path, FILE *out, const char **out_type);
+
+/* Counts are of this process; times are clock_ns. */
+typedef struct run_figures {
+    run_phase phase;
+    int64_t phase_ns; /* when it began */
+    int64_t ranks, steps_planned, planned_bytes;
+    char stream[HASH_TEXT]; /* the id of the stream; "" for a recording */
+    /* of the last finished step; step 0: none yet */
+    int64_t step, step_ns, bad_samples;
+    double loss, grad_norm, lr;
+    /* sums over the finished steps and all ranks */
+    int64_t steps, skipped, tokens, targets, samples, images, wait_ns;
+    bool has_line;
+    line_rates rates;
+    bool is_evaluated;
+    double held_out_loss, held_out_accuracy; /* from 0 to 1 */
+    int64_t saved, unsaved;                  /* checkpoints that were written, and that were not */
+    int64_t saved_step, saved_ns;            /* of the last one that was written */
+    double saved_seconds;
+} run_figures;
+
+/* Prints all figures for Prometheus. */
+void monitor_print(FILE *out, const conf *options, const run_figures *figures, int64_t now_ns);
+/* Writes why the run is not healthy and returns true; false if it is. */
+bool monitor_is_stuck(const conf *options, const run_figures *figures, int64_t now_ns, char *out,
+                      size_t size);
 
 #endif

@@ -12,7 +12,7 @@
 #include "common/program/log.h"
 #include "trainer/device/host_memory.h"
 #include "trainer/optim/groups.h"
-#include "trainer/plan/memory_change.h"
+#include "trainer/plan/memory_search.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 

@@ -11,7 +11,7 @@
 #include "trainer/checkpoint/hf/hf_load.h"
 #include "trainer/checkpoint/state/train_state.h"
 #include "trainer/parallel/layout.h"
-#include "trainer/plan/stage_plan.h"
+#include "trainer/plan/layout_plan.h"
 #include "trainer/run/session_memory.h"
 
 /* Cuts the model to its first model.layers layers, for benches. As many layers must stay as there

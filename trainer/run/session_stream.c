@@ -25,7 +25,7 @@ static void client_settings(const session *run, const char *stream_name, const c
     /* Training rows are divided over the consumers; held-out rows go to every rank. */
     const bool mine = strcmp(stream_name, "train") == 0;
     /* stop_heard and not stop_asked, because a rank that stops waiting for rows tells the others by
-     * a void step (step.h) or, while it evaluates, through eval/rows_agreed.h. */
+     * a void step (step.h) or, while it evaluates, through eval/evaluate.c. */
     how->stopped = stop_heard;
     how->reconnect_s = settings->prepd_reconnect_timeout;
     how->trains = mine;

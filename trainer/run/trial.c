@@ -12,7 +12,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/ops/table.h"
 #include "trainer/parallel/agree.h"
-#include "trainer/plan/attention_kernels.h"
+#include "trainer/plan/row_work.h"
 #include "trainer/run/session.h"
 #include "trainer/run/session_parts.h"
 

@@ -22,7 +22,6 @@
 #include "trainer/eval/page.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/parallel/agree.h"
-#include "trainer/report/memory_file.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/session_memory.h"
@@ -272,7 +271,8 @@ static status show_memory(training *run)
     if (plan.total != opened->planned_by_options && opened->mesh.layout.world == 1)
         printf("  %-36s %12s  planned from the options alone, as trainer plan%s does\n", "",
                memory_bytes_text(opened->planned_by_options, text), named);
-    return training_is_first(run) ? memory_file_write(run->conf->job_dump_folder, opened, &plan)
+    return training_is_first(run) ? plan_json_write(run->conf->job_dump_folder, &opened->planned,
+                                                    &plan, opened->planned_by_options)
                                   : ST_OK;
 }
 

@@ -12,7 +12,7 @@
 #include "common/program/log.h"
 #include "common/base/words.h"
 #include "trainer/checkpoint/state/progress.h"
-#include "trainer/eval/figures.h"
+#include "trainer/eval/html_page.h"
 #include "trainer/report/html.h"
 #include "trainer/run/stop.h"
 #include "trainer/train/training.h"

@@ -17,7 +17,6 @@ bench-text 6 120 400
 bench-images-8192 8 145 330
 memory 10 60 200
 torch 9 110 260
-replay 12 90 220
 feed 13 60 180
 loss 14 15 150
 memcheck 15 90 200

@@ -99,7 +99,7 @@ stage_steps() {
 # One op after the other, so that none slows another, each in a process of its own. The rates of all of them together are then what
 # `plan` knows of this card.
 stage_bench_ops() {
-    need "$trainer" || return
+    need "$build/tests/bench_device" || return
     local op code bad=() rates=$build/rates size count length from ceilings=
     size=$(sizes_that_fit 3 "12288 4096" $text_only | head -1)
     read -r _ count length <<<"${size:-3 1 4096}"
@@ -108,7 +108,7 @@ stage_bench_ops() {
     for op in $(ops | grep -v attention_bwd); do
         [ $op != attention_fwd ] || op=attention_fwd,attention_bwd # their rate is one
         from=$(card_now)
-        limited "$op_s" "$trainer" bench ops $op $full --training.seq_len "$length" --training.local_batch_size "$count" \
+        limited "$op_s" "$build/tests/bench_device" ops $op $full --training.seq_len "$length" --training.local_batch_size "$count" \
             --seconds 0.2 $ceilings --rates "$rates/$op" >"$build/op.log" 2>&1
         code=$?
         if [ -z "$ceilings" ]; then # measured by the first process for all
@@ -197,30 +197,6 @@ images() { # SEQ_LEN
 
 stage_bench_images_8192() { images 8192; }
 stage_bench_images_12288() { images 12288; }
-
-# Runs one rank of eight alone, with copies at an assumed bandwidth in place of its collectives
-# (trainer/parallel/layouts.md). That is a model of how much of them computing hides, not a measurement of eight GPUs. First
-# FSDP at the depths of bench-text, then experts shared by eight ranks at one depth.
-stage_replay() {
-    need "$trainer" || return
-    planned 4 12288 $text_only
-    with_sizes "3,4,6 3,4 3" "12288 4096" -- replayed 15 || return
-    echo "-- half the bandwidth"
-    with_sizes "4 3" "12288 4096" -- replayed 10 --comm.replay_bandwidth 180 || return
-    echo "-- experts of eight ranks, exchanged"
-    with_sizes "4 3" "12288 4096" -- replayed 10 --parallelism.expert_parallel_degree 8
-}
-
-replayed() { # STEPS ARGS.. LAYERS ROWS SEQ_LEN
-    local steps=$1 size=("${@: -3}") from
-    from=$(card_now)
-    "$trainer" bench step $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
-        --training.local_batch_size "${size[1]}" --training.global_batch_size $((8 * size[1])) --training.steps "$steps" --load 3 --settle 12 \
-        --comm.engine replay --parallelism.world_size 8 "${@:2:$#-4}"
-    local code=$?
-    card_line $((from + 1))
-    return $code
-}
 
 # Feeds the trainer over ipc:// from another process, which serves a recording through prepd's sending path; and then
 # from a prepd that decodes, if this machine has what prepd is built with.
@@ -312,7 +288,7 @@ stage_loss() {
 
 # Compares what a run takes of memory with what was planned, part by part; 2 % of the total are allowed.
 stage_memory() {
-    need "$trainer" "$rows/vqa-12288.rec" || return
+    need "$build/tests/bench_device" "$rows/vqa-12288.rec" || return
     local status=0 code
     echo "-- text, one document a row"
     with_sizes "4 3" "12288 8192 4096" -- memory_beside_plan || status=$?
@@ -325,7 +301,7 @@ stage_memory() {
 
 memory_beside_plan() { # ARGS.. LAYERS ROWS SEQ_LEN
     local log=$build/memory-stage.log size=("${@: -3}") code
-    "$trainer" bench memory $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
+    "$build/tests/bench_device" memory $full $mode --memory.limit $card_share --layers "${size[0]}" --training.seq_len "${size[2]}" \
         --training.local_batch_size "${size[1]}" --training.global_batch_size "${size[1]}" --training.steps 12 "${@:1:$#-3}" |
         tee "$log"
     code=${PIPESTATUS[0]}

@@ -105,7 +105,7 @@ typedef struct device_batch {
     int32_t *cu_frames;     /* [cap.frames + 1] borders of frames in patches */
     /* on the host, for evaluation and messages */
     /* [cap.targets] the reply of each target: replies are runs of targets within a document,
-     * counted through the whole rows (generate/replies.h) */
+     * counted through the whole rows (generate/prompt.h) */
     int32_t *host_target_reply;
     /* [tokens of the whole rows] place of each token among those of all ranks, which have T each in
      * their order; NULL if rows are not shared: the place is the token's number */

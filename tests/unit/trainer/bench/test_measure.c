@@ -108,7 +108,7 @@ static void test_projection__needs_two_depths(void **state)
     expect_near(bench_project(texts, 1, 3, 1, 989e12).step_error, texts[0].step.deviation, 1e-9);
     FILE *to = fmemopen(said, sizeof said, "w");
     const bench_projection what = bench_project(photographs, 3, 48, 8, 989e12);
-    bench_project_print(&what, 48, 8, false, 989e12, to);
+    bench_project_print(&what, 48, 8, 989e12, to);
     fclose(to);
     assert_non_null(strstr(said, "collectives not counted: step 1556.3 +- 15"));
     assert_non_null(strstr(said, "mfu: 40.19% +- 3.9"));

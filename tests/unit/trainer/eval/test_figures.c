@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "trainer/eval/chance.h"
-#include "trainer/eval/figures.h"
+#include "trainer/eval/image_swap.h"
+#include "trainer/eval/html_page.h"
 
 /* A row of count documents of four tokens: a picture, the question,
  * and two targets of the answer. */

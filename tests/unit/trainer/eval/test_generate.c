@@ -7,8 +7,7 @@
 #include <string.h>
 
 #include "trainer/eval/answers.h"
-#include "trainer/eval/chance.h"
-#include "trainer/eval/question.h"
+#include "trainer/eval/image_swap.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 #include "trainer/ops/table.h"

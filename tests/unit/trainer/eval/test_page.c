@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "trainer/eval/page.h"
-#include "trainer/eval/picture.h"
 
 enum { HIGH = 4, WIDE = 6, SIDE = PATCH_SIDE, PATCHES = HIGH * WIDE };
 

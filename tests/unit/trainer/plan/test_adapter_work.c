@@ -8,7 +8,7 @@
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/groups.h"
-#include "trainer/plan/adapter_work.h"
+#include "trainer/plan/matrix_work.h"
 
 enum { TOKENS = 64, ACT = 2, ACC = 4, RANK = 24 /* no other dimension of the model is */ };
 static const char attention[] = "q_proj,k_proj,v_proj,o_proj";

@@ -10,7 +10,6 @@
 #include "trainer/optim/groups.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
-#include "trainer/plan/stage_plan.h"
 
 static cost predict(setting *setup, int mode)
 {

@@ -9,7 +9,6 @@
 #include "trainer/model/params/lora_params.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
-#include "trainer/plan/stage_plan.h"
 
 enum { LORA_RANK = 4 };
 

@@ -12,7 +12,7 @@
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/memory.h"
-#include "trainer/plan/memory_change.h"
+#include "trainer/plan/memory_search.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/plan/recompute_plan.h"
 #include "trainer/run/session_memory.h"

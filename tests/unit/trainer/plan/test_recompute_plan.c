@@ -7,7 +7,6 @@
 #include "tests/unit/trainer/plan/plan_setting.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
-#include "trainer/plan/stage_plan.h"
 
 /* What mode `op` keeps fills memory.limit: one more layer would not fit, and a higher limit keeps
  * more. */

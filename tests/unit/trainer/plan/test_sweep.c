@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/plan/plan_setting.h"
-#include "trainer/plan/sweep.h"
+#include "trainer/plan/cost.h"
 
 static void test_sweep__fastest_that_fits_first(void **state)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "trainer/report/monitor_text.h"
+#include "trainer/report/monitor.h"
 
 static const int64_t SECOND = 1000000000;
 

@@ -1,10 +1,10 @@
-/* test_calls.c: the memory plan's count of the calls in a micro-step (memory_gpu.h), compared with
+/* test_calls.c: the memory plan's count of the calls in a micro-step (plan/memory.h), compared with
  * the calls that a device captures. */
 #include "tests/harness.h"
 
 #include "tests/emulated/emulated.h"
 #include "tests/unit/trainer/model/fixture.h"
-#include "trainer/plan/memory_gpu.h"
+#include "trainer/plan/memory.h"
 
 /* Counts the calls of one forward and backward pass with these capacities. */
 static int64_t count_captured(const model_dims *dims, const model_options *options)

@@ -1,7 +1,7 @@
 /* cases_update.c: cases of what follows the backward pass: the gradient's norm, the optimiser's
  * update, and the copies and sums by which ranks share a layer's experts. All are limited by memory
  * bandwidth. Letters: n the values of a tensor. */
-#include "trainer/bench/cases.h"
+#include "tests/bench/ops/op_cases.h"
 
 #define TEXT (bench->sizes->dims->text)
 

@@ -1,4 +1,4 @@
-/* memory_growth.c: trainer bench memory: reads how much memory of the device is in use after each
+/* memory_growth.c: reads how much memory of the device is in use after each
  * part of a run, and prints the growth beside its plan. The scratch memory of ops is counted
  * separately, so that the growth of the first steps is that of the libraries' kernels, and the
  * growth of later steps is that of captured steps. */
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/visible.h"
-#include "trainer/bench/bench.h"
+#include "tests/bench/ops/memory_growth.h"
 #include "trainer/bench/text_rows.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/step.h"

@@ -2,7 +2,7 @@
  * activations, adapters, and weights that are expanded from 4 or 8 bits. All are limited by memory
  * bandwidth. Letters: T, S the tokens and the patches of the micro-batch; n the elements of a row;
  * d the width of a head; x, y, w an op's input, output and weight. */
-#include "trainer/bench/cases.h"
+#include "tests/bench/ops/op_cases.h"
 
 #define TEXT (bench->sizes->dims->text)
 #define EYE  (bench->sizes->dims->vision)

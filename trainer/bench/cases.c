@@ -1,16 +1,109 @@
-/* cases_product.c: cases of dense and grouped matrix products and of attention. Letters: T, S
- * the tokens and the patches of the micro-batch; m, n, k the sizes of a product; d the width of a
- * head; q, k, x, o the arrays of attention, x for its values; Y the product of the forward pass. */
+/* cases.c: the arrays of a case, and the cases of dense and grouped matrix products and of
+ * attention. Letters: T, S the tokens and the patches of the micro-batch; m, n, k the sizes of a
+ * product; d the width of a head; q, k, x, o the arrays of attention, x for its values; Y the
+ * product of the forward pass. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "trainer/bench/cases.h"
+#include "trainer/report/speed.h"
+
+static void *hold(bench_case *bench, size_t bytes)
+{
+    void *array = NULL;
+    if (bench->counted)
+        return NULL;
+    if (bench->st == ST_OK && bench->n_held == BENCH_ARRAYS)
+        bench->st = FAIL(ST_INTERNAL, "bench: a case has more than %d arrays", BENCH_ARRAYS);
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->alloc(bench->queue->dev, bytes, &array);
+    if (bench->st == ST_OK)
+        bench->held[bench->n_held++] = array;
+    return array;
+}
+
+static void *numbers(bench_case *bench, int64_t count, size_t size)
+{
+    void *array = hold(bench, (size_t)count * size);
+    if (bench->st == ST_OK && !bench->counted)
+        bench->st = speed_fill(bench->queue, array, count, size);
+    return array;
+}
+
+void *bench_act(bench_case *bench, int64_t count)
+{
+    return numbers(bench, count, st_dtype_size(bench->queue->dev->backend->act));
+}
+
+void *bench_acc(bench_case *bench, int64_t count)
+{
+    return numbers(bench, count, st_dtype_size(bench->queue->dev->backend->acc));
+}
+
+void *bench_raw(bench_case *bench, int64_t bytes)
+{
+    return hold(bench, (size_t)bytes);
+}
+
+void *bench_upload(bench_case *bench, const void *host, size_t bytes)
+{
+    void *array = hold(bench, bytes);
+    if (bench->counted)
+        return NULL;
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->to_device(bench->queue, array, host, bytes);
+    if (bench->st == ST_OK)
+        bench->st = bench->queue->dev->backend->wait(bench->queue);
+    return array;
+}
+
+int32_t *bench_ints_of(bench_case *bench, const int32_t *host, int64_t count)
+{
+    return bench_upload(bench, host, (size_t)count * sizeof *host);
+}
+
+int32_t *bench_ints(bench_case *bench, int64_t count,
+                    int32_t (*value)(const bench_sizes *sizes, int64_t index))
+{
+    int32_t *host = malloc((size_t)(count > 0 ? count : 1) * sizeof *host);
+    if (!host) {
+        if (bench->st == ST_OK)
+            bench->st = FAIL(ST_NO_MEMORY, "no memory for the arguments of an op");
+        return NULL;
+    }
+    for (int64_t i = 0; i < count; i++)
+        host[i] = value(bench->sizes, i);
+    int32_t *array = bench_ints_of(bench, host, count);
+    free(host);
+    return array;
+}
+
+double bench_act_bytes(const bench_case *bench)
+{
+    return (double)st_dtype_size(bench->queue->dev->backend->act);
+}
+
+double bench_acc_bytes(const bench_case *bench)
+{
+    return (double)st_dtype_size(bench->queue->dev->backend->acc);
+}
+
+double count_act_bytes(const bench_case *bench, double elements)
+{
+    return bench_act_bytes(bench) * elements;
+}
+
+double count_acc_bytes(const bench_case *bench, double elements)
+{
+    return bench_acc_bytes(bench) * elements;
+}
 
 static const text_dims *text(const bench_case *bench)
 {
     return &bench->sizes->dims->text;
 }
 
-static const vision_dims *eye(const bench_case *bench)
+static const vision_dims *vision_of(const bench_case *bench)
 {
     return &bench->sizes->dims->vision;
 }
@@ -67,7 +160,7 @@ static void size_product(bench_case *bench, int kind, int64_t m, int64_t n, int6
     static void name(bench_case *bench)                                                            \
     {                                                                                              \
         const text_dims *language = text(bench);                                                   \
-        const vision_dims *tower = eye(bench);                                                     \
+        const vision_dims *tower = vision_of(bench);                                               \
         (void)language;                                                                            \
         (void)tower;                                                                               \
         size_product(bench, (kind), (m), (n), (k));                                                \
@@ -87,6 +180,31 @@ PRODUCT(gemm_patch, Y | BIAS, S, tower->hidden, tower->patch_bytes)
 PRODUCT(gemm_vision_qkv, Y | BIAS, S, 3 * tower->hidden, tower->hidden)
 PRODUCT(gemm_vision_fc1, Y | BIAS, S, tower->intermediate, tower->hidden)
 PRODUCT(gemm_vision_fc2_dw, DW, S, tower->hidden, tower->intermediate)
+
+void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset)
+{
+    /* Loads are proportional to r^expert; the r for which max / mean = skew is found by bisection.
+     * Letters: r as in that formula. */
+    double low = 0.0, high = 1.0;
+    for (int i = 0; i < 60; i++) {
+        double r = (low + high) / 2, sum = 0.0, term = 1.0;
+        for (int64_t expert = 0; expert < experts; expert++, term *= r)
+            sum += term;
+        if ((double)experts / sum > skew)
+            low = r;
+        else
+            high = r;
+    }
+    double sum = 0.0, term = 1.0, so_far = 0.0;
+    for (int64_t expert = 0; expert < experts; expert++, term *= high)
+        sum += term;
+    term = 1.0;
+    offset[0] = 0;
+    for (int64_t expert = 0; expert < experts; expert++, term *= high) {
+        so_far += term / sum * (double)slots;
+        offset[expert + 1] = expert + 1 == experts ? (int32_t)slots : (int32_t)llround(so_far);
+    }
+}
 
 /* A grouped product over the experts' rows, unevenly spread. wide: the product of gate and up,
  * otherwise that of down. */
@@ -217,7 +335,7 @@ static void attention(bench_case *bench, int what, int64_t length)
 {
     const bool vision = what & VISION, backward = what & BACKWARD, trees = what & TREES;
     const text_dims *dims = text(bench);
-    const vision_dims *tower = eye(bench);
+    const vision_dims *tower = vision_of(bench);
     int64_t n = vision ? S : T, heads = vision ? tower->heads : dims->heads;
     int64_t kv = vision ? tower->heads : dims->kv_heads;
     int64_t d = vision ? dims_vision_head_dim(bench->sizes->dims) : dims->head_dim;

@@ -1,6 +1,6 @@
 /* cases_routing.c: cases of ops that route: the router, the sort by expert, the mixing of results.
  * Letters: T the tokens of the micro-batch; n the elements of a row; o what the experts give. */
-#include "trainer/bench/cases.h"
+#include "tests/bench/ops/op_cases.h"
 
 #define TEXT (bench->sizes->dims->text)
 #define T    (bench->sizes->tokens)

@@ -3,7 +3,7 @@
  * the tokens and the patches of the micro-batch; n the rows that move. */
 #include <stdlib.h>
 
-#include "trainer/bench/cases.h"
+#include "tests/bench/ops/op_cases.h"
 
 enum { LOGIT_ROWS = 1024 };
 #define TEXT (bench->sizes->dims->text)
