@@ -60,37 +60,6 @@ static status check_recompute(const conf *options)
                       "auto", "none", parts);
 }
 
-/* With comm.engine replay one process models the other ranks, so the values it computes are not a
- * trained model. Options that would save or publish them as one are refused. */
-static status check_replay(const conf *options)
-{
-    if (options->comm_engine != ENGINE_REPLAY)
-        return ST_OK;
-    if (options->checkpoint_enable)
-        return bad(options,
-                   "comm.engine replay: one rank without the others does not train the model, "
-                   "so there is nothing to save: checkpoint.enable must be false");
-    if (options->metrics_enable_tensorboard)
-        return bad(options,
-                   "comm.engine replay: TensorBoard files cannot say that their figures are "
-                   "modelled, not measured: metrics.enable_tensorboard must be false");
-    if (options->metrics_trainer_listen[0])
-        return bad(options,
-                   "comm.engine replay: who reads /metrics would take modelled figures for "
-                   "measured ones: metrics.trainer_listen must be empty");
-    if (options->parallelism_pipeline_parallel_degree > 1)
-        return bad(options,
-                   "comm.engine replay: a pipeline stage waits for the other stages to compute, "
-                   "and one rank does not know how long that takes: "
-                   "parallelism.pipeline_parallel_degree must be 1");
-    if (options->comm_expert_exchange == EXPERT_EXCHANGE_DEVICE)
-        return bad(options,
-                   "comm.engine replay: the device exchange loads from and stores to the "
-                   "memory of other ranks, which do not exist here: comm.expert_exchange must "
-                   "be auto or host");
-    return ST_OK;
-}
-
 static status check_length(const conf *options)
 {
     if (options->training_steps == 0 && options->training_epochs == 0)
@@ -194,9 +163,9 @@ static status check_lora_base(const conf *options)
 status conf_check_all(const conf *options, mistakes *wrong)
 {
     static status (*const rules[])(const conf *) = {
-        check_scope,     check_recompute, check_replay,        check_length,      check_pixels,
-        check_splits,    check_shards,    check_expert_tensor, check_dump_folder, check_ranks,
-        check_lora_base, check_host,      check_dora,
+        check_scope,  check_recompute, check_length,        check_pixels,
+        check_splits, check_shards,    check_expert_tensor, check_dump_folder,
+        check_ranks,  check_lora_base, check_host,          check_dora,
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(mistakes_add(wrong, rules[i](options)));

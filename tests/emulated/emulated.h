@@ -17,7 +17,7 @@
 #define TESSERA_TESTS_EMULATED_H
 
 #include "trainer/device/backend.h"
-#include "trainer/device/emulated_handle.h"
+#include "tests/emulated/emulated_handle.h"
 
 enum { EMULATED_MULTIPROCESSORS = 132 /* an H200's */ };
 

@@ -242,45 +242,6 @@ def recordings_are_served_live():
         run("serve", "-c", f.config, "--recording", f.file("none.rec"), code=66)
 
 
-REPLAYED = "replayed: a model of {} ranks at 50 GB/s and 5 us a call, not a measurement of {} GPUs"
-
-
-def one_rank_is_replayed():
-    """A replayed rank of a layout says that it is one wherever its figures are shown, and saves nothing."""
-    with Folder(**dict(STREAM, **{"training.global_batch_size": 8})) as f:
-        run("record", "-c", f.config, "--steps", "2", "--out", f.file("rows.rec"))
-        values = dict(SHORT, **{"training.steps": 2, "training.global_batch_size": 8, "training.backend": "cpu",
-                                "feed.replay": f.file("rows.rec"), "job.dump_folder": f.file("a"),
-                                "eval.enable": "false", "comm.engine": "replay", "comm.replay_bandwidth": 50,
-                                "comm.replay_latency": 5, "metrics.comm_ledger": "true", "metrics.log_freq": 1, "metrics.peak_tflops": 1})
-        for ranks, layout in (8, {"parallelism.world_size": 8, "activation_checkpoint.mode": "selective"}), \
-                (4, {"parallelism.tensor_parallel_degree": 2, "parallelism.context_parallel_degree": 2}):
-            words = REPLAYED.format(ranks, ranks)
-            said = trainer("train", "-c", f.config, *options(dict(values, **layout)))
-            lines = re.findall(r"^step: +\d+  loss: .*$", said, re.M)
-            check(len(lines) == 2 and all(line.endswith("  " + words) for line in lines), said)
-            check(re.search(r"^trained: loss [0-9.]+ -> [0-9.]+ in 2 steps", said, re.M) and words + "; nothing" in said, said)
-            check(re.search(r"^world +all reduce +sum loss and counts +4 +[1-9]", said, re.M), said)
-            with open(f.file("a/metrics.jsonl")) as lines:
-                last = [json.loads(line) for line in lines][-1]
-            check(last["model"] == words and last["balance"] == 1 and last["images"] > 0, last)
-            with open(f.file("a/report.html")) as page:
-                check(words in page.read(), "report.html")
-            check(sorted(os.listdir(f.file("a"))) == [".lock", "log", "memory.json", "metrics.jsonl", "report.html"],
-                  os.listdir(f.file("a")))
-        again = dict(values, **{"parallelism.world_size": 8})
-        for more, why in (({"checkpoint.enable": "true"}, "checkpoint.enable must be false"),
-                          ({"comm.replay_rank": 8}, "ranks 0 to 7"), ({"feed.replay": ""}, "rows from a recording"),
-                          ({"eval.enable": "true"}, "needs eval.enable false"),
-                          ({"comm.expert_exchange": "device"}, "comm.expert_exchange must be auto or host")):
-            said = trainer("train", "-c", f.config, *options(dict(again, **more)), code=78)
-            check(why in said, said)
-        said = trainer("eval", "-c", f.config, *options(again), code=78)
-        check("trainer eval needs another engine" in said, said)
-        said = trainer("train", "-c", f.config, *options(dict(again, nproc=2)), code=78)
-        check("one rank of a layout in one process" in said, said)
-
-
 def figures_of_many_daemons_are_computed():
     """Those on prepd/many-daemons.md are what the reports and trainer plan give today."""
     p = subprocess.run([os.path.join(SOURCE, "tests/bench/prepd/supply"), "--check", "--build", os.path.dirname(os.path.dirname(BIN))],
@@ -296,5 +257,5 @@ def a_missing_build_is_named():
 
 
 main(profile_adds_up, memory_is_as_planned, collectives_are_told, ops_all_have_a_line, products_are_timed, ceilings_are_in_the_page, steps_are_projected, memory_by_part__has_its_plan, loads_are_set, steps_replay_recordings, few_values_are_drawn,
-     recordings_are_served_live, one_rank_is_replayed, figures_of_many_daemons_are_computed,
+     recordings_are_served_live, figures_of_many_daemons_are_computed,
      a_missing_build_is_named)

@@ -220,7 +220,7 @@ def help_of_every_verb():
         check(options == ["--section.key", "--prepd.endpoint", "--prepd.keys", "--log.level", "--log.json"], usage)
     if TRAINER in PROGRAMS:
         check("--nproc N: starts" in said(TRAINER, "train", "--help", code=0), "no word of what --nproc does")
-        expert = "\n  --comm.replay_rank N   (expert)\n"
+        expert = "\n  --comm.init_timeout_seconds X   (expert)\n"
         check(expert not in said(TRAINER, "train", "--help", code=0), "an expert option in the plain help")
         check(expert in said(TRAINER, "train", "--help", "all", code=0), "no expert option in the whole help")
         check(expert not in said(TRAINER, "plan", "--help", "all", code=0), "plan lists what it does not read")
@@ -284,7 +284,7 @@ def mistyped_words_have_a_suggestion():
     for words, remedy in near:
         check(remedy in said(BIN, *words.split(), code=64), words)
     if TRAINER in PROGRAMS:
-        for words, remedy in (("trian", "\"train\""), ("train --dryrun", "--dry-run"), ("plan --swep 3", "--sweep"),
+        for words, remedy in (("trian", "\"train\""), ("train --nprc 2", "--nproc"), ("plan --swep 3", "--sweep"),
                               ("verify --form 1", "--from"), ("check --step 2", "--steps")):
             check(remedy in said(TRAINER, *words.split(), code=64), words)
 

@@ -151,25 +151,6 @@ def a_worker_from_there_serves_a_daemon():
                 worker.wait(60)
 
 
-def ranks_of_a_dry_run_from_there():
-    """With the installed files alone: the trainer's own library takes NCCL's place; without its engine, a message
-    says what would help."""
-    with Prefix() as p:
-        if not os.path.exists(p.file("bin/trainer")):
-            return
-        words = [p.file("bin/trainer"), "train", "--dry-run", "--nproc", "2", "--model.path", "debug", "--training.seq_len",
-                 "512", "--training.global_batch_size", "4", "--training.local_batch_size", "1"]
-        temp = dict(os.environ, TMPDIR=p.path)
-        double = p.file("lib/tessera/libtessera_nccl_double.so")
-        if os.path.exists(double):
-            check("dry run: all agree" in said_by(*words, env=temp), "ranks do not agree")
-            os.remove(double)
-        said = said_by(*words, env=temp, code=69)
-        check("without --nproc one process plays them all" in said, said)
-        said = said_by(*[w for w in words if w not in ("--nproc", "2")], "--parallelism.world_size", "2", env=temp)
-        check("dry run: all agree" in said and not any(n.startswith("dry-run") for n in os.listdir(p.path)), said)
-
-
 def units_that_systemd_understands():
     if not shutil.which("systemd-analyze"):
         print("skipped: no systemd-analyze")
@@ -278,6 +259,6 @@ def installed_without_the_trainer(prefix):
         check(made[0] == made[1], f"other rows: {made}")
 
 
-main(everything_is_in_its_place, ranks_of_a_dry_run_from_there, a_worker_from_there_serves_a_daemon,
+main(everything_is_in_its_place, a_worker_from_there_serves_a_daemon,
      units_that_systemd_understands, prepd_run_prints_its_line, prepd_alone_needs_no_trainer,
      what_the_build_lacks_is_named_with_its_command, a_second_configuration_changes_no_command)

@@ -38,7 +38,7 @@ static status open_engine(const comm_engine **out)
     comm_module_entry entry;
     TRY(module_open("libtessera_nccl.so", "tessera_nccl_engine", "NCCL engine",
                     "where nvcc and nccl.h are found", (void **)&entry));
-    *out = entry(module_program(), NULL);
+    *out = entry(module_program());
     return ST_OK;
 }
 

@@ -3,7 +3,7 @@
  *
  *   mpirun -np N ranks_differ DEVICE WHAT EXPECTED [--section.key VALUE ..]
  *
- * DEVICE: emulated, or shapes (trainer/device/shapes.h).
+ * DEVICE: emulated, or shapes (tests/dry_run/shapes.h).
  *
  * WHAT differs: order, count, type, reduction, root, stream, message; on the emulated device also
  * captured (the call of one rank is in a graph) and graph (it is in another graph); on shapes place
@@ -16,8 +16,7 @@
 
 #include "common/program/log.h"
 #include "tests/emulated/emulated.h"
-#include "trainer/device/shapes.h"
-#include "trainer/ops/open.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/parallel/mesh.h"
 #include "trainer/parallel/world.h"
 
@@ -120,13 +119,12 @@ static status call_all(const table *columns, const char *what)
 
 static status run_difference(const world *job, const char *where, const char *what)
 {
-    device_options options = {0};
     layout degrees = {1, job->place.size, 1, 1, 1, 1, 1, job->place.size, 1};
     device *dev = NULL;
     mesh ranks = {0};
     table columns = {0};
     void *memory = NULL;
-    TRY(strcmp(where, "shapes") == 0 ? device_open(BACKEND_SHAPES, &options, &dev)
+    TRY(strcmp(where, "shapes") == 0 ? shapes_device_open(NULL, &dev)
                                      : emulated_open(0, true, &dev));
     TRY(world_attach(job, dev));
     TRY(mesh_open(&degrees, job->place.rank, job->engine, job->joined, job->ledger, &ranks));

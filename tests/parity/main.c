@@ -12,9 +12,9 @@
 #include "tests/parity/parity.h"
 
 static const parity_case *const families[] = {
-    parity_gemm,      parity_norm,  parity_norm_rope,  parity_rope, parity_attention,
-    parity_pointwise, parity_rows,  parity_route,      parity_loss, parity_adamw,
-    parity_paced,     parity_peers, parity_dequantise, parity_dora,
+    parity_gemm,      parity_norm,       parity_norm_rope, parity_rope, parity_attention,
+    parity_pointwise, parity_rows,       parity_route,     parity_loss, parity_adamw,
+    parity_peers,     parity_dequantise, parity_dora,
 };
 bool parity_portable;
 

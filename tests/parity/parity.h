@@ -54,7 +54,7 @@ typedef struct parity_case {
 /* Each family's list ends with op NULL. */
 extern const parity_case parity_adamw[], parity_dequantise[], parity_dora[], parity_gemm[],
     parity_norm[], parity_norm_rope[], parity_rope[], parity_attention[], parity_pointwise[],
-    parity_rows[], parity_route[], parity_loss[], parity_paced[], parity_peers[];
+    parity_rows[], parity_route[], parity_loss[], parity_peers[];
 
 /* What a target does with an index that is out of bounds: it refuses with BAD_INPUT; it stops with
  * BAD_DEVICE and then works on; or the process loses its GPU, so that no case may try. */

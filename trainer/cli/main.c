@@ -41,8 +41,7 @@ static const verb verbs[] = {
     {.name = "train",
      .run = verb_train,
      .summary = "trains, evaluates at the end, keeps and exports the model",
-     .usage = "-c FILE [--section.key VALUE ...] [--nproc N] [--dry-run [--device NAME]] "
-              "[--profile]",
+     .usage = "-c FILE [--section.key VALUE ...] [--nproc N] [--profile]",
      .help = "Trains until training.steps are done or the stream ends. With eval.enable it\n"
              "evaluates at the end. With checkpoint.enable it keeps checkpoints to resume\n"
              "from and leaves the model as a Hugging Face folder in job.dump_folder; without\n"
@@ -51,12 +50,6 @@ static const verb verbs[] = {
              "--nproc N: starts the N ranks of the layout on this machine, each with a GPU\n"
              "of its own, or on CPUs with Open MPI's mpirun. Without it this process is the\n"
              "only rank, or one that torchrun, srun or mpirun has started.\n"
-             "--dry-run: runs all ranks of the layout with shapes alone and compares them\n"
-             "with trainer plan: who stores and reads what, the calls and bytes of a step,\n"
-             "the files of a checkpoint. It needs neither rows nor GPUs. The ranks are\n"
-             "planned for an H200, or for the GPU that --device names (see trainer plan\n"
-             "--help). With --nproc each rank is a process of its own, and a library that\n"
-             "moves nothing stands in for NCCL.\n"
              "--profile: at the end prints where the time of a step goes, by the device's\n"
              "timestamps, and what rank 0 received from other ranks in its last step. Steps\n"
              "run without CUDA graphs and are slower.\n"

@@ -12,11 +12,11 @@
 #include "common/base/file.h"
 #include "common/program/log.h"
 #include "common/program/verb.h"
-#include "trainer/check/check_ranks.h"
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/save/writer.h"
 #include "trainer/generate/prompt.h"
 #include "trainer/parallel/launcher.h"
+#include "trainer/cli/check_steps.h"
 #include "trainer/cli/verbs.h"
 
 /* What the verb cannot do without. */

@@ -142,10 +142,6 @@ static status run_rank(conf *options)
     world job;
     world_place place;
     TRY(world_place_find(&place));
-    if (options->comm_engine == ENGINE_REPLAY)
-        return FAIL(ST_CONFIG,
-                    "comm.engine replay simulates all ranks but one, and held-out figures "
-                    "are summed over all of them: trainer eval needs another engine");
     if (place.size > 1)
         TRY(engine_choose(options, world_gpu(&place)));
     TRY(world_open(options, &job));

@@ -2,9 +2,9 @@
  * order in which queued work runs.
  *
  * Model, loss, optimiser and step see only this interface and the op table (ops/table.h), so the
- * same code runs on every device. There are three backends: cpu (linked in), cuda (a library that
- * is loaded when a run wants a GPU) and shapes (addresses without storage, for dry runs; shapes.h).
- * tests/emulated adds a fourth that queues work like a GPU and runs it on the host.
+ * same code runs on every device. There are two backends: cpu (linked in) and cuda (a library that
+ * is loaded when a run wants a GPU). Tests add two: tests/emulated queues work like a GPU and runs
+ * it on the host, and tests/dry_run has addresses without memory.
  *
  * Arrays on a device have one of two floating-point types. `act` is the type of activations and of
  * the weights that products read (CPU: real, CUDA: bf16). `acc` is the type of gradients,
@@ -60,13 +60,6 @@ struct stream {
 
 enum { PART_TEXT, PART_MOE, PART_VISION, PART_HEAD, PART_OPTIMIZER };
 
-/* What a device without storage claims to be, since it stands in for a GPU that is not there. */
-typedef struct device_claims {
-    size_t memory; /* bytes; 0: more than any run takes */
-    int multiprocessors;
-    bool no_cudnn; /* attention cannot run with cuDNN's kernels */
-} device_claims;
-
 /* Ends the description of a GPU that was opened with `collectives`. */
 #define DEVICE_BESIDE_COLLECTIVES ", beside collectives"
 
@@ -79,7 +72,6 @@ typedef struct device_options {
     bool deterministic; /* use only library paths that give the same bits every time */
     bool collectives;   /* kernels of collectives run beside the ops; CUDA only */
     int host_ranks; /* ranks of the job on this machine, each with a process; 0: this one alone */
-    device_claims claims; /* of a device of shapes */
 } device_options;
 
 /* Counts of what a step must not do once it is warm, since the device was opened. Tests and the
@@ -158,9 +150,6 @@ typedef struct backend_vtable {
     status (*reserve)(stream *stream, size_t bytes);
     bool overhead;  /* the memory is a GPU's own: driver, libraries and graphs take a share of it */
     bool immediate; /* device memory is host memory, and a call has done its work when it returns */
-    /* Device memory has addresses but no storage: writes to it are lost, and reading it gives zeros
-     * (shapes.h). Pinned memory is real. */
-    bool no_storage;
     /* Steps are captured, so ops run on capacities and not on a batch's counts. */
     bool fixed_shapes;
     /* How many steps may be queued before the host reads the results of the first. */
@@ -199,13 +188,6 @@ struct device {
     char description[512]; /* "NVIDIA H200, ..", "CPU, 2 threads, AVX2" */
     char no_gpu[512];      /* why this is the CPU although a GPU was looked for; "" otherwise */
 };
-
-/* Whether device memory holds what is written to it. If it does not, moving values there is
- * wasted time. */
-static inline bool device_has_storage(const device *dev)
-{
-    return !dev->backend->no_storage;
-}
 
 static inline WARN_UNUSED status device_host_array(device *dev, size_t bytes, void **out)
 {

@@ -5,7 +5,6 @@
 #include "common/conf/conf.h"
 #include "common/program/log.h"
 #include "trainer/device/cpu.h"
-#include "trainer/device/shapes.h"
 #include "trainer/ops/cuda_module.h"
 #include "trainer/ops/table.h"
 
@@ -59,8 +58,6 @@ static status open_kind(int kind, const device_options *options, device **out)
 {
     if (kind == BACKEND_CPU)
         return cpu_open(options, out);
-    if (kind == BACKEND_SHAPES)
-        return open_with(&backend_shapes, &ops_shapes, options, out);
     if (kind == BACKEND_CUDA)
         return cuda_open(options, out);
     device *dev = NULL;

@@ -4,7 +4,7 @@
 
 #include "trainer/device/backend.h"
 
-/* Opens a device and adds its ops. `kind` is BACKEND_* of conf.h, or BACKEND_SHAPES. BACKEND_CUDA
+/* Opens a device and adds its ops. `kind` is BACKEND_* of conf.h. BACKEND_CUDA
  * fails with UNAVAILABLE and the reason if no GPU can be used. BACKEND_AUTO takes a GPU if
  * one can be used and all ops are there; otherwise it takes the CPU, writes the reason to the log
  * and keeps it in device.no_gpu. The caller closes the device with device_close. */

@@ -19,7 +19,6 @@
 #include "trainer/ops/loss_ops.h"
 #include "trainer/ops/norm.h"
 #include "trainer/ops/norm_rope.h"
-#include "trainer/ops/paced.h"
 #include "trainer/ops/peers.h"
 #include "trainer/ops/pointwise.h"
 #include "trainer/ops/rope.h"
@@ -38,7 +37,6 @@ typedef struct ops_table {
 
 /* ops_cpu_avx2 exists where TESSERA_OPS_AVX2 is defined. */
 extern const ops_table ops_cpu, ops_cpu_avx2;
-extern const ops_table ops_shapes; /* for a device of shapes: every op does nothing */
 
 /* The name of the table's first empty entry, or NULL if every op is there. */
 const char *ops_first_missing(const ops_table *table);

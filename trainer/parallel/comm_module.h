@@ -8,10 +8,9 @@
 #include "trainer/parallel/comm.h"
 
 /* Returns the engine's table, which lives as long as the library. host: the program's services for
- * the library. library: the path of the library that the engine itself loads, such as NCCL's, whose
- * text is kept and not copied; NULL: the one that the dynamic linker finds. */
-typedef const comm_engine *(*comm_module_entry)(const module_host *host, const char *library);
-const comm_engine *tessera_mpi_engine(const module_host *host, const char *library);
-const comm_engine *tessera_nccl_engine(const module_host *host, const char *library);
+ * the library. */
+typedef const comm_engine *(*comm_module_entry)(const module_host *host);
+const comm_engine *tessera_mpi_engine(const module_host *host);
+const comm_engine *tessera_nccl_engine(const module_host *host);
 
 #endif

@@ -458,9 +458,8 @@ static const comm_engine engine = {
 };
 
 __attribute__((visibility("default"))) const comm_engine *
-tessera_mpi_engine(const module_host *host, const char *library)
+tessera_mpi_engine(const module_host *host)
 {
-    (void)library; /* this engine is linked with MPI's library */
     module_enter(host);
     return &engine;
 }

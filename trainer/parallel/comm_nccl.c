@@ -284,9 +284,8 @@ static const comm_engine engine = {
 };
 
 __attribute__((visibility("default"))) const comm_engine *
-tessera_nccl_engine(const module_host *host, const char *library)
+tessera_nccl_engine(const module_host *host)
 {
     module_enter(host);
-    nccl_is_at(library);
     return &engine;
 }

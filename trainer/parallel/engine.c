@@ -27,18 +27,8 @@ static status find_backend(conf *options, int gpu)
     return ST_OK;
 }
 
-status engine_check_ranks(const conf *options)
-{
-    if (options->comm_engine == ENGINE_REPLAY)
-        return FAIL(ST_CONFIG,
-                    "comm.engine replay plays one rank of a layout in one process: start it "
-                    "without --nproc and without a launcher");
-    return ST_OK;
-}
-
 status engine_choose(conf *options, int gpu)
 {
-    TRY(engine_check_ranks(options));
     if (is_open(options))
         TRY(find_backend(options, gpu));
     if (options->comm_engine == ENGINE_AUTO)

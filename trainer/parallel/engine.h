@@ -5,8 +5,6 @@
 
 #include "common/conf/conf.h"
 
-/* ST_CONFIG if comm.engine is one that plays a single rank and cannot join several processes. */
-WARN_UNUSED status engine_check_ranks(const conf *options);
 /* Fills in the options that are at auto. comm.engine becomes nccl for CUDA and mpi for the CPU; if
  * training.backend is at auto as well, it becomes CUDA if GPU number `gpu` can be opened in this
  * process, otherwise the CPU. ST_CONFIG if nccl is requested on the CPU. Ranks that find different

@@ -7,7 +7,7 @@
 /* NCCL 2.18 has both communicators that do not block and ncclCommSplit. */
 enum { LEAST_VERSION = NCCL_VERSION(2, 18, 1) };
 
-static const char *file_name = "libnccl.so.2";
+static const char file_name[] = "libnccl.so.2";
 static nccl_library library;
 static bool loaded;
 
@@ -32,12 +32,6 @@ static void find_windows(void *handle)
     library.windows = library.windows && library.name;
     NCCL_WINDOW_FUNCTIONS(FIND)
 #undef FIND
-}
-
-void nccl_is_at(const char *path)
-{
-    if (path)
-        file_name = path;
 }
 
 /* There is no lock: only the thread that trains opens engines. */

@@ -53,9 +53,6 @@ typedef struct nccl_library {
     ncclResult_t (*CommRevoke)(ncclComm_t comm, int flags); /* since 2.28.9; NULL before */
 } nccl_library;
 
-/* Names the library that is loaded in NCCL's place, before nccl_open. The text is kept, not copied.
- * NULL: libnccl.so.2, where the dynamic linker finds it. */
-void nccl_is_at(const char *path);
 /* Loads the library once per process. ST_UNAVAILABLE names the file or the function that is
  * missing, or a version that is too old. */
 WARN_UNUSED status nccl_open(void);

@@ -147,16 +147,12 @@ static void set_watch(nccl_world *world, peer_watch *watch)
     nccl_watch_allow(world);
 }
 
-/* Host values are real on every device: if the device has no storage they go through pinned
- * memory. */
 static status open_stage(nccl_world *world)
 {
     const backend_vtable *backend = world->device->backend;
-    const bool kept = device_has_storage(world->device);
     void *device_memory = NULL, *host = NULL, *watch = NULL;
     TRY(device_urgent_stream(world->device, &world->stage.stream));
-    TRY((kept ? backend->alloc : backend->alloc_host)(world->device, COMM_STAGE_BYTES,
-                                                      &device_memory));
+    TRY(backend->alloc(world->device, COMM_STAGE_BYTES, &device_memory));
     world->stage.device = device_memory;
     TRY(backend->alloc_host(world->device, COMM_STAGE_BYTES, &host));
     world->stage.host = host;
@@ -174,8 +170,7 @@ static void close_stage(nccl_world *world)
     if (stage->stream)
         backend->stream_free(&stage->stream);
     if (stage->device)
-        (device_has_storage(world->device) ? backend->release
-                                           : backend->release_host)(world->device, stage->device);
+        backend->release(world->device, stage->device);
     if (stage->host)
         backend->release_host(world->device, stage->host);
     if (stage->watch)

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "trainer/parallel/comm_module.h"
-#include "trainer/parallel/layout.h"
 
 /* A way of starting ranks, known by the environment variables it sets. A process was started in
  * this way if `mark` is set. */
@@ -105,7 +103,7 @@ int world_gpu(const world_place *place)
     return bound ? 0 : place->local_rank;
 }
 
-static status open_engine(const conf *settings, const char *library, const comm_engine **out)
+static status open_engine(const conf *settings, const comm_engine **out)
 {
     comm_module_entry entry;
     if (settings->comm_engine == ENGINE_NCCL)
@@ -114,7 +112,7 @@ static status open_engine(const conf *settings, const char *library, const comm_
     else
         TRY(module_open("libtessera_mpi.so", "tessera_mpi_engine", "MPI engine",
                         "where libopenmpi-dev is found", (void **)&entry));
-    *out = entry(module_program(), library);
+    *out = entry(module_program());
     return ST_OK;
 }
 
@@ -178,11 +176,11 @@ static void say_late(void *of, const char *why)
     rank_link_late(of, why);
 }
 
-static status open_ranks(const conf *settings, const char *library, world *all)
+static status open_ranks(const conf *settings, world *all)
 {
     uint8_t id[COMM_ID_BYTES] = {0};
     TRY(comm_ledger_new(&all->ledger));
-    TRY(open_engine(settings, library, &all->engine));
+    TRY(open_engine(settings, &all->engine));
     if (all->place.rank == 0 && all->engine->make_id)
         TRY(all->engine->make_id(id));
     TRY(meet_others(settings, id, all));
@@ -200,79 +198,22 @@ static status open_ranks(const conf *settings, const char *library, world *all)
     return all->engine->join(&join, &all->joined);
 }
 
-static status check_replayed(const conf *settings, const layout *degrees)
+status world_open(const conf *settings, world *out)
 {
-    if (degrees->world == 1)
-        return FAIL(ST_CONFIG,
-                    "comm.engine replay: the layout has only one rank, so there are no other ranks "
-                    "to simulate: set parallelism.world_size to the number of ranks");
-    if (settings->comm_replay_rank >= degrees->world)
-        return FAIL(ST_CONFIG, "comm.replay_rank is %lld, but the layout has ranks 0 to %lld",
-                    (long long)settings->comm_replay_rank, (long long)degrees->world - 1);
-    if (!settings->feed_replay[0])
-        return FAIL(ST_CONFIG, "comm.engine replay needs rows from a recording (feed.replay): a "
-                               "daemon would wait for the other ranks");
-    if (settings->eval_enable)
-        return FAIL(ST_CONFIG, "comm.engine replay needs eval.enable false: held-out figures are "
-                               "summed over all ranks, of which only one is here");
-    return ST_OK;
-}
-
-status world_replay(const conf *settings, world *out)
-{
-    layout degrees;
-    TRY(layout_of(settings, NULL, &degrees));
-    TRY(check_replayed(settings, &degrees));
-    comm_simulated *rank = calloc(1, sizeof *rank);
-    if (!rank)
-        return FAIL(ST_NO_MEMORY, "no memory for a simulated rank");
-    *rank = (comm_simulated){.bytes_per_s = settings->comm_replay_bandwidth * 1e9,
-                             .latency_ns = llround(settings->comm_replay_latency * 1e3),
-                             .blocks = (int)settings->comm_replay_blocks};
-    world job = {.place = {.rank = (int)settings->comm_replay_rank,
-                           .size = (int)degrees.world,
-                           .local_size = 1,
-                           .source = "comm.replay_rank"},
-                 .engine = &comm_simulated_engine,
-                 .joined = rank};
-    snprintf(job.replayed, sizeof job.replayed,
-             "replayed: a model of %d ranks at %g GB/s and %g us a call, not a measurement of %d "
-             "GPUs",
-             job.place.size, settings->comm_replay_bandwidth, settings->comm_replay_latency,
-             job.place.size);
-    status st = comm_ledger_new(&job.ledger);
-    if (st != ST_OK) {
-        free(rank);
-        return st;
-    }
-    log_warn("%s", job.replayed);
-    *out = job;
-    return ST_OK;
-}
-
-status world_open_on(const conf *settings, int backend, const char *library, world *out)
-{
-    world all = {.backend = backend};
+    world all = {0};
     char role[32];
     TRY(world_place_find(&all.place));
-    if (settings->comm_engine == ENGINE_REPLAY && all.place.size == 1)
-        return world_replay(settings, out);
     if (all.place.size > 1) {
         snprintf(role, sizeof role, "trainer[%d]", all.place.rank);
         log_init(role, settings->log_level, settings->log_json);
         if (all.place.rank > 0)
             TRY(print_nothing());
-        status st = open_ranks(settings, library, &all);
+        status st = open_ranks(settings, &all);
         if (st != ST_OK)
             return world_close(&all, st);
     }
     *out = all;
     return ST_OK;
-}
-
-status world_open(const conf *settings, world *out)
-{
-    return world_open_on(settings, 0, NULL, out);
 }
 
 status world_attach(const world *job, device *opened)
@@ -314,7 +255,7 @@ status world_log(const world *job, const conf *settings)
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
     return log_keep(path, LOG_BYTES,
-                    job->place.rank == 0 || world_simulated(job) ? settings->log_level : LOG_WARN);
+                    job->place.rank == 0 ? settings->log_level : LOG_WARN);
 }
 
 void world_is_steady(const world *job, const conf *settings)

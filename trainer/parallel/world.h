@@ -13,7 +13,6 @@
 #include "common/base/hash.h"
 #include "trainer/parallel/comm.h"
 #include "trainer/parallel/comm_ledger.h"
-#include "trainer/parallel/comm_simulated.h"
 #include "trainer/parallel/rank_link.h"
 
 typedef struct world_place {
@@ -39,29 +38,11 @@ typedef struct world {
     comm_ledger *ledger;
     rank_link *rank_link;
     hash128 job; /* differs from job to job if the engine makes an id; the same on all ranks */
-    int backend; /* a BACKEND_* that its ranks open; 0: what training.backend says */
-    device_claims claims; /* of its ranks' devices, if these have no storage */
-    /* Of a simulated rank "replayed: a model of 8 ranks at 360 GB/s .., not a measurement of 8
-     * GPUs", which stands wherever its figures do; "" otherwise. */
-    char replayed[160];
 } world;
 
 /* Finds the rank. If there are several, prints which one this is, meets the others, loads the
  * engine that comm.engine names and joins it. Close it with world_close. */
 WARN_UNUSED status world_open(const conf *settings, world *out);
-/* The same for devices of another kind than training.backend names. library: the path of the
- * library that the engine loads instead of its usual one (comm_module.h); NULL: the usual one. */
-WARN_UNUSED status world_open_on(const conf *settings, int backend, const char *library,
-                                 world *out);
-/* Takes the place of rank comm.replay_rank in the layout, with the engine that simulates the others
- * (comm_simulated.h). world_open does this if comm.engine is replay. ST_CONFIG if the layout
- * has no such rank, or the rows do not come from a recording. */
-WARN_UNUSED status world_replay(const conf *settings, world *out);
-/* The label of a simulated rank's figures; NULL if ranks are real. job may be NULL: one rank. */
-static inline const char *world_simulated(const world *job)
-{
-    return job && job->replayed[0] ? job->replayed : NULL;
-}
 /* From now on collectives run on streams of this device, which was just opened on this thread, and
  * waits for the device end when the job does. Every rank calls it before mesh_open, and
  * world_detach before the device is closed. In a job of one rank, and if job is NULL, both do

@@ -2,7 +2,7 @@
  *
  * memory_plan_make is the only place that adds this up. It is a function of what the options ask
  * for, what the rank holds of the model, the shapes that rows come in, and the device. `trainer
- * plan`, `train`, the dry run, `--sweep` and `activation_checkpoint.save: auto` all call it, and so
+ * plan`, `train`, `--sweep` and `activation_checkpoint.save: auto` all call it, and so
  * agree on every figure.
  *
  * Part of a GPU's memory is not allocated by the trainer, but a run takes it all the same: the

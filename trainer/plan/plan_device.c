@@ -125,11 +125,6 @@ void plan_device_share(plan_device *inout, int ranks)
     inout->sharers = ranks > 1 ? ranks : 1;
 }
 
-device_claims plan_device_claims(const plan_device *on)
-{
-    return (device_claims){(size_t)on->memory, on->multiprocessors, !on->cudnn};
-}
-
 const char *plan_device_text(const plan_device *on, char out[PLAN_DEVICE_TEXT])
 {
     const double unused = on->usable * on->sharers;

@@ -68,8 +68,6 @@ bool plan_device_is_cpu(const plan_device *device);
 /* Divides what is usable among `ranks` that share the device, which are as many as `sharers` says
  * from now on. */
 void plan_device_share(plan_device *inout, int ranks);
-/* What a device without storage must claim in order to be planned for as this one. */
-device_claims plan_device_claims(const plan_device *device);
 /* Writes how much of the device's memory a rank may use and why: "12.1 of 23.5 GiB are free". */
 enum { PLAN_DEVICE_TEXT = 160 };
 const char *plan_device_text(const plan_device *device, char out[PLAN_DEVICE_TEXT]);
@@ -82,8 +80,8 @@ plan_device plan_device_sized(double bytes);
 /* Prints which card's rates and kernels a GPU is given that is no known card;
  * nothing for others. */
 void plan_device_print_card(const plan_device *device, FILE *to);
-/* The device that a run has opened, as if this rank had it alone. A device without storage
- * (device/shapes.h) counts as the GPU that it claims to be. out_room may be NULL. */
+/* The device that a run has opened, as if this rank had it alone. out_room
+ * may be NULL. */
 WARN_UNUSED status plan_device_opened(device *device, plan_device *out, plan_room *out_room);
 /* The device that a run with these options would use on this machine: the CPU if training.backend
  * says so, otherwise the first GPU that it may see. ranks: of the job, on this machine, all of

@@ -50,13 +50,9 @@ static status open_board(reporter *reports, const conf *options, const char *fol
     return tensorboard_open(path, &reports->board);
 }
 
-/* All ranks; where the other ranks are simulated, only those that would share a row with this one,
- * since the rows of the rest are not counted. */
 static double devices_of(const session *run)
 {
-    const layout *degrees = &run->mesh.layout;
-    const int64_t count =
-        world_simulated(run->world) ? degrees->context * degrees->tensor : degrees->world;
+    const int64_t count = run->mesh.layout.world;
     return count > 1 ? (double)count : 1.0;
 }
 
@@ -289,8 +285,6 @@ static status write_metrics(reporter *reports, const step_report *step, const fi
     if (step->updated[0])
         json_put_key_cstr(&writer, "partial", step->updated);
     json_put_key_cstr(&writer, "rows_digest", digest);
-    if (world_simulated(reports->session->world))
-        json_put_key_cstr(&writer, "model", world_simulated(reports->session->world));
     json_end_object(&writer);
     char *text;
     size_t size;
@@ -329,7 +323,6 @@ static status spare(reporter *reports, status st)
 static void print_line(const reporter *reports, const figures *numbers)
 {
     const step_report *step = &reports->last;
-    const char *simulated = world_simulated(reports->session->world);
     char tps[DIGITS_TEXT], mfu[16] = "unknown";
     if (isfinite(numbers->mfu))
         snprintf(mfu, sizeof mfu, "%.2f%%", numbers->mfu);
@@ -340,11 +333,7 @@ static void print_line(const reporter *reports, const figures *numbers)
     printf("  pairs/s: %.*f", numbers->pairs < 100.0 ? 1 : 0, numbers->pairs);
     if (!step->skipped)
         printf("  wait: %.1f%%", numbers->wait);
-    printf("%s%s%s\n",
-           step->updated[0] ? "  partial"
-           : step->skipped  ? "  skipped"
-                            : "",
-           simulated ? "  " : "", simulated ? simulated : "");
+    puts(step->updated[0] ? "  partial" : step->skipped ? "  skipped" : "");
 }
 
 static status print_last(reporter *reports)

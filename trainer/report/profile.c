@@ -102,8 +102,6 @@ enum {
     KIND_step_finish = PROFILE_OPTIMIZER,
     KIND_unit_finish = PROFILE_OPTIMIZER,
     KIND_adamw = PROFILE_OPTIMIZER,
-    KIND_paced_copy = PROFILE_COLLECTIVES,
-    KIND_paced_sum = PROFILE_COLLECTIVES,
     KIND_peers_tell = PROFILE_COLLECTIVES,
     KIND_peers_meet = PROFILE_COLLECTIVES,
     KIND_exchange_plan = PROFILE_COLLECTIVES,

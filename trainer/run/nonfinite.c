@@ -207,7 +207,7 @@ static void say_unit(words *said, const model_dims *dims, int unit)
     append_phrase(said, "%s", name);
 }
 
-/* The traces of all ranks; if the other ranks are simulated, only this rank's own. */
+/* The traces of all ranks. */
 typedef struct traces {
     const trace *of;
     int count, first_rank;
@@ -356,14 +356,12 @@ static void say_all(words *said, const session *run, const traces *all, bool loo
     }
 }
 
-/* Gathers the traces of all ranks and writes the text. Simulated ranks have none, so a rank among
- * them writes about itself alone. */
+/* Gathers the traces of all ranks and writes the text. */
 static status share_traces(const session *run, const trace *own, words *said, bool looked)
 {
     const comm *all = mesh_comm(&run->mesh, MESH_WORLD);
-    const bool alone = all->size == 1 || world_simulated(run->world);
     traces told = {own, 1, run->mesh.rank, run->accumulation};
-    if (alone) {
+    if (all->size == 1) {
         say_all(said, run, &told, looked);
         return ST_OK;
     }

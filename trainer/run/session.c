@@ -199,8 +199,7 @@ static status open_rest(const resume_point *from, session *out)
     TRY_OR(failed, session_memory_plan(out, &widest));
     out->planned_by_options = widest.total;
     const char *folder;
-    const bool reads = device_has_storage(out->device); /* a dry run never decodes a token */
-    if (reads && model_files_folder(settings, &folder) == ST_OK)
+    if (model_files_folder(settings, &folder) == ST_OK)
         TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
     if (!settings->feed_replay[0]) /* a recording has its own row length, which open_shape checks */
         TRY_OR(failed, session_memory_check(out));

@@ -25,10 +25,8 @@ status session_device(session *run)
                           .deterministic = options->training_deterministic,
                           .collectives =
                               gpus && run->world->engine && options->comm_engine != ENGINE_MPI,
-                          .host_ranks = run->world ? run->world->place.local_size : 1,
-                          .claims = run->world ? run->world->claims : (device_claims){0}};
-    const int other = run->world ? run->world->backend : 0;
-    TRY(device_open(other ? other : (int)options->training_backend, &how, &run->device));
+                          .host_ranks = run->world ? run->world->place.local_size : 1};
+    TRY(device_open((int)options->training_backend, &how, &run->device));
     log_info("device %s", run->device->description);
     TRY(world_attach(run->world, run->device));
     return run->device->backend->stream_new(run->device, &run->stream);

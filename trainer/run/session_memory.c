@@ -92,10 +92,7 @@ status session_memory_device(session *run)
     char text[PLAN_DEVICE_TEXT];
     TRY(plan_device_opened(run->device, &run->planned, &room));
     run->planned.host_ranks = run->world ? run->world->place.local_size : 1;
-    if (!device_has_storage(run->device)) /* a dry run gives all ranks the same device */
-        return ST_OK;
-    /* Simulated ranks have the same device as this one. */
-    if (run->mesh.layout.world > 1 && !world_simulated(run->world))
+    if (run->mesh.layout.world > 1)
         TRY(least_of_ranks(mesh_comm(&run->mesh, MESH_WORLD), run->device, &room, &run->planned));
     log_info("memory: %s; memory.limit is a share of that", plan_device_text(&run->planned, text));
     return ST_OK;
@@ -243,8 +240,6 @@ static status check_host(const session *run, const memory_plan *plan)
 status session_memory_check(const session *run)
 {
     memory_plan plan;
-    if (!device_has_storage(run->device)) /* a dry run takes no memory */
-        return ST_OK;
     TRY(session_memory_plan(run, &plan));
     if ((double)plan.total > run->conf->memory_limit * run->planned.usable)
         return refuse_memory(run, &plan);

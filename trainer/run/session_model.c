@@ -84,7 +84,7 @@ status session_base(session *run)
     const conf *options = run->conf;
     run_base *base = &run->base;
     const bool have = base_has_files(options);
-    if (base->model[0] || !device_has_storage(run->device))
+    if (base->model[0])
         return ST_OK;
     *base = (run_base){.drawn = !have, .seed = options->training_seed};
     if (base_wanted(run->params))

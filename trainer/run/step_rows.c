@@ -263,7 +263,7 @@ void step_totals_of(const session *run, const step_report *report, int64_t waite
                     step_totals *out)
 {
     const mesh_place *at = &run->mesh.place;
-    const bool first = (at->context == 0 && at->tensor == 0) || world_simulated(run->world);
+    const bool first = (at->context == 0 && at->tensor == 0);
     step_report copy = *report;
     int64_t *number[STEP_TOTALS - 1];
     list(&copy, number);
@@ -286,8 +286,7 @@ void step_totals_into(const session *run, const step_totals *totals, step_report
         *number[i] = llround(totals->count[i]);
     inout->stop = totals->count[STEP_TOTALS - 1] > 0;
     const layout *degrees = &run->mesh.layout;
-    /* Simulated ranks have no rows, so this one is the only consumer. */
-    const double consumers = world_simulated(run->world) ? 1 : (double)layout_consumers(degrees);
+    const double consumers = (double)layout_consumers(degrees);
     inout->balance = inout->cost > 0 ? totals->dearest * consumers / (double)inout->cost : 1;
     inout->wait_ns = llround(totals->waited);
 }

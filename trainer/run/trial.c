@@ -420,11 +420,7 @@ static void note_ours(const session *run, device_choices *made)
 status trial_run(session *run)
 {
     device *dev = run->device;
-    const comm alone = comm_alone("world");
-    const bool single = world_simulated(run->world) != NULL;
-    trial state = {.run = run,
-                   .made = &dev->choices,
-                   .group = single ? &alone : mesh_comm(&run->mesh, MESH_WORLD)};
+    trial state = {.run = run, .made = &dev->choices, .group = mesh_comm(&run->mesh, MESH_WORLD)};
     if (!dev->choices.open)
         return ST_OK;
     bool uncaptured;

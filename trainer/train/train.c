@@ -79,7 +79,7 @@ static status find_copy(training *run)
 {
     const conf *options = run->conf;
     const session *opened = &run->session;
-    if (!snapshot_wanted(options) || !device_has_storage(opened->device))
+    if (!snapshot_wanted(options))
         return ST_OK;
     TRY(snapshot_new(options, run->folder, run->world->place.local_size, opened->params,
                      opened->stream, run->world->rank_link, &run->snapshot));
@@ -187,10 +187,10 @@ static status check_load_step(const conf *options)
     return ST_OK;
 }
 
-status train_check(const conf *options, const plan_device *on, int there, int here, bool shown)
+status train_check(const conf *options, int there, int here, bool shown)
 {
     char why[PLAN_DEVICE_WHY];
-    plan_device own;
+    plan_device on;
     layout degrees;
     model_dims dims;
     params *registry;
@@ -198,15 +198,11 @@ status train_check(const conf *options, const plan_device *on, int there, int he
     TRY(session_dims(options, &dims));
     layout_limits limits = params_limits(&dims);
     TRY(layout_of(options, &limits, &degrees));
-    if (!on)
-        TRY(plan_device_here(options, here, &own, why));
+    TRY(plan_device_here(options, here, &on, why));
     TRY(params_new(&dims, &registry));
     status st = groups_apply(options, registry);
-    const plan_input in = {.conf = options,
-                           .layout = &degrees,
-                           .dims = &dims,
-                           .params = registry,
-                           .device = on ? on : &own};
+    const plan_input in = {
+        .conf = options, .layout = &degrees, .dims = &dims, .params = registry, .device = &on};
     if (st == ST_OK && degrees.world > 1)
         st = print_layout(&in, shown || degrees.world != there);
     params_free(&registry);
@@ -306,7 +302,7 @@ static status open_run(training *run)
     const conf *options = run->conf;
     peak_rate peak;
     const world_place *place = &run->world->place;
-    TRY(train_check(options, NULL, place->size, place->local_size,
+    TRY(train_check(options, place->size, place->local_size,
                     true)); /* before anything is written */
     TRY(world_log(run->world, options));
     TRY(take_folder(run));
@@ -334,11 +330,10 @@ static status open_run(training *run)
                           run->session.recording ? run->session.recording : ""));
     groups_print(options, run->session.params, stdout);
     TRY(show_memory(run));
-    if (options->checkpoint_enable) /* conf_check has refused it if ranks are simulated */
+    if (options->checkpoint_enable)
         TRY(open_writer(run));
     TRY(speed_peak(run->session.stream, options->metrics_peak_tflops, &peak));
-    if (training_is_first(run) &&
-        !world_simulated(run->world)) { /* a simulated run is not verified */
+    if (training_is_first(run)) {
         TRY(rewind_files(run));
         TRY(ledger_open(options, &run->ledger));
     }
@@ -375,8 +370,6 @@ static status finish_training(training *run, status st)
         log_warn("the last line is missing: %s", status_text());
     if (run->profile)
         profile_print(profile_read(run->profile), stdout);
-    if (run->profile && world_simulated(run->world))
-        printf("%s\n", world_simulated(run->world));
     if (training_is_first(run))
         tell_report(run, NULL);
     if (options->checkpoint_enable &&
@@ -411,8 +404,7 @@ status train_run(const conf *options, const world *job, bool profiled)
     if (options->eval_enable && !session_evaluates(options))
         log_warn("eval.enable: the recording of feed.replay has no held-out rows, so there will be "
                  "no evaluation");
-    if (!options->checkpoint_enable && !is_short(options) && job->place.rank == 0 &&
-        !world_simulated(job))
+    if (!options->checkpoint_enable && !is_short(options) && job->place.rank == 0)
         log_warn("checkpoint.enable is false: this run keeps no model");
     TRY_OR(done, open_run(&run));
     if (run.session.mesh.layout.world > 1)

@@ -6,7 +6,6 @@
 
 #include "common/conf/conf.h"
 #include "trainer/parallel/world.h"
-#include "trainer/plan/plan_device.h"
 
 /* Runs everything that one rank of trainer train does. Ends when training.steps are done, the
  * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed.
@@ -17,10 +16,8 @@ WARN_UNUSED status train_run(const conf *options, const world *world, bool profi
  * on this machine and share what must be shared of it. It opens no device
  * and writes nothing, so a launcher calls it before it starts any rank. With several ranks it
  * prints their plan to stdout if `shown`, and also if their number is wrong, so that the refusal
- * says what they would take. on: the device that memory is planned for; NULL: that of this machine
- * (plan_device_here). */
-WARN_UNUSED status train_check(const conf *options, const plan_device *on, int there, int here,
-                               bool shown);
+ * says what they would take on the device of this machine (plan_device_here). */
+WARN_UNUSED status train_check(const conf *options, int there, int here, bool shown);
 
 /* Writes job.dump_folder/checkpoint to out; ST_CONFIG if that path is too long. */
 WARN_UNUSED status train_checkpoint_folder(const conf *options, char out[STATUS_PATH_MAX]);

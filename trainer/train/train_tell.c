@@ -151,12 +151,11 @@ static void device_fact(const char *description, html_fact *out)
 }
 
 /* Writes what the page says of the run itself; returns how many facts. */
-enum { RUN_FACTS = 10 };
+enum { RUN_FACTS = 9 };
 static int run_facts(const training *run, html_fact out[RUN_FACTS])
 {
     const conf *options = run->conf;
     const session *opened = &run->session;
-    const char *simulated = world_simulated(run->world);
     const time_t now = time(NULL);
     struct tm utc;
     char count[DIGITS_TEXT], trained[DIGITS_TEXT];
@@ -184,10 +183,6 @@ static int run_facts(const training *run, html_fact out[RUN_FACTS])
         strftime(out[how_many].note, sizeof out[how_many].note, "%H:%M UTC", &utc);
     }
     out[++how_many] = (html_fact){.name = "version", .value = "tessera " TESSERA_VERSION};
-    if (simulated) {
-        out[++how_many] = (html_fact){.name = "simulated"};
-        snprintf(out[how_many].value, sizeof out[how_many].value, "%s", simulated);
-    }
     return how_many + 1;
 }
 
@@ -236,9 +231,6 @@ status tell_no_rows(const training *run, const status_note *why, status kept)
 
 static void tell_trained(const training *run)
 {
-    const char *replayed = world_simulated(run->world);
-    if (replayed)
-        printf("%s; nothing is kept\n", replayed);
     printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", run->now.first_loss,
            run->now.last_loss, run->now.step);
 }

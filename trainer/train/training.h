@@ -44,7 +44,7 @@ typedef struct training {
 /* True on the rank that writes the run's common files: ledger, metrics, report. */
 static inline bool training_is_first(const training *run)
 {
-    return !run->world || run->world->place.rank == 0 || world_simulated(run->world);
+    return !run->world || run->world->place.rank == 0;
 }
 
 /* Of a run that goes on: the step of the newest checkpoint. */

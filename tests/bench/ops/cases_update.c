@@ -110,46 +110,11 @@ static void adamw_coded(bench_case *bench)
                    4.0 * (double)n + 16.0 * (double)blocks;
 }
 
-/* What one of 8 ranks gathers of a layer's experts, and what it sums of their gradients. It uses as
- * many multiprocessors as a simulated layout does (comm.replay_blocks), and no link limits it. */
-enum { RANKS = 8, REPLAY_BLOCKS = 16 };
-
-static int64_t experts_piece(const bench_case *bench)
-{
-    return TEXT.experts * TEXT.hidden * TEXT.expert_width * 3 / RANKS;
-}
-
-static void paced_copy(bench_case *bench)
-{
-    const int64_t n = experts_piece(bench), size = (int64_t)bench_act_bytes(bench);
-    bench->args.paced_copy = (paced_copy_args){.pace = {.blocks = REPLAY_BLOCKS},
-                                               .n = 1,
-                                               .run = {{.y = bench_act(bench, (RANKS - 1) * n),
-                                                        .x = bench_act(bench, n),
-                                                        .bytes = (RANKS - 1) * n * size,
-                                                        .x_bytes = n * size}}};
-    bench->bytes = count_act_bytes(bench, 2.0 * (double)((RANKS - 1) * n));
-}
-
-static void paced_sum(bench_case *bench)
-{
-    const int64_t n = experts_piece(bench);
-    bench->args.paced_sum = (paced_sum_args){.pace = {.blocks = REPLAY_BLOCKS},
-                                             .n = n,
-                                             .pieces = RANKS,
-                                             .acc = true,
-                                             .x = bench_acc(bench, RANKS * n),
-                                             .y = bench_acc(bench, n)};
-    bench->bytes = count_acc_bytes(bench, (double)((RANKS + 1) * n));
-}
-
 const bench_row bench_update[] = {
     BENCH_ROW(sum_squares, "a layer's gate up", sum_squares),
     BENCH_ROW(step_finish, "scalars", step_finish),
     BENCH_ROW(unit_finish, "scalars", unit_finish),
     BENCH_ROW(adamw, "a layer's gate up", adamw),
     BENCH_ROW(adamw, "its 8 bits and bf16", adamw_coded),
-    BENCH_ROW(paced_copy, "a layer's experts", paced_copy),
-    BENCH_ROW(paced_sum, "a layer's experts", paced_sum),
     {.op_name = NULL},
 };

@@ -130,12 +130,12 @@ static void test_help__shows_expert_options_only_on_request(void **state)
     (void)state;
     char *plain = print_text(NULL, help_train), *all = print_text(NULL, help_all);
     char *reference = print_text(NULL, print_reference);
-    assert_null(strstr(plain, "--comm.replay_rank"));
+    assert_null(strstr(plain, "--comm.init_timeout_seconds"));
     assert_null(strstr(plain, "(expert)"));
-    assert_non_null(strstr(all, "\n  --comm.replay_rank N   (expert)\n"));
+    assert_non_null(strstr(all, "\n  --comm.init_timeout_seconds X   (expert)\n"));
     assert_non_null(strstr(all, "\n  --training.seq_len N\n"));
     assert_non_null(strstr(reference,
-                           "| `comm.replay_rank` | integer, 0 to 1048575 | `1` | trainer "
+                           "| `comm.init_timeout_seconds` | number, 1 to 86400 s | `600` | trainer "
                            "|  | expert | "));
     assert_narrow(all);
     free(plain);

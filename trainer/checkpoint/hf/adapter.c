@@ -315,7 +315,6 @@ status adapter_export(const params *registry, stream *queue, const char *base,
     adapter_list adapters;
     if (!registry->lora_rank)
         return ST_OK;
-    TRY(params_may_be_kept(registry));
     TRY(file_make_folders(folder));
     TRY(list_make(registry, queue, reader, &adapters));
     status st = write_weights(&adapters, folder);

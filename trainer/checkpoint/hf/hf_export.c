@@ -206,7 +206,7 @@ static status write_index(const hf_plan *plan, const char *folder)
 static status write_weights(const hf_plan *plan, const char *folder,
                             const hf_export_options *options, stream *queue)
 {
-    const bool slices = options->writers > 1 || !device_has_storage(queue->dev);
+    const bool slices = options->writers > 1;
     if (slices)
         TRY(hf_write_slices(plan, folder, options->writer == 0, queue, options->value_bytes));
     for (int64_t file = 0, first = 0; file < plan->n_files && !slices; file++) {
@@ -301,7 +301,6 @@ status hf_export(const params *registry, stream *queue, const model_dims *dims, 
     const char *tokenizer =
         options->tokenizer && options->tokenizer[0] ? options->tokenizer : options->source;
     status st;
-    TRY(params_may_be_kept(registry));
     TRY(make_folder(folder));
     TRY_OR(done, hf_plan_make(registry, options, &plan));
     if (options->sum)

@@ -17,9 +17,7 @@ status hf_values_open(int64_t largest, int64_t longest, int threads, int64_t *in
                       hf_values *out)
 {
     const int64_t most = largest > HF_VALUES_CHUNK ? largest : HF_VALUES_CHUNK;
-    *out = (hf_values){.longest = longest, .bytes = inout_bytes, .counts_only = threads == 0};
-    if (threads == 0)
-        return ST_OK;
+    *out = (hf_values){.longest = longest, .bytes = inout_bytes};
     out->taken = malloc((size_t)most * sizeof(double));
     out->columns = malloc((size_t)(threads * COLUMNS * longest) * sizeof(double) + 1);
     if (!out->taken || !out->columns)
@@ -73,7 +71,7 @@ void hf_values_take(hf_values *values, const param *weight, const st_tensor *ten
     const taking all = {values, weight, tensor, at, count};
     int64_t first, last;
     *values->bytes += count * (int64_t)st_dtype_size(tensor->dtype);
-    if (values->counts_only || count == 0)
+    if (count == 0)
         return;
     pool_run(values->threads, (count + PIECE - 1) / PIECE, take_piece, &all);
     slice_run(&weight->held, at, 1, &first);
@@ -137,7 +135,7 @@ void hf_values_take_columns(hf_values *values, const param *weight, const hf_col
         count++;
     }
     *values->bytes += count * in * (int64_t)st_dtype_size(from->tensor->dtype);
-    if (values->counts_only || count == 0)
+    if (count == 0)
         return;
     pool_run(values->threads, (out + COLUMNS - 1) / COLUMNS, take_some_columns, &all);
     forget_rows(from->tensor, begin, end);
@@ -209,9 +207,7 @@ static status load_all(params *registry, const hf_folder *folder, const param_pi
                        int64_t count, bool frozen_only, stream *queue)
 {
     const int threads =
-        device_has_storage(queue->dev)
-            ? pool_share_of(registry->total, queue->dev->host_ranks, HF_VALUES_THREADS)
-            : 0;
+        pool_share_of(registry->total, queue->dev->host_ranks, HF_VALUES_THREADS);
     int64_t largest = 0, longest = 0;
     for (int64_t i = 0; i < count; i++) {
         const param *weight = pieces[i].weight;

@@ -33,8 +33,7 @@ typedef struct hf_values {
     double *columns; /* some columns of an expert for each thread */
     int64_t longest; /* elements of such a column */
     pool *threads;
-    int64_t *bytes;   /* counts the bytes taken from the files; borrowed */
-    bool counts_only; /* values are not read, because the device has no storage for them */
+    int64_t *bytes; /* counts the bytes taken from the files; borrowed */
 } hf_values;
 
 /* Columns [column, column + rows) of one expert's matrix [in, out]: rows [rows, in] of a tensor,
@@ -45,8 +44,7 @@ typedef struct hf_columns {
 } hf_columns;
 
 /* largest: elements of an expert's matrix on this rank, longest: of its columns; 0 without experts.
- * threads 0: values are only counted. End with hf_values_close, also after ST_NO_MEMORY or
- * ST_OS. */
+ * End with hf_values_close, also after ST_NO_MEMORY or ST_OS. */
 WARN_UNUSED status hf_values_open(int64_t largest, int64_t longest, int threads,
                                   int64_t *inout_bytes, hf_values *out);
 void hf_values_close(hf_values *values);

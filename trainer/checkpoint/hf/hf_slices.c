@@ -22,7 +22,6 @@ typedef struct target {
     st_dtype dtype;
     const uint8_t *source; /* the tensor's bytes in the source's file, or NULL (hf_item) */
     bool copies;           /* these are written as they are: no adapter is added */
-    bool counts_only;      /* the device has no values, and the file keeps a hole there */
     int64_t *bytes;        /* counts the bytes of values */
 } target;
 
@@ -57,8 +56,6 @@ static status put_values(const target *place, int64_t stored, int64_t count, dou
 {
     size_t size = st_dtype_size(place->dtype);
     *place->bytes += count * (int64_t)size;
-    if (place->counts_only)
-        return ST_OK;
     const uint8_t *source = place->source ? place->source + (size_t)stored * size : NULL;
     if (source && !place->copies)
         hf_add_values(source, place->dtype, count, from, rooms->source);
@@ -101,7 +98,7 @@ static status put_columns(const param *weight, const target *file, const transpo
         int64_t low = (begin - j + out - 1) / out, high = (end - j + out - 1) / out;
         if (column < 0 || column >= matrix->rows || high <= low)
             continue;
-        for (int64_t i = low; i < high && !file->counts_only && !file->copies; i++)
+        for (int64_t i = low; i < high && !file->copies; i++)
             rooms->column[i - low] = rooms->values[i * out + j - begin];
         TRY(put_values(file, matrix->first + column * in + box->first[1] + low, high - low,
                        rooms->column, rooms));
@@ -134,7 +131,7 @@ static status put_piece(const param_piece *piece, const target *file, stream *qu
         int64_t expert = transposes ? weight->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
-        if (!file->counts_only && !file->copies)
+        if (!file->copies)
             TRY(read_values(weight, file, queue, at, i, rooms->values));
         if (!transposes) {
             TRY(put_runs(weight, file, at, i, rooms));
@@ -155,8 +152,7 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target file = {
-        .path = path, .counts_only = !device_has_storage(queue->dev), .bytes = inout_bytes};
+    target file = {.path = path, .bytes = inout_bytes};
     TRY(hf_header(items, count, &header, &size));
     off_t end = (off_t)size;
     for (int64_t i = 0; i < count; i++)
@@ -182,7 +178,7 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
             st_forget(span_of(file.source, bytes)); /* a base may be larger than memory */
         file.at += (off_t)bytes;
     }
-    if (st == ST_OK && !file.counts_only && fsync(file.fd) != 0)
+    if (st == ST_OK && fsync(file.fd) != 0)
         st = FAIL_IN(ST_IO, path, "fsync: %s", strerror(errno));
     if (close(file.fd) != 0 && st == ST_OK)
         st = FAIL_IN(ST_IO, path, "%s", strerror(errno));

@@ -145,23 +145,10 @@ static status write_block(FILE *out_file, const char *path, const void *data, si
     return ST_OK;
 }
 
-/* Leaves a hole in the file for the values of a device without storage. */
-static status put_hole(FILE *out_file, const char *path, const state_list *states)
-{
-    off_t end = ftello(out_file);
-    for (size_t i = 0; i < states->count; i++)
-        end += (off_t)states->tensor[i].data.size;
-    if (fflush(out_file) != 0 || ftruncate(fileno(out_file), end) != 0)
-        return FAIL_IN(ST_IO, path, "%s", strerror(errno));
-    return ST_OK;
-}
-
 static status put_arrays(FILE *file, const char *path, const state_list *list, stream *queue,
                          void *chunk)
 {
     const backend_vtable *backend = queue->dev->backend;
-    if (!device_has_storage(queue->dev))
-        return put_hole(file, path, list);
     for (size_t i = 0; i < list->count; i++)
         for (size_t at = 0, size = list->tensor[i].data.size; at < size; at += STATE_CHUNK) {
             size_t count = size - at < STATE_CHUNK ? size - at : STATE_CHUNK;
@@ -210,7 +197,6 @@ status train_state_write(const params *registry, stream *queue, state_writer wri
     size_t header_size, entries = 0;
     FILE *file = NULL;
     status st;
-    TRY(params_may_be_kept(registry));
     void *chunk = malloc(STATE_CHUNK);
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to write a checkpoint");

@@ -51,7 +51,7 @@ static status put_stored(stream *queue, const st_tensor *tensor, int64_t at, int
         convert_from_double(room->narrow, target->dtype, room->values, count);
         from = room->narrow;
     }
-    if (target->frozen && device_has_storage(queue->dev)) {
+    if (target->frozen) {
         TRY(backend->to_host(queue, room->was, to, bytes));
         TRY(backend->wait(queue));
         target->differs |= memcmp(room->was, from, bytes) != 0;

@@ -62,19 +62,6 @@ static int64_t slots_of(const pass *walk, int from, int64_t expert)
     return borders[expert + 1] - borders[expert];
 }
 
-/* On a device without storage there are no choices to read, so every expert gets equally many
- * slots. */
-static void even_borders(const pass *walk)
-{
-    const layout *degrees = &walk->ctx->mesh->layout;
-    const int64_t tokens =
-        degrees->expert_tensor > 1 ? walk->ctx->context_tokens : walk->ctx->sizes.tokens;
-    for (int from = 0; from < walk->group->size; from++)
-        for (int64_t expert = 0; expert <= walk->experts; expert++)
-            walk->state->host_borders[from * (walk->experts + 1) + expert] =
-                (int32_t)(tokens * walk->ctx->dims->text.top_k * expert / walk->experts);
-}
-
 /* Gathers every rank's offsets to the host, and counts the rounds that the fullest owner needs. */
 static status gather_borders(pass *walk, const int32_t *offset)
 {
@@ -87,8 +74,6 @@ static status gather_borders(pass *walk, const int32_t *offset)
     TRY(backend->to_host(walk->ctx->stream, state->host_borders, state->borders,
                          (size_t)(walk->group->size * count) * sizeof(int32_t)));
     TRY(backend->wait(walk->ctx->stream));
-    if (!device_has_storage(walk->ctx->stream->dev))
-        even_borders(walk);
     for (int owner = 0; owner < walk->group->size; owner++) {
         int64_t rows = 0;
         for (int from = 0; from < walk->group->size; from++) {

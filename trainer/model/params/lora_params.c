@@ -351,7 +351,7 @@ static status set_lengths(params *registry, const param *weight, stream *queue, 
 
 status lora_set_lengths(params *registry, stream *queue)
 {
-    if (!registry->lora_dora || !device_has_storage(queue->dev))
+    if (!registry->lora_dora)
         return ST_OK;
     TRY(fsdp_units_begin(registry->fsdp_units, queue));
     for (int64_t i = 0; i < registry->count; i++) {

@@ -9,7 +9,6 @@
 
 #include "trainer/model/dims/convert.h"
 #include "trainer/model/params/quantised.h"
-#include "trainer/parallel/comm_simulated.h"
 
 enum {
     CHUNK = 1 << 18, /* elements moved through the host at once */
@@ -62,14 +61,6 @@ param *params_get(params *registry, const char *fmt, ...)
     param *row = (param *)params_find(registry, name);
     assert(row != NULL);
     return row;
-}
-
-status params_may_be_kept(const params *registry)
-{
-    if (!registry->mesh || !comm_is_simulated(mesh_comm(registry->mesh, MESH_WORLD)))
-        return ST_OK;
-    return FAIL(ST_CONFIG, "comm.engine is replay, which simulates the other ranks: no model is "
-                           "trained, so its values cannot be written");
 }
 
 int64_t params_trained(const params *registry)
@@ -140,7 +131,7 @@ status params_write_by(const param *weight, stream *queue, int64_t first, int64_
     int64_t begin = first > weight->own_first ? first : weight->own_first;
     int64_t own_end = weight->own_first + weight->own_n,
             end = first + count < own_end ? first + count : own_end;
-    if (end <= begin || !device_has_storage(queue->dev))
+    if (end <= begin)
         return ST_OK;
     if (weight->form != WEIGHT_PLAIN)
         return quantised_write(weight, queue, begin, end - begin, from + (begin - first), threads);
@@ -189,8 +180,6 @@ status params_read_value(const param *weight, stream *queue, int64_t first, int6
 
 status params_refresh(params *registry, stream *queue)
 {
-    if (!device_has_storage(queue->dev))
-        return ST_OK;
     double *chunk = malloc(CHUNK * sizeof *chunk);
     if (!chunk)
         return FAIL(ST_NO_MEMORY, "no memory to refresh parameters");

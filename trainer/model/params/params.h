@@ -184,9 +184,6 @@ const param *params_find(const params *registry, const char *name); /* NULL if a
  * for parameters that it has. */
 param *params_get(params *registry, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ST_CONFIG if the rank is simulated without its peers (comm.engine replay). Its values belong to
- * no model, so code that writes values to disk calls this first. */
-WARN_UNUSED status params_may_be_kept(const params *registry);
 /* Lets the ranks of `ranks` store every local tensor together, each of its owners an equal piece
  * (parallel/fsdp.h). Before params_alloc. `ranks` is borrowed. */
 void params_share(params *registry, const mesh *ranks, bool reshard);

@@ -214,7 +214,7 @@ static void close_initialiser(initialiser *all)
 static status init_rows(params *registry, stream *queue, uint64_t seed, bool adapters_only,
                         int64_t period)
 {
-    if (!device_has_storage(queue->dev) || (adapters_only && registry->lora_rank == 0))
+    if (adapters_only && registry->lora_rank == 0)
         return ST_OK;
     initialiser all = {.queue = queue, .period = period};
     status st = open_initialiser(registry, &all);

@@ -5,7 +5,7 @@
 
 #include "tests/harness.h"
 #include "trainer/checkpoint/save/writer_parts.h"
-#include "trainer/device/shapes.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/model/params/params_states.h"
 #include "trainer/ops/open.h"
 #include "trainer/optim/groups.h"
@@ -19,7 +19,7 @@ typedef struct bench {
     params *registry;
 } bench;
 
-static void open_bench(bench *setup, int kind, int states, int master)
+static void open_bench(bench *setup, bool hollow, int states, int master)
 {
     model_dims dims;
     *setup = (bench){.options = {.optimizer_states = states,
@@ -28,7 +28,8 @@ static void open_bench(bench *setup, int kind, int states, int master)
                                  .model_path = "",
                                  .optimizer_groups = "",
                                  .freeze_pattern = ""}};
-    assert_ok(device_open(kind, &(device_options){.threads = 1}, &setup->dev));
+    assert_ok(hollow ? shapes_device_open(NULL, &setup->dev)
+                     : device_open(BACKEND_CPU, &(device_options){.threads = 1}, &setup->dev));
     assert_ok(setup->dev->backend->stream_new(setup->dev, &setup->queue));
     assert_ok(dims_preset("debug", &dims));
     assert_ok(params_new(&dims, &setup->registry));
@@ -127,7 +128,7 @@ static void test_states__are_found_in_the_buffer_of_their_turn(void **state)
         host_states *states;
         buffers known = {0};
         int64_t masters = 0;
-        open_bench(&setup, BACKEND_SHAPES, kinds[i][0], kinds[i][1]);
+        open_bench(&setup, true, kinds[i][0], kinds[i][1]);
         assert_true(setup.registry->acts.dtype == DT_BF16);
         assert_ok(host_states_new(setup.registry, setup.dev, &states));
         for (int64_t j = 0; j < setup.registry->count; j++) {
@@ -173,7 +174,7 @@ static void test_states__a_copy_waits_for_the_step(void **state)
     progress reached = {.step = 3};
     snapshot *shot;
     char *folder = harness_temp();
-    open_bench(&setup, BACKEND_CPU, STATES_FLOAT32, MASTER_FLOAT32);
+    open_bench(&setup, false, STATES_FLOAT32, MASTER_FLOAT32);
     backend.wait = note_wait;
     backend.to_host = read_waited;
     setup.dev->backend = &backend;

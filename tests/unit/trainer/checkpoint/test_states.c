@@ -9,7 +9,7 @@
 
 #include "tests/harness.h"
 #include "trainer/checkpoint/state/train_state.h"
-#include "trainer/device/shapes.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/groups.h"
@@ -206,7 +206,7 @@ static void test_states__have_room_on_a_device_of_two_types(void **state)
     params_sizes size;
     open_bench(&setup);
     close_bench(&setup);
-    assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &setup.dev));
+    assert_ok(shapes_device_open(NULL, &setup.dev));
     assert_ok(setup.dev->backend->stream_new(setup.dev, &setup.queue));
     open_part(&setup, one, 0, STATES_INT8, MASTER_BF16, &whole);
     assert_ok(params_size(whole.registry, setup.dev->backend, true, &size));

@@ -4,7 +4,7 @@
 
 #include "tests/unit/trainer/model/fixture.h"
 #include "tests/unit/trainer/plan/plan_setting.h"
-#include "trainer/device/shapes.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/ops/open.h"
 #include "trainer/ops/table.h"
 #include "trainer/optim/groups.h"
@@ -84,7 +84,7 @@ static void count_calls(const model_dims *dims, params *registry, const recomput
     ops.grouped_gemm = count_grouped;
     ops.scale = count_scale;
     ops.add = count_add;
-    assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
+    assert_ok(shapes_device_open(NULL, &dev));
     assert_ok(dev->backend->stream_new(dev, &queue));
     queue->ops = &ops;
     assert_ok(params_alloc(registry, queue, true));

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/plan/memory_tests.h"
-#include "trainer/device/shapes.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/model/params/lora_params.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
@@ -117,7 +117,7 @@ static int64_t taken_by(const conf *options, const layout *degrees, const model_
     stream *queue;
     model *net;
     mesh at;
-    assert_ok(device_open(BACKEND_SHAPES, &(device_options){0}, &dev));
+    assert_ok(shapes_device_open(NULL, &dev));
     assert_ok(dev->backend->stream_new(dev, &queue));
     assert_ok(params_new(dims, &registry));
     if (adapted)

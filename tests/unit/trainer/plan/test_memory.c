@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/unit/trainer/plan/memory_tests.h"
-#include "trainer/device/shapes.h"
+#include "tests/dry_run/shapes.h"
 #include "trainer/model/exchange/exchange.h"
 #include "trainer/ops/open.h"
 #include "trainer/plan/layout_plan.h"
@@ -272,8 +272,7 @@ static void test_memory__a_stand_in_is_planned_as_what_it_claims(void **state)
         memory_plan first, second;
         device *shapes;
         assert_ok(plan_device_named(names[i], &named));
-        assert_ok(device_open(BACKEND_SHAPES,
-                              &(device_options){.claims = plan_device_claims(&named)}, &shapes));
+        assert_ok(shapes_device_open(&named, &shapes));
         assert_ok(plan_device_opened(shapes, &opened, NULL));
         device_close(&shapes);
         assert_true((int64_t)named.memory == (int64_t)opened.memory);
