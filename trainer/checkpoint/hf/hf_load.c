@@ -206,8 +206,7 @@ static status load_experts(const hf_folder *folder, const param_piece *piece, in
 static status load_all(params *registry, const hf_folder *folder, const param_piece *pieces,
                        int64_t count, bool frozen_only, stream *queue)
 {
-    const int threads =
-        pool_share_of(registry->total, queue->dev->host_ranks, HF_VALUES_THREADS);
+    const int threads = pool_share_of(registry->total, queue->dev->host_ranks, HF_VALUES_THREADS);
     int64_t largest = 0, longest = 0;
     for (int64_t i = 0; i < count; i++) {
         const param *weight = pieces[i].weight;
