@@ -134,9 +134,9 @@ static void test_help__shows_expert_options_only_on_request(void **state)
     assert_null(strstr(plain, "(expert)"));
     assert_non_null(strstr(all, "\n  --comm.init_timeout_seconds X   (expert)\n"));
     assert_non_null(strstr(all, "\n  --training.seq_len N\n"));
-    assert_non_null(strstr(reference,
-                           "| `comm.init_timeout_seconds` | number, 1 to 86400 s | `600` | trainer "
-                           "|  | expert | "));
+    assert_non_null(strstr(
+        reference, "| `comm.init_timeout_seconds` | number, 0.1 to 86400 s | `300` | trainer "
+                   "|  | expert | "));
     assert_narrow(all);
     free(plain);
     free(all);
