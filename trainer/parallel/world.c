@@ -254,8 +254,7 @@ status world_log(const world *job, const conf *settings)
     snprintf(folder, sizeof folder, "%s/log", settings->job_dump_folder);
     TRY(file_make_folders(folder));
     snprintf(path, sizeof path, "%s/rank-%d.log", folder, job->place.rank);
-    return log_keep(path, LOG_BYTES,
-                    job->place.rank == 0 ? settings->log_level : LOG_WARN);
+    return log_keep(path, LOG_BYTES, job->place.rank == 0 ? settings->log_level : LOG_WARN);
 }
 
 void world_is_steady(const world *job, const conf *settings)
