@@ -1,7 +1,7 @@
 /* comm_count.h: an engine of collectives that moves nothing. Every call returns at once, and the
  * engine records for each group which calls were made. A dry run (dry_run.h) that plays its ranks
  * one after another compares these records. The engine works with a device without storage
- * (device/shapes.h); it refuses a call whose buffers are not inside an allocation of that device.
+ * (shapes.h); it refuses a call whose buffers are not inside an allocation of that device.
  */
 #ifndef TESSERA_TESTS_DRY_RUN_COMM_COUNT_H
 #define TESSERA_TESTS_DRY_RUN_COMM_COUNT_H
