@@ -29,12 +29,10 @@ static const verb verbs[] = {
     {.name = "serve",
      .run = verb_serve,
      .summary = "runs the daemon: indexes data, makes rows, serves trainers",
-     .usage = CONFIG " [--quiet] [--recording FILE]",
+     .usage = CONFIG " [--quiet]",
      .help = "Runs the daemon: indexes the data set, makes rows with local workers, serves\n"
              "trainers.\n"
-             "  --quiet            logs only warnings and errors\n"
-             "  --recording FILE   serves a file of prepd record over and over, without data\n"
-             "                     or workers\n"
+             "  --quiet   logs only warnings and errors\n"
              "SIGTERM or SIGINT stops it cleanly, a second one at once. SIGHUP reloads the\n"
              "options.",
      .options = true,

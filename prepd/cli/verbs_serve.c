@@ -11,8 +11,6 @@
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/serve/daemon.h"
-#include "prepd/serve/io_threads.h"
-#include "prepd/serve/recorded.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/worker/supervisor.h"
@@ -46,24 +44,16 @@ status verb_serve(int argc, char **argv)
     char **args;
     int n_args;
     int64_t parent;
-    const char *recording;
     const bool quiet = verb_take_flag(&argc, argv, "--quiet");
-    TRY(verb_take(&argc, argv, "--recording", &recording));
     TRY(take_parent(&argc, argv, &parent));
-    TRY(verb_conf(argc, argv, recording ? NULL : verb_needs_rows, &options, &args, &n_args));
+    TRY(verb_conf(argc, argv, verb_needs_rows, &options, &args, &n_args));
     signal(SIGPIPE, SIG_IGN); /* the reader of our log may leave */
     log_init("prepd", quiet && options.log_level > LOG_WARN ? LOG_WARN : options.log_level,
              options.log_json);
     bar_set_rule(quiet ? BAR_NEVER : BAR_FOREGROUND);
-    const recorded_options recorded = {.path = recording,
-                                       .endpoint = options.prepd_endpoint,
-                                       .keys = options.prepd_keys,
-                                       .ranks = options.prepd_ranks,
-                                       .io_threads = io_threads_of(&options, proc_cpus()).n_threads,
-                                       .buffer_bytes = options.prepd_buffer_bytes};
     status st = parent ? proc_follow_parent((pid_t)parent, SIGTERM) : ST_OK;
     if (st == ST_OK)
-        st = recording ? recorded_serve(&recorded) : daemon_run(&options, args, n_args, parent > 0);
+        st = daemon_run(&options, args, n_args, parent > 0);
     if (parent)
         remove_private_folder(options.prepd_endpoint);
     free(args);

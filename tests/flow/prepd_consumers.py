@@ -222,7 +222,7 @@ def the_page_s_lines_for_pytorch():
         with open(f.file("cursor-0.json"), "w") as kept:
             kept.write(cursors[1])
         check(said(lines) == whole[2 * STEP:], "one rank alone from the other's cursor")
-        check("--recording" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
+        check("tessera.Rows" in said(lines, f.config, 1, WORLD_SIZE="2"), "a recording for two")
     with Folder(**ONE_EPOCH) as f, Daemon(f.config, "--data.group", "shared_prefix"):  # rows with prefixes, whose mask they take
         up(f)
         p = subprocess.run([sys.executable, "-B", "-c", lines, endpoint(f)], cwd=f.path, env=with_torch(f),

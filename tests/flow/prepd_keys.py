@@ -267,25 +267,6 @@ def a_trusted_key_may_work():
             check(d.p.poll() is None, d.said())
 
 
-def a_recording_is_for_keys_with_rows():
-    """A key with another role gets none until the line that it is shown is there and the list was read again."""
-    with Folder(images=48) as f:
-        keys, rows = f.file("keys"), f.file("rows.rec")
-        run("keygen", "--out", keys)
-        run("keygen", "--out", keys, "--client", "maker", "--roles", "work")
-        run("record", "-c", f.config, "--steps", "1", "--out", rows)
-        ask = Asking(f, keys, free_ports())
-        with Daemon(f.config, "--recording", rows, "--prepd.endpoint", ask.end, "--prepd.keys", keys) as d:
-            line = ask.rows("maker")
-            check(isinstance(line, str) and line.endswith(" maker rows,work"), f"{line}, {d.said()}")
-            with open(keys + "/allowed", "a") as x:
-                x.write(line + "\n")
-            d.p.send_signal(signal.SIGHUP)
-            wait_for(lambda: "keys read again" in d.said(), "the list is read")
-            check(ask.rows("maker") is True, "the line was added")
-            check(d.p.poll() is None, d.said())
-
-
 def on_loopback_without_keys_no_one_commands():
     """Every user of the machine may connect, so status is answered, and scale and drain are not."""
     with Folder(images=48) as f:
@@ -300,5 +281,5 @@ def on_loopback_without_keys_no_one_commands():
 
 main(beyond_loopback_needs_keys, keys_of_the_wrong_side_are_told, keygen_overwrites_nothing_and_hides_secrets,
      known_keys_are_served_and_others_refused, allowed_keys_are_read_again, a_key_has_its_roles_alone,
-     a_list_that_others_may_write_is_refused, a_trusted_key_may_work, a_recording_is_for_keys_with_rows,
+     a_list_that_others_may_write_is_refused, a_trusted_key_may_work,
      on_loopback_without_keys_no_one_commands)

@@ -176,8 +176,7 @@ class NumpyReader:
         o = self.options
         if is_endpoint(o.source):
             return self.enter(place, o.timeout, rows_later)
-        check(o.world == 1, f"{o.source}: sharing a recording out among {o.world} ranks needs the C extension, or prepd serve "
-              "--recording")
+        check(o.world == 1, f"{o.source}: sharing a recording out among {o.world} ranks needs the C extension")
         self.recording = replay(o.source, prefixes=o.prefixes)
         for _ in range(place.taken):
             check(next(self.recording, None), f"{o.source}: it has fewer rows than the {place.taken} that were taken")
