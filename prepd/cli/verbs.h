@@ -12,7 +12,7 @@
 WARN_UNUSED status verb_serve(int argc, char **argv);       /* serve/daemon.h */
 WARN_UNUSED status verb_worker(int argc, char **argv);      /* worker/worker.h */
 WARN_UNUSED status verb_check(int argc, char **argv);       /* verbs_check.c */
-WARN_UNUSED status verb_plan(int argc, char **argv);        /* verbs_plan.c */
+WARN_UNUSED status verb_plan(int argc, char **argv);        /* verbs_stream.c */
 WARN_UNUSED status verb_sample(int argc, char **argv);      /* verbs_stream.c */
 WARN_UNUSED status verb_tokenize(int argc, char **argv);    /* verbs_tokenize.c */
 WARN_UNUSED status verb_fingerprint(int argc, char **argv); /* verbs_fingerprint.c */

@@ -12,10 +12,9 @@
 #include "common/program/bar.h"
 #include "common/base/visible.h"
 #include "prepd/dataset/dataset.h"
-#include "prepd/cli/interrupt.h"
-#include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
-#include "prepd/worker/image_files.h"
+#include "prepd/cli/verbs.h"
+#include "prepd/worker/media/image_files.h"
 
 /* Prints a line per bad sample: number, name, file and cause, separated by tabs. Tabs within them
  * are escaped. */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +11,67 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/program/log.h"
 #include "common/base/proc.h"
-#include "prepd/cli/interrupt.h"
+#include "common/program/bar.h"
+#include "common/program/log.h"
 #include "proto/wire.h"
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+enum { N_SIGNALS = sizeof signals / sizeof *signals };
+
+/* Signals go to the process as a whole, so this state is global. */
+static atomic_int heard; /* the number of the first signal; 0: none came */
+static client *_Atomic waits;
+static bool listens;
+
+/* Calls only what a signal handler may call: client_interrupt sets a flag. */
+static void on_signal(int number)
+{
+    int none = 0;
+    client *rows = atomic_load(&waits);
+    atomic_compare_exchange_strong(&heard, &none, number);
+    if (rows)
+        client_interrupt(rows);
+}
+
+static void interrupt_listen(void)
+{
+    const struct sigaction ours = {.sa_handler = on_signal};
+    for (int k = 0; k < N_SIGNALS; k++)
+        if (!proc_ignores(signals[k]))
+            sigaction(signals[k], &ours, NULL);
+    listens = true;
+}
+
+bool interrupt_heard(void)
+{
+    return atomic_load(&heard) != 0;
+}
+
+/* Names the client that waits for rows; NULL before it is closed. */
+static void interrupt_watch(client *rows)
+{
+    atomic_store(&waits, rows);
+    if (rows && interrupt_heard()) /* it came before there was anything to tell */
+        client_interrupt(rows);
+}
+
+/* Gives the signals their effect back. If one was heard, this logs it and does not return. */
+static void interrupt_end(void)
+{
+    const int number = atomic_load(&heard);
+    for (int k = 0; listens && k < N_SIGNALS; k++)
+        if (!proc_ignores(signals[k]))
+            signal(signals[k], SIG_DFL);
+    listens = false;
+    if (!number)
+        return;
+    if (number != SIGPIPE) /* whoever closed the pipe reads no more */
+        log_info("stopped before the end signal=\"%s\"", strsignal(number));
+    bar_clear();
+    fflush(stdout);
+    raise(number);
+}
 
 enum {
     MORE_ARGS = 20, /* words of the private daemon beside those of the command */

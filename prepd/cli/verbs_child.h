@@ -6,6 +6,7 @@
 #ifndef TESSERA_PREPD_CLI_VERBS_CHILD_H
 #define TESSERA_PREPD_CLI_VERBS_CHILD_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "common/conf/conf.h"
@@ -19,14 +20,14 @@ typedef struct child_daemon {
 } child_daemon;
 
 /* Starts `prepd serve` with the same options, on an endpoint of its own, with workers of its own
- * and without metrics. From now on signals are noted (interrupt.h). args [n_args] are the words
+ * and without metrics. From now on signals are noted (verbs_child.h). args [n_args] are the words
  * that the verb got (-c FILE and --section.key VALUE), `options` is what they mean. */
 WARN_UNUSED status child_start(const conf *options, char *const *args, int n_args,
                                child_daemon *out);
 /* Closes its consumer (NULL: none), stops it and removes its folder. note is why the command
  * failed, if it did: what the daemon has printed on stderr already is removed from it, and so is
  * the daemon's address, which the user did not choose. Does not return if a signal stopped the
- * command (interrupt.h), so whatever is half written must be removed before. */
+ * command (verbs_child.h), so whatever is half written must be removed before. */
 void child_stop(child_daemon *child, client **rows, status_note *note);
 
 /* Connects one consumer to a stream of the child, beginning at row from_row, and waits for it as
@@ -50,5 +51,15 @@ WARN_UNUSED status verb_conf(int argc, char **argv, const conf_need *needs, conf
 
 /* ST_USAGE if text, the value of --connect, is not an endpoint. */
 WARN_UNUSED status verb_endpoint(const char *text);
+
+/* The signals that stop a command with a private daemon, so that it leaves nothing
+ * behind.
+ *
+ * Such a command has a temporary folder, and may have a file half written. From interrupt_listen
+ * on, SIGINT, SIGTERM, SIGHUP and SIGPIPE only set a flag, at which waiting for rows ends with
+ * ST_STOPPED. The command then cleans up as after any failure, and interrupt_end ends the process
+ * by the signal, as the shell expects. A signal that is ignored (nohup) stays so. */
+
+bool interrupt_heard(void);
 
 #endif

@@ -13,7 +13,7 @@
 #include "common/program/verb.h"
 #include "prepd/agreed/fingerprints.h"
 #include "prepd/cli/verbs.h"
-#include "prepd/worker/image_load.h"
+#include "prepd/worker/media/image_load.h"
 #include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
 

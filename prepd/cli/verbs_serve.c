@@ -13,7 +13,6 @@
 #include "prepd/serve/daemon.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
-#include "prepd/worker/supervisor.h"
 #include "prepd/worker/worker.h"
 #include "proto/wire.h"
 

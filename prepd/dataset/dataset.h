@@ -13,10 +13,12 @@
 #ifndef TESSERA_PREPD_DATASET_H
 #define TESSERA_PREPD_DATASET_H
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#include "common/conf/conf.h"
 #include "common/base/status.h"
+#include "common/conf/conf.h"
 
 typedef struct dataset dataset;
 
@@ -140,7 +142,7 @@ bool dataset_image_has(const dataset *set, int64_t index, const char *path);
 /* The size of image `index` now, in bytes, and the time of its last change: of a piece of a file
  * the size that the data set gives it, of a folder the sum over its frames and their latest change.
  * Both are 0 if a file cannot be read or is not a regular file. *out_bytes is -1, and the time 0,
- * if that cannot be found out now (file_error.h). */
+ * if that cannot be found out now (dataset.h). */
 void dataset_image_stat(const dataset *set, int64_t index, int64_t *out_bytes,
                         int64_t *out_mtime_ns);
 
@@ -148,7 +150,7 @@ const char *dataset_holder(const dataset *set,
                            int64_t index); /* dataset_vtable.holder, or the root */
 /* Opens a file of image `index` for sending it to another machine; `path` is relative to the root.
  * Returns a descriptor that the caller closes, or -1 with errno, which is EXDEV if the file lies
- * outside the folder that the user named (beneath.h). */
+ * outside the folder that the user named (dataset.h). */
 int dataset_image_open(const dataset *set, int64_t index, const char *path, int flags);
 
 extern const dataset_vtable dataset_vqav2;
@@ -156,5 +158,32 @@ extern const dataset_vtable dataset_conversations;
 extern const dataset_vtable dataset_text;
 extern const dataset_vtable dataset_webdataset;
 extern const dataset_vtable dataset_mixture;
+
+/* Opens files below a folder, and never a file outside it, whatever links lie there.
+ *
+ * The folder itself is the one that the user named: it may be a link, or lie below one. Below it, a
+ * link is followed if it is relative and stays below the folder; a link that is absolute, that
+ * climbs out or that leads through /proc is refused. Where the kernel has no openat2 (before 5.6),
+ * or a filter of system calls refuses it, no link is followed at all. File systems that are mounted
+ * below the folder belong to it. */
+
+/* Opens `path`, which is relative to `folder`, with the flags of open(2) and O_CLOEXEC. Returns a
+ * descriptor, or -1 with errno: EXDEV if a link leads out of the folder or the path climbs. */
+int beneath_open(const char *folder, const char *path, int flags);
+/* What beneath_open does where there is no openat2: it opens each folder on the way by itself and
+ * follows no link. */
+int beneath_walk(const char *folder, const char *path, int flags);
+
+/* Tells a fault of a file from a fault of the machine that tried to open, stat or
+ * read it. */
+
+/* True for an errno that says something about the file itself: it is missing, its path is wrong, or
+ * it may not be read. Any other error is a problem of the machine that met it (a disk, a mount, too
+ * many descriptors), which may pass. */
+static inline bool file_error_is_its_own(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP ||
+           error == EACCES || error == EPERM || error == ENXIO; /* ENXIO: the file is a socket */
+}
 
 #endif

@@ -1,6 +1,6 @@
 /* lines.c: splits what unpack_next gives at line ends. A line inside one buffer is handed out where
  * it lies; one that straddles buffers is joined first. */
-#include "prepd/dataset/lines.h"
+#include "prepd/dataset/records.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* records.c: finds the files of records, scans them (lines.h for lines, json.h for arrays) and
+/* records.c: finds the files of records, scans them (records.h for lines, json.h for arrays) and
  * reads single records again. Which files a folder has for a data set is decided in find_in_folder.
  */
 #include "prepd/dataset/records.h"
@@ -12,8 +12,6 @@
 
 #include "common/base/utf8.h"
 #include "common/program/log.h"
-#include "prepd/dataset/lines.h"
-#include "prepd/dataset/names.h"
 #include "prepd/dataset/tables.h"
 
 enum {

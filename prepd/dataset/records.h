@@ -1,16 +1,37 @@
-/* records.h: records in files, which are plain or compressed with gzip or zstd, and may begin with
- * a byte order mark. A file of JSON is one array or has a record per line. If data.format is text,
- * the files may also be .txt files of plain text (documents.h).
- *
- * A scan hands out every record once, parsed. Later any of them can be read again from its place,
- * so what stays in memory is a place per record and not its text. */
+/* records.h: reads a file, plain or compressed, line by line, and says where each line lies. */
 #ifndef TESSERA_PREPD_DATASET_RECORDS_H
 #define TESSERA_PREPD_DATASET_RECORDS_H
 
-#include "common/conf/conf.h"
+#include <stdbool.h>
+
 #include "common/base/hash.h"
+#include "common/base/span.h"
+#include "common/conf/conf.h"
 #include "common/json/json.h"
 #include "prepd/dataset/unpack.h"
+
+typedef struct line_place {
+    int64_t offset; /* of its first byte in the unpacked file */
+    int64_t line;   /* from 1 */
+} line_place;
+
+bool line_is_blank(span line); /* it has nothing but spaces, tabs and carriage returns */
+
+/* Receives one line without its end, borrowed during the call. A byte order mark at the beginning
+ * of the file is left out. If the line is longer than `most` bytes, its data is NULL. */
+typedef status (*line_each)(void *user, span line, const line_place *at);
+
+/* Calls `each` for every line of a file of which nothing has been read yet. Any status of `each`
+ * but ST_OK ends the reading and is returned. Needs memory for a buffer and for the longest line,
+ * at most `most` bytes. */
+WARN_UNUSED status lines_each(unpack *file, int64_t most, line_each each, void *user);
+
+/* Records in files, which are plain or compressed with gzip or zstd, and may begin with
+ * a byte order mark. A file of JSON is one array or has a record per line. If data.format is text,
+ * the files may also be .txt files of plain text (plain_text.c).
+ *
+ * A scan hands out every record once, parsed. Later any of them can be read again from its place,
+ * so what stays in memory is a place per record and not its text. */
 
 enum {
     RECORD_BYTES = JSON_ITEM_BYTES

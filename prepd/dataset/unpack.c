@@ -1,4 +1,4 @@
-/* unpack.c: reads a file through one of the decoders of unpack_kind.h.
+/* unpack.c: reads a file through one of the decoders of unpack.h.
  *
  * Unpacked bytes go into a ring of 32 MiB: byte o of the unpacked file lies at o % KEPT_BYTES. A
  * place that the ring still holds is copied from there. A place further on is reached by unpacking
@@ -15,7 +15,6 @@
 
 #include "common/base/file.h"
 #include "prepd/dataset/tables.h"
-#include "prepd/dataset/unpack_kind.h"
 
 enum {
     IN_BYTES = 256 * 1024,

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <zlib.h>
 
-#include "prepd/dataset/unpack_kind.h"
+#include "prepd/dataset/unpack.h"
 
 enum {
     GZIP_MEMBER = 15 + 16, /* zlib's windowBits: 32 KiB, with a gzip header */

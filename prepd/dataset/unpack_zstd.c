@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <zstd.h>
 
-#include "prepd/dataset/unpack_kind.h"
+#include "prepd/dataset/unpack.h"
 
 enum { WINDOW_LOG = 27 }; /* 128 MiB, which `zstd --long` uses; a file that needs more is refused */
 

@@ -10,7 +10,7 @@
 
 #include "common/base/file.h"
 #include "common/base/span.h"
-#include "prepd/dataset/unpack_kind.h"
+#include "prepd/dataset/unpack.h"
 
 /* The records of PKWARE's APPNOTE 6.3, by signature and fixed size. */
 enum {

@@ -9,7 +9,7 @@
  * stay the same together, so the fill stays as packing made it.
  *
  * A unit that nearly fills a row leaves nothing to exchange, which is why large ones are split
- * beforehand (split_units.c). */
+ * beforehand (units.c). */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

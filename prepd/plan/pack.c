@@ -1,14 +1,12 @@
 /* pack.c: best fit decreasing, and the choice between it and completion (complete.c).
  *
  * Best fit decreasing takes the items from the largest on and puts each into the fullest open row
- * that still holds it. Open rows lie in lists by the tokens they have room for (lists.h). */
+ * that still holds it. Open rows lie in lists by the tokens they have room for (pack.h). */
 #include "prepd/plan/pack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "prepd/plan/lists.h"
 
 /* An item with its sort key: the larger of its shares of the two budgets. Both shares are
  * multiplied by (token_budget + 1) * (patch_budget + 1), so that they are whole numbers. */

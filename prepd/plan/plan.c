@@ -19,10 +19,7 @@ static status note_rows(plan *planned, const window_plan *window)
     for (int64_t k = 0; k < window->n_rows; k++) {
         row_stat stat = {0};
         for (int64_t at = window->first[k]; at < window->first[k + 1]; at++) {
-            const plan_unit *one = &planned->units[window->items[at]];
-            stat.class =
-                at == window->first[k] || stat.class == one->class ? one->class : MIXED_CLASSES;
-            plan_add_unit(planned, one, &stat);
+            plan_add_unit(planned, &planned->units[window->items[at]], &stat);
         }
         TRY(array_room((void **)&planned->rows, planned->n_rows, &planned->row_capacity,
                        sizeof *planned->rows));

@@ -143,7 +143,7 @@ enum { MAX_BUCKETS = 8 };
 const shape_bucket *plan_buckets(const plan *plan, int *out_n);
 
 /* Writes what `prepd plan` prints about epoch 0: rows, their fill beside that of greedy packing,
- * resolution classes, shape buckets, refused samples, and how evenly a step's rows load the ranks.
+ * shape buckets, refused samples, and how evenly a step's rows load the ranks.
  * Of PLAN_SAMPLES it writes the counts alone. */
 WARN_UNUSED status plan_report(plan *plan, FILE *to);
 

@@ -2,7 +2,7 @@
  *
  * A plan is made in stages (plan_stage): every sample is measured and becomes a unit (units.c),
  * units of one picture are joined where that is asked for, the units of each source are given an
- * order of their own (mixture_lane.h), and then windows are planned one after the other (window.c)
+ * order of their own (order.h), and then windows are planned one after the other (window.c)
  * while a row_range counts their rows (row_range.c). Only the number of rows of each window is
  * kept; the rows themselves are planned again when they are asked for, and a few windows are
  * cached. */
@@ -10,26 +10,15 @@
 #define TESSERA_PREPD_PLAN_PLANNER_H
 
 #include "prepd/dataset/tables.h"
-#include "prepd/plan/mixture_lane.h"
+#include "prepd/plan/order.h"
 #include "prepd/plan/pack.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
-
-/* Resolution classes (classes.c): octaves of area in patches, each of them wide, square or tall.
- * The last class is for texts. MIXED_CLASSES marks a row whose units are of several classes. */
-enum {
-    CLASS_AREAS = 24,
-    CLASS_ASPECTS = 3,
-    TEXT_CLASS = CLASS_AREAS * CLASS_ASPECTS,
-    RESOLUTION_CLASSES,
-    MIXED_CLASSES = -1
-};
 
 /* What a row measures, for shape buckets and the report. */
 typedef struct row_stat {
     int64_t tokens, patches, targets, documents, longest, images, frames, frame;
     int64_t visual;   /* visual tokens; those of a shared image count in every document */
-    int class;        /* of all its units, or MIXED_CLASSES */
     int64_t squares;  /* as in row_measure (proto/assign.h): the cost of attention */
     int64_t prefixes; /* how many of the documents are prefixes, and so no samples */
 } row_stat;
@@ -39,7 +28,6 @@ typedef struct row_stat {
 typedef struct plan_unit {
     int64_t first; /* its first document, in plan.docs */
     int32_t n_docs, tokens, patches, targets, images, frames, frame;
-    int32_t class; /* of its first image; TEXT_CLASS without one */
 } plan_unit;
 
 typedef struct unit_doc {
@@ -151,13 +139,12 @@ void plan_stop_prefixes(plan *plan);
 
 /* Tokens of the unit's prefix, which is its first document; 0 if it has none. */
 int32_t plan_unit_prefix(const plan *plan, const plan_unit *unit);
-/* Adds what a unit holds to everything in *stat but its class. */
+/* Adds what a unit holds to *stat. */
 void plan_add_unit(const plan *plan, const plan_unit *unit, row_stat *stat);
 
 /* Starts a range whose epoch `epoch` begins with stream row `row`. */
 WARN_UNUSED status row_range_init(row_range *range, uint64_t epoch, uint64_t row);
 void row_range_done(row_range *range);
-uint64_t row_range_begin(const plan *plan, const row_range *range); /* its first window */
 /* The first window whose number of rows is not known. */
 uint64_t row_range_known(const plan *plan, const row_range *range);
 /* Takes the number of rows of that window. */
@@ -172,27 +159,12 @@ uint64_t row_range_window(const plan *plan, const row_range *range, uint64_t row
 /* The plan of a window, from the cache or made now. Valid until the next call. */
 WARN_UNUSED status plan_window(plan *plan, uint64_t global, const window_plan **out);
 
-int plan_class_of(fit_grid grid);
-
 /* Whether this plan splits large units and makes rows alike in predicted cost (PLAN_VERSION 3). */
 bool plan_balances(const plan *plan);
 /* A joined unit takes at most this part of a row, where its documents are short enough for that. */
 enum { UNITS_OF_A_ROW = 2 };
-/* Splits every unit of several documents that takes more than half a row into nearly equal ones,
- * each with the pictures (split_units.c). */
-WARN_UNUSED status plan_split_units(plan *plan);
-/* unit_facts.c: the squares of a unit, counted as for a row (row_measure), and its predicted
- * cost (assign_cost). */
-int64_t plan_unit_squares(const plan *plan, const plan_unit *unit);
+/* The predicted cost of a unit (assign_cost). */
 int64_t plan_unit_cost(const plan *plan, const plan_unit *unit);
-
-/* Packs the items of a window and levels the rows (pack.h), and where the plan balances, makes them
- * alike in predicted cost. Item i is unit units[i]. row_of [count] and *out_rows as in pack.h. */
-WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, const int64_t *units,
-                                   int64_t count, int64_t *row_of, int64_t *out_rows);
-/* The same, with rows of a single resolution class where a class has enough units for that. */
-WARN_UNUSED status plan_pack_classes(plan *plan, const pack_item *items, const int64_t *units,
-                                     int64_t count, int64_t *row_of, int64_t *out_rows);
 
 /* Makes plan.buckets from the rows of epoch 0 (shape_buckets.c). */
 WARN_UNUSED status plan_make_buckets(plan *plan);

@@ -1,11 +1,160 @@
 /* report.c: what `prepd plan` prints about epoch 0. */
+
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/compare.h"
 #include "common/base/visible.h"
-#include "prepd/plan/report.h"
+#include "prepd/plan/planner.h"
 #include "proto/assign.h"
+
+/* How many rows the usual packer would make of the same units, for comparison in the
+ * report. That packer keeps a buffer of the next samples, from which a row takes, in order,
+ * whatever still fits. */
+
+/* Samples that a common loader keeps in its buffer, from which greedy packing chooses. */
+enum { BUFFER = 204 };
+
+typedef struct greedy {
+    plan *planned;
+    uint64_t next, count; /* units read so far, and units of the epoch; lane after lane */
+    int lane;
+    uint64_t position;
+    int64_t held[BUFFER];
+    int n_held;
+} greedy;
+
+static status refill(greedy *state)
+{
+    plan *planned = state->planned;
+    while (state->n_held < BUFFER && state->next < state->count) {
+        uint64_t unit;
+        while (state->position == planned->lanes[state->lane].per_epoch) {
+            state->lane++;
+            state->position = 0;
+        }
+        TRY(mixture_lane_at(&planned->lanes[state->lane], planned->seed,
+                            planned->conf->data_shuffle, state->position++, &unit));
+        state->held[state->n_held++] = (int64_t)unit;
+        state->next++;
+    }
+    return ST_OK;
+}
+
+/* Moves what fits from the buffer into the row, whose room is *tokens and *patches. True if
+ * anything did fit. */
+static bool take_fitting(greedy *state, int64_t *tokens, int64_t *patches)
+{
+    int kept = 0;
+    for (int k = 0; k < state->n_held; k++) {
+        const plan_unit *one = &state->planned->units[state->held[k]];
+        if (one->tokens <= *tokens && one->patches <= *patches) {
+            *tokens -= one->tokens;
+            *patches -= one->patches;
+        } else {
+            state->held[kept++] = state->held[k];
+        }
+    }
+    const bool any = kept < state->n_held;
+    state->n_held = kept;
+    return any;
+}
+
+/* How many rows epoch 0 would have if it were packed greedily from a buffer of the next samples. */
+static status plan_greedy_rows(plan *planned, int64_t *out_rows)
+{
+    greedy state = {.planned = planned, .count = planned->epoch_units};
+    int64_t rows = 0;
+    TRY(refill(&state));
+    while (state.n_held > 0) {
+        int64_t tokens = planned->token_budget, patches = planned->patch_budget;
+        while (take_fitting(&state, &tokens, &patches))
+            TRY(refill(&state));
+        rows++;
+    }
+    *out_rows = rows;
+    return ST_OK;
+}
+
+/* What `prepd plan` says about prefixes: how many there are, and what a sample costs
+ * with them, beside data.group none and shared_image over the same index. */
+
+/* What all units together hold, once each. */
+static row_stat sum_units(const plan *planned)
+{
+    row_stat sum = {0};
+    for (int64_t k = 0; k < planned->n_units; k++)
+        plan_add_unit(planned, &planned->units[k], &sum);
+    return sum;
+}
+
+/* Sums the units that the same samples make under another data.group. */
+static status sum_under(const plan *planned, int group, row_stat *out)
+{
+    conf options = *planned->conf;
+    plan *other;
+    status st = ST_OK;
+    options.data_group = group;
+    TRY(plan_begin(&options, planned->data, planned->index, PLAN_PACKED, &other));
+    while (st == ST_OK && other->stage < STAGE_LANES)
+        st = plan_make_units(other);
+    if (st == ST_OK)
+        *out = sum_units(other);
+    plan_free(&other);
+    return st;
+}
+
+static void print_cost(FILE *to, const char *group, const row_stat *sum, int64_t samples)
+{
+    const double each = 1.0 / (double)samples;
+    const int64_t mflop = assign_cost(&(row_measure){sum->tokens, sum->patches, sum->squares});
+    fprintf(to, "  %-14s %12.2f %12.2f %12.4f\n", group, (double)sum->tokens * each,
+            (double)sum->patches * each, (double)mflop * each / 1e6);
+}
+
+/* Prints how many branches a prefix has. */
+static void print_prefixes(const plan *planned, const row_stat *sum, FILE *to)
+{
+    int64_t tokens = 0, most = 0, branches = 0;
+    for (int64_t k = 0; k < planned->n_units; k++) {
+        const plan_unit *one = &planned->units[k];
+        const int32_t prefix = plan_unit_prefix(planned, one);
+        if (prefix == 0)
+            continue;
+        tokens += prefix;
+        branches += one->n_docs - 1;
+        most = one->n_docs - 1 > most ? one->n_docs - 1 : most;
+    }
+    fprintf(to,
+            "prefixes: %" PRId64 " (%.2f tokens each), with %.2f branches each and at most %" PRId64
+            "; documents without a prefix: %" PRId64 "\n",
+            sum->prefixes, sum->prefixes ? (double)tokens / (double)sum->prefixes : 0.0,
+            sum->prefixes ? (double)branches / (double)sum->prefixes : 0.0, most,
+            sum->documents - sum->prefixes - branches);
+}
+
+/* With data.group shared_prefix, prints its prefixes, and what a sample costs beside other values.
+ */
+static status plan_report_sharing(plan *planned, FILE *to)
+{
+    row_stat none, images, own;
+    if (planned->conf->data_group != GROUP_SHARED_PREFIX)
+        return ST_OK;
+    own = sum_units(planned);
+    TRY(sum_under(planned, GROUP_NONE, &none));
+    TRY(sum_under(planned, GROUP_SHARED_IMAGE, &images));
+    print_prefixes(planned, &own, to);
+    fprintf(to,
+            "cost of a sample by data.group (TFLOP: predicted for training Qwen3-VL-30B-A3B)\n");
+    fprintf(to, "  %-14s %12s %12s %12s\n", "", "tokens", "patches", "TFLOP");
+    print_cost(to, "none", &none, planned->n_usable);
+    print_cost(to, "shared_image", &images, planned->n_usable);
+    print_cost(to, "shared_prefix", &own, planned->n_usable);
+    return ST_OK;
+}
+
+/* What `prepd plan` prints about epoch 0. */
 
 enum { REPORT_RANKS = 8 };
 
@@ -177,10 +326,9 @@ status plan_report(plan *planned, FILE *to)
         int64_t rows;
         TRY(plan_greedy_rows(planned, &rows));
         fprintf(to, "greedy packing over a buffer of %d samples: %" PRId64 " rows, fill: %.2f %%\n",
-                GREEDY_BUFFER, rows, compute_percent(sum.tokens, rows * planned->token_budget));
+                BUFFER, rows, compute_percent(sum.tokens, rows * planned->token_budget));
     }
     TRY(plan_report_sharing(planned, to));
-    TRY(plan_report_classes(planned, to));
     report_sources(planned, to);
     report_buckets(planned, to);
     return report_balance(planned, to);

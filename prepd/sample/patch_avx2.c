@@ -1,7 +1,7 @@
-/* patch_avx2.c: the cutters of patch_cutter.h for AVX2. They take two rows of a patch at a time,
+/* patch_avx2.c: the cutters of patch.h for AVX2. They take two rows of a patch at a time,
  * one in each lane. The file is compiled for AVX2, and its code runs only if the processor has it.
  */
-#include "prepd/sample/patch_cutter.h"
+#include "prepd/sample/patch.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
-#include "prepd/sample/resample_kernels.h"
 
 enum {
     PILLOW_BITS = 22,        /* of the weights' fraction */

@@ -1,6 +1,6 @@
 /* resample_avx2.c: the wide kernels with two lanes. The file is compiled for AVX2, and its code
  * runs only if the processor has it. */
-#include "prepd/sample/resample_kernels.h"
+#include "prepd/sample/resample.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 /* resample_avx512.c: the wide kernels with four lanes, in which one instruction multiplies and
  * adds. The file is compiled for AVX-512 with BW, VL and VNNI, and its code runs only if the
  * processor has them. */
-#include "prepd/sample/resample_kernels.h"
+#include "prepd/sample/resample.h"
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #include <immintrin.h>

@@ -5,7 +5,7 @@
  * that lie side by side. In the height pass the vector is a whole row; in the width pass it is one
  * pixel, widened to four lanes. The compiler makes SIMD of both. On x86-64 a second copy is
  * compiled for AVX2. */
-#include "prepd/sample/resample_kernels.h"
+#include "prepd/sample/resample.h"
 
 enum {
     STRIP = 1024

@@ -272,7 +272,8 @@ const char *metrics_unhealthy(const dispatch *state, int64_t now)
     return NULL;
 }
 
-const char *metrics_unready(const dispatch *state)
+/* why; NULL if ready */
+static const char *metrics_unready(const dispatch *state)
 {
     if (state->stopping || state->draining)
         return "leaving";

@@ -6,6 +6,8 @@
 #ifndef TESSERA_PREPD_SERVE_SHELL_H
 #define TESSERA_PREPD_SERVE_SHELL_H
 
+#include <stdint.h>
+
 #include "common/http/http.h"
 #include "prepd/serve/core/dispatch.h"
 #include "prepd/serve/core/dispatch_state.h"
@@ -19,7 +21,7 @@ typedef struct fingerprint_pipe {
     size_t text_bytes;
 } fingerprint_pipe;
 
-/* What children are started from, whatever is on disk by now (own_files.c). */
+/* What children are started from, whatever is on disk by now (system_calls.c). */
 typedef struct own_files {
     int program;   /* a descriptor of this program; 0: not opened yet */
     int module[2]; /* [n_modules] descriptors of the image and the video module */
@@ -68,7 +70,7 @@ void processes_reap(shell *shell);          /* tells the core which children hav
 void fingerprint_pipe_read(shell *shell);   /* reads what fingerprinting writes, for the core */
 void fingerprint_pipe_forget(shell *shell); /* the daemon ends */
 
-/* own_files.c */
+/* system_calls.c */
 /* Opens what children are started from. Call before any thread starts: it sets environment
  * variables. */
 WARN_UNUSED status own_files_open(own_files *files);
@@ -82,30 +84,28 @@ void source_advance(shell *shell, source *section);
 void source_keep_index(source *section);
 void source_done(source *section);
 
-/* source_index.c */
-/* A hash of what index records depend on: the data set, the tokenizer and some options. A change of
- * any of them builds the index anew. */
-WARN_UNUSED status source_index_key(const source *source, hash128 *out);
-/* Loads source->index from its file. NO_INPUT if there is no file or it does not fit the data,
- * UNAVAILABLE if that cannot be found out now. */
-WARN_UNUSED status source_load_index(source *source);
-
-/* signals.c */
-void signals_read(shell *shell); /* reads the signalfd */
+/* source.c */
 
 /* reload.c */
 void reload_options(shell *shell);
 
-/* daemon_progress.c */
-void progress_tell(shell *shell, int64_t now); /* to a terminal, the log and the service manager */
 /* Tells the service manager, as often as it wants to hear it, that the loop turns and that work
  * comes back. */
 void progress_watchdog(shell *shell, int64_t now);
 
 /* metrics.c */
 const char *metrics_unhealthy(const dispatch *dispatch, int64_t now); /* why; NULL if healthy */
-const char *metrics_unready(const dispatch *dispatch);                /* why; NULL if ready */
 /* An http_handler; `user` is the dispatch. */
 int metrics_answer(void *user, const char *path, FILE *out, const char **out_type);
+
+/* systemd's sd_notify without its library: one datagram to $NOTIFY_SOCKET. Without that
+ * variable, nothing happens. */
+
+/* Sends lines as systemd reads them: "READY=1", "STATUS=...", "WATCHDOG=1", "STOPPING=1". */
+void notify_send(const char *lines);
+/* The same, but if the service manager does not read, the lines are dropped instead of waiting. */
+void notify_try(const char *lines);
+/* Half of WATCHDOG_USEC, in nanoseconds; 0 if there is no watchdog or it is for another process. */
+int64_t notify_watchdog_ns(void);
 
 #endif

@@ -2,7 +2,7 @@
  * root (data.ship).
  *
  * Only bytes: nothing is decoded here. Nothing from outside the data folder is sent, whatever links
- * lie in it (prepd/dataset/beneath.h). A file that cannot be read is described as the worker would
+ * lie in it (prepd/dataset/dataset.h). A file that cannot be read is described as the worker would
  * have found it, so that the stream does not depend on who reads a file. */
 #ifndef TESSERA_PREPD_SERVE_SHIP_H
 #define TESSERA_PREPD_SERVE_SHIP_H

@@ -1,13 +1,54 @@
 /* model.c: a model small enough to learn the generated data on a CPU in minutes, with every part
  * that the large ones have: experts, grouped-query attention, DeepStack, interleaved rotary
  * positions. */
-#include "prepd/synth/model.h"
-
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "prepd/synth/bpe.h"
-#include "prepd/synth/synth_files.h"
-#include "prepd/synth/scene.h"
+#include "prepd/synth/synth.h"
+
+/* --- files --- */
+
+status files_path(char out[FILES_PATH_MAX], const char *folder, const char *format, ...)
+{
+    char name[FILES_PATH_MAX];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    if (length < 0 || length >= FILES_PATH_MAX ||
+        snprintf(out, FILES_PATH_MAX, "%s/%s", folder, name) >= FILES_PATH_MAX)
+        return FAIL_IN(ST_BAD_INPUT, folder, "the path is longer than %d bytes", FILES_PATH_MAX);
+    return ST_OK;
+}
+
+status files_write(const char *path, const void *data, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file)
+        return FAIL_IN(ST_CANT_CREATE, path, "cannot create: %s", strerror(errno));
+    size_t written = fwrite(data, 1, size, file);
+    int closed = fclose(file);
+    if (written != size || closed)
+        return FAIL_IN(ST_IO, path, "cannot write %zu bytes: %s", size, strerror(errno));
+    return ST_OK;
+}
+
+status files_write_json(const char *folder, const char *name, json_writer *writer)
+{
+    char path[FILES_PATH_MAX];
+    char *text = NULL;
+    size_t size;
+    TRY(files_path(path, folder, "%s", name));
+    TRY(json_writer_take(writer, &text, &size));
+    status st = files_write(path, text, size);
+    free(text);
+    return st;
+}
+
+/* --- the model --- */
 
 /* The vocabulary is trained on the questions and answers and on these: the words of the chat
  * template, and plain English, so that other short questions are not spelled byte by byte. */

@@ -7,7 +7,7 @@
 #define TESSERA_PREPD_WORKER_CLIPS_H
 
 #include "prepd/sample/fit.h"
-#include "prepd/worker/refs.h"
+#include "prepd/worker/media/image_files.h"
 #include "prepd/worker/worker.h"
 
 typedef struct lease_clip {

@@ -2,9 +2,9 @@
  * texts. */
 #include <string.h>
 
-#include "prepd/sample/beginning.h"
+#include "prepd/sample/text.h"
 #include "prepd/worker/clips.h"
-#include "prepd/worker/lease_read.h"
+#include "prepd/worker/worker.h"
 
 enum { START_BYTES = 16 << 10 }; /* most JPEG headers are shorter */
 static const char SOURCE[] = "lease";

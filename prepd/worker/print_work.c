@@ -1,6 +1,6 @@
 /* print_work.c: does the built-in leases and hashes what comes of them. Files come with the lease,
  * as with data.ship. */
-#include "prepd/worker/print_work.h"
+#include "prepd/worker/row_prints.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include "common/base/file.h"
 #include "common/base/visible.h"
 #include "prepd/sample/patch.h"
-#include "prepd/worker/image_load.h"
+#include "prepd/worker/media/image_load.h"
 
 enum { FRAMES = 2, CHANNELS = 3, CHANNEL_BYTES = PATCH_SIDE * PATCH_SIDE };
 

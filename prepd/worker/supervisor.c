@@ -1,6 +1,6 @@
 /* supervisor.c: the loop of `prepd worker`: starts workers, replaces those that end, and tells the
  * dispatcher that it is there. */
-#include "prepd/worker/supervisor.h"
+#include "prepd/worker/worker.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -10,14 +10,15 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "common/base/status.h"
 #include "common/conf/conf.h"
 #include "common/json/json.h"
 #include "common/tokenizer/tokenizer.h"
 #include "prepd/agreed/fingerprints.h"
-#include "prepd/sample/text.h"
 #include "prepd/agreed/stage_times.h"
-#include "prepd/worker/image_cache.h"
-#include "prepd/worker/image_load.h"
+#include "prepd/sample/text.h"
+#include "prepd/worker/media/image_cache.h"
+#include "prepd/worker/media/image_load.h"
 #include "proto/codec.h"
 #include "proto/wire.h"
 
@@ -27,7 +28,7 @@ typedef struct worker_options {
     const char *data_root;  /* NULL: the lease names the root (local workers) or brings the files */
     const char *model;      /* NULL: model.path and model.tokenizer of TERMS */
     pid_t parent;           /* the dispatcher or a supervisor; the worker ends when it does */
-    const char *supervisor; /* its id (supervisor.h); NULL for a child of the dispatcher */
+    const char *supervisor; /* its id (worker.h); NULL for a child of the dispatcher */
     bool heard;             /* the supervisor has seen a dispatcher at the endpoint */
     const char *program;    /* argv[0], for libvips */
 } worker_options;
@@ -100,5 +101,50 @@ WARN_UNUSED status make_row(workshop *shop, const json_value *lease, on_item on,
 /* Does an index lease. *out becomes the JSON of a RECORDS message, which the caller frees. */
 WARN_UNUSED status make_records(workshop *shop, const json_value *lease, on_item on, void *user,
                                 char **out);
+
+/* `prepd worker` as a user starts it: a small process that keeps workers alive.
+ *
+ * It starts each worker by exec and starts another when one dies. It says nothing about deaths: a
+ * machine that the daemon does not control could say anything.
+ *
+ *   prepd worker (supervisor) --exec--> prepd worker --supervisor ID --JOIN--> dispatcher
+ *
+ * The supervisor touches no data and no image library. It tells the dispatcher that it is there,
+ * and hears one thing from it: that the daemon is drained for good (BYE), at a time when there may
+ * be no worker to hear it. */
+
+/* Keeps n_workers workers running for the dispatcher at this endpoint. keys may be NULL. Each is
+ * started as args [n_args] (argv[0] a path, then "worker" and its options), which are borrowed.
+ * Returns when all have left in good order; when one was refused because it makes other rows
+ * (ST_MISMATCH), or for what an operator must mend, such as a key without the role or a poor copy
+ * of the data (its status); or after a signal or the dispatcher's BYE, which let them finish what
+ * they have in work. A worker that broke the protocol, and a dispatcher that went away, are waited
+ * for: 10 s, doubling to 10 minutes. */
+WARN_UNUSED status supervisor_run(char *const *args, int n_args, int n_workers,
+                                  const char *endpoint, const char *keys);
+
+/* Reads the members of a lease, which prepd/serve/core/payload.c writes. Its files
+ * are read by image_files.h, its clips by clips.h. */
+
+/* The options of the lease's stream, train or eval. */
+const conf *lease_conf(const workshop *shop, const json_value *lease);
+/* The folder of the images: this worker's --data-root, or the one the lease names. */
+WARN_UNUSED status lease_root(const workshop *shop, const json_value *lease, const char **out);
+/* The text of a failure without the root. The cause of a bad sample travels to other machines, so
+ * it must name the file as the lease does. */
+const char *lease_cause(const char *root, const char *text);
+
+/* True for a failure that says nothing about the file in work: the lease is malformed, or this
+ * process or machine is in trouble. The worker then gives up, and the lease is judged as after a
+ * crash. A worker with files of its own (--data-root) goes on if it cannot read one:
+ * lease_is_missing. */
+bool lease_must_end(const workshop *shop, status code);
+/* True for a file that cannot be read here. The dispatcher finds out whether the file is to blame.
+ */
+bool lease_is_missing(const workshop *shop, status code);
+
+/* Reads {"id": .., "turns": [..]} as a sample with n_images images, in the arena. */
+WARN_UNUSED status lease_read_sample(const json_value *object, int32_t n_images, arena *memory,
+                                     sample *out);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "prepd/worker/image_load.h"
+#include "prepd/worker/media/image_load.h"
 
 static const image_api *real;
 

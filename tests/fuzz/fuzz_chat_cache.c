@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "prepd/dataset/conversations.h"
+#include "prepd/dataset/adapters/conversations.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 

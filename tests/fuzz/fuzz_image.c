@@ -4,9 +4,9 @@
  * loaders of the libraries that we use. Letters: x, y a place in the picture. */
 #include <string.h>
 
-#include "prepd/sample/image.h"
-#include "prepd/sample/orient.h"
-#include "prepd/sample/png.h"
+#include "prepd/sample/decode/image.h"
+#include "prepd/sample/decode/orient.h"
+#include "prepd/sample/decode/png.h"
 #include "prepd/sample/ycc.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "prepd/worker/clips.h"
-#include "prepd/worker/lease_read.h"
+#include "prepd/worker/worker.h"
 #include "prepd/worker/row_compare.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"

@@ -1,13 +1,13 @@
 /* fuzz_text_cache.c: any bytes as the cache of a small gzip file of texts, in which one start keeps
- * the places of documents and the restart points for the next (plain_text_cache.c); the bytes
+ * the places of documents and the restart points for the next (text_cache.c); the bytes
  * follow a valid key and checksum. They must be refused with a message, or every document must be
  * readable or give an error with a message. */
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 
-#include "prepd/dataset/plain_text.h"
-#include "prepd/dataset/unpack_kind.h"
+#include "prepd/dataset/adapters/plain_text.h"
+#include "prepd/dataset/unpack.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/prepd/conf_defaults.h"
 

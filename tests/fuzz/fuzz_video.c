@@ -1,6 +1,6 @@
 /* fuzz_video.c: any bytes as a video file. It must be refused or give frames. The target is video.c
  * and, without instrumentation, the parts of FFmpeg that it allows. */
-#include "prepd/sample/video.h"
+#include "prepd/sample/decode/video.h"
 #include "tests/fuzz/fuzz.h"
 
 static status touch_frame(void *user, int64_t nth, const image *frame)

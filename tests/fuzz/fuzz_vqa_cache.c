@@ -3,7 +3,7 @@
  * message, or every offset and number in them must lead to something that exists. */
 #include <string.h>
 
-#include "prepd/dataset/vqa.h"
+#include "prepd/dataset/adapters/vqa.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_question(const vqa *set, const vqa_question *question)

@@ -10,8 +10,9 @@
 #include "prepd/serve/core/dispatch_state.h"
 
 static const int64_t TELL_REMOTE_NS = 1000000000;
-/* A worker keeps its own time limit (prepd/worker/time_limit.h). This longer one is for a worker
- * that cannot, because someone stopped it or it is stuck in the kernel; no sample is to blame. */
+/* A worker keeps its own time limit (prepd/worker/media/time_limit.h). This longer one is for a
+ * worker that cannot, because someone stopped it or it is stuck in the kernel; no sample is to
+ * blame. */
 static const double PATIENCE = 1.25;
 static const int64_t PATIENCE_NS = 500000000;
 /* Of one on another machine that has ended itself, that is noticed so much later at most. */

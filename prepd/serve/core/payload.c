@@ -32,7 +32,7 @@
  *   turn    {"role":R,"trained":bool,"parts":["text" or number of an image of the sample...],
  *            "weights":[one per part...]}, without "weights" if all are 1
  *
- * When you add a member, read it in prepd/worker/lease_read.c as well, and raise LEASE_FORM
+ * When you add a member, read it in prepd/worker/workshop.c as well, and raise LEASE_FORM
  * (prepd/agreed/fingerprints.h): a worker of another build may work here if its lease form is the
  * daemon's (joining.c). */
 #include <stdlib.h>

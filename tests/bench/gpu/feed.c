@@ -41,7 +41,8 @@ enum {
     DISCARDED_PER_TURN = 16384,
 };
 
-static status door_read(wire_socket *socket, door at, const peer_limits *limits, const door_handler *to)
+static status door_read(wire_socket *socket, door at, const peer_limits *limits,
+                        const door_handler *to)
 {
     wire_msg *message = NULL;
     status st = ST_OK;
@@ -67,7 +68,8 @@ static status door_read(wire_socket *socket, door at, const peer_limits *limits,
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
-static void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits)
+static void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets,
+                               peer_limits *limits)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n_sockets; i++) {

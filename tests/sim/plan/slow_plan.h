@@ -5,7 +5,7 @@
  * not its assignment of rows to ranks. So a defect in one of them shows as a difference. Speed and
  * memory count for nothing: whole epochs are planned at once and every row is kept, searches go
  * over all candidates, and no memory ends the process. What no simulated data set uses is missing:
- * data.resolution_class and the limits of a model folder. */
+ * the limits of a model folder. */
 #ifndef TESSERA_TESTS_SIM_PLAN_SLOW_PLAN_H
 #define TESSERA_TESTS_SIM_PLAN_SLOW_PLAN_H
 

@@ -1,4 +1,4 @@
-/* Tests of beneath.h: whatever links lie in a folder, no file outside it is opened. With openat2,
+/* Tests of dataset.h: whatever links lie in a folder, no file outside it is opened. With openat2,
  * links that stay inside are followed; without it, no link is. */
 #include "tests/harness.h"
 
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "prepd/dataset/beneath.h"
+#include "prepd/dataset/dataset.h"
 
 typedef int (*opener)(const char *folder, const char *path, int flags);
 

@@ -1,11 +1,11 @@
-/* Tests of braces.h: a name with braces stands for a list, a range, or their products; malformed
- * and huge ones are refused. */
+/* Tests of webdataset.h: a name with braces stands for a list, a range, or their products;
+ * malformed and huge ones are refused. */
 #include "tests/harness.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "prepd/dataset/braces.h"
+#include "prepd/dataset/adapters/webdataset.h"
 
 static status join_names(void *user, const char *name)
 {

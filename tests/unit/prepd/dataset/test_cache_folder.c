@@ -1,4 +1,4 @@
-/* Tests of cache_folder.h: the index is kept beside the data or, if that is not possible, in a
+/* Tests of cache_file.h: the index is kept beside the data or, if that is not possible, in a
  * folder below the temporary one, which is used only if it belongs to the user and no one else may
  * write to it. */
 #include "tests/harness.h"
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "prepd/dataset/cache_folder.h"
+#include "prepd/dataset/cache_file.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 typedef struct place {

@@ -1,4 +1,4 @@
-/* Test of plain_text_cache.c, which keeps the places of documents and the restart points of a
+/* Test of text_cache.c, which keeps the places of documents and the restart points of a
  * compressed file for the next start: the documents are the same with it and after any damage to
  * it. */
 #include "tests/harness.h"
@@ -11,7 +11,7 @@
 
 #include "common/base/rng.h"
 #include "common/base/span.h"
-#include "prepd/dataset/plain_text.h"
+#include "prepd/dataset/adapters/plain_text.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum { DOCUMENTS = 36, DOCUMENT_BYTES = 1 << 19, DAMAGES = 24 };

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "prepd/plan/lists.h"
 #include "prepd/plan/pack.h"
 #include "prepd/plan/plan.h"
 

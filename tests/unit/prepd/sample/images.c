@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/sample/image.h"
+#include "prepd/sample/decode/image.h"
 
 static status read_file(const char *path, span *out)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "prepd/sample/image.h"
-#include "prepd/sample/image_builtin.h"
+#include "prepd/sample/decode/image.h"
+#include "prepd/sample/decode/image_builtin.h"
 #include "tests/harness.h"
 
 static const conf limits = {.image_file_bytes = 268435456, .image_input_pixels = 178956970};

@@ -8,8 +8,8 @@
 
 #include <jpeglib.h>
 
-#include "prepd/sample/image_builtin.h"
-#include "prepd/sample/image_jpeg.h"
+#include "prepd/sample/decode/image_builtin.h"
+#include "prepd/sample/decode/image_jpeg.h"
 #include "prepd/sample/ycc.h"
 #include "tests/harness.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/sample/orient.h"
+#include "prepd/sample/decode/orient.h"
 #include "tests/harness.h"
 
 enum { MAX_EXIF = 64 };

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "prepd/sample/patch.h"
-#include "prepd/sample/patch_cutter.h"
 #include "prepd/sample/ycc.h"
 #include "proto/batch.h"
 #include "tests/harness.h"

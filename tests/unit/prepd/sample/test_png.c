@@ -4,7 +4,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "prepd/sample/png.h"
+#include "prepd/sample/decode/png.h"
 #include "tests/harness.h"
 
 static const size_t SLACK = 64 * 1024;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
-#include "prepd/sample/resample_kernels.h"
+#include "prepd/sample/resample.h"
 #include "tests/harness.h"
 
 static arena scratch;

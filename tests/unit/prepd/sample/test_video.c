@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/hash.h"
-#include "prepd/sample/video.h"
+#include "prepd/sample/decode/video.h"
 #include "tests/video_file.h"
 
 enum { WIDTH = 96, HEIGHT = 64, FRAMES = 30, SEED = 5, MOST = 64 };

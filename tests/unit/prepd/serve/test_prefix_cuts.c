@@ -9,7 +9,7 @@
 
 #include "common/base/rng.h"
 #include "prepd/plan/plan.h"
-#include "prepd/sample/beginning.h"
+#include "prepd/sample/text.h"
 #include "prepd/serve/core/predecessors.h"
 #include "proto/batch.h"
 #include "tests/unit/prepd/conf_defaults.h"

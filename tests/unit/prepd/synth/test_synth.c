@@ -14,9 +14,6 @@
 #include "common/base/hash.h"
 #include "common/json/json.h"
 #include "common/tokenizer/tokenizer.h"
-#include "prepd/synth/bpe.h"
-#include "prepd/synth/synth_files.h"
-#include "prepd/synth/scene.h"
 #include "prepd/synth/synth.h"
 
 /* How often a question occurs with an answer. */

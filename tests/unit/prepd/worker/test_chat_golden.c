@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "prepd/dataset/chat_record.h"
+#include "prepd/dataset/adapters/chat_record.h"
 #include "prepd/worker/row.h"
 
 typedef struct fixture {

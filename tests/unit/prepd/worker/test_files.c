@@ -1,6 +1,6 @@
 /* Tests of image_files.h: image files are read only below the data root, whole, and only with the
  * size that the index recorded. */
-#include "prepd/worker/image_files.h"
+#include "prepd/worker/media/image_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "prepd/worker/image_cache.h"
+#include "prepd/worker/media/image_cache.h"
 
 enum { RING = 1 << 20, MOST = 60000 };
 

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "prepd/worker/examples.h"
 #include "prepd/worker/row_prints.h"
 
 static const char *spoilt;  /* pictures whose name ends so get another pixel */

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/proc.h"
-#include "prepd/worker/time_limit.h"
+#include "prepd/worker/media/time_limit.h"
 #include "tests/harness.h"
 
 enum { LIMIT_MS = 200, MS = 1000 };
