@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/base/hash.h"
 
@@ -210,6 +211,18 @@ bool path_stays_inside(const char *path)
             return false;
     }
     return true;
+}
+
+bool is_picture_ending(const char *ending)
+{
+    static const char *const endings[] = {
+#define PICTURE_FORMAT(id, loader, operation, title, first_bytes, ...) __VA_ARGS__,
+#include "prepd/dataset/picture_formats.def"
+    };
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (strcasecmp(ending, endings[i]) == 0)
+            return true;
+    return false;
 }
 
 static bool is_letter(char letter)

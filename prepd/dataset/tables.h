@@ -70,6 +70,10 @@ void name_list_done(name_list *list);
  * no "..". */
 bool path_stays_inside(const char *path);
 
+/* Whether file names of pictures end so, in any case of letters: "jpg", "PNG"
+ * (picture_formats.def). */
+bool is_picture_ending(const char *ending);
+
 /* Whether the split is a word of the name's first `length` bytes: no letter stands before or after
  * it. "val" also matches "validation". */
 bool name_has_split(const char *name, size_t length, const char *split);

@@ -15,12 +15,8 @@
 
 static bool is_picture(const char *name)
 {
-    static const char *const endings[] = {".jpg", ".jpeg", ".png", ".webp"};
     const char *dot = strrchr(name, '.');
-    for (size_t i = 0; name[0] != '.' && dot && i < sizeof endings / sizeof *endings; i++)
-        if (strcasecmp(dot, endings[i]) == 0)
-            return true;
-    return false;
+    return name[0] != '.' && dot && is_picture_ending(dot + 1);
 }
 
 static int by_number(const void *left, const void *right)

@@ -280,12 +280,6 @@ static words_kind kind_of(const char *last)
                                           : WORDS_NONE;
 }
 
-static bool is_image(const char *last)
-{
-    return strcasecmp(last, "jpg") == 0 || strcasecmp(last, "jpeg") == 0 ||
-           strcasecmp(last, "png") == 0 || strcasecmp(last, "webp") == 0;
-}
-
 static bool is_video(const char *last)
 {
     static const char *const endings[] = {"mp4", "m4v", "mov", "mkv", "webm", "avi", "ts"};
@@ -344,7 +338,7 @@ static status on_member(void *user, const tar_member *member, int fd)
             return blame(scan->set, &scan->sample, "it has two members of the same name", false);
         strcat(scan->endings, ending + 1);
     }
-    if (is_image(last) || is_video(last))
+    if (is_picture_ending(last) || is_video(last))
         return add_image(scan, member, is_video(last));
     const words_kind kind = kind_of(last);
     return kind ? add_words(scan, kind, member, fd) : ST_OK;

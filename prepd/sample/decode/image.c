@@ -1,5 +1,5 @@
-/* image.c: decodes pictures with libvips, which reads JPEG, PNG and WebP line by line; plain JPEGs
- * do not go through it (image_jpeg.h). How bytes become RGB follows Pillow and is decided here,
+/* image.c: decodes pictures with libvips, which reads them line by line; plain JPEGs do not go
+ * through it (image_jpeg.h). How bytes become RGB follows Pillow and is decided here,
  * because libvips' own conversion of colours and its orientation differ from Pillow's in rare
  * cases. */
 #include "prepd/sample/decode/image.h"
@@ -50,9 +50,9 @@ status image_library_init(const char *program)
     vips_cache_set_max_files(0);
     vips_block_untrusted_set(TRUE);
     vips_operation_block_set("VipsForeignLoad", TRUE);
-    vips_operation_block_set("VipsForeignLoadJpeg", FALSE);
-    vips_operation_block_set("VipsForeignLoadPng", FALSE);
-    vips_operation_block_set("VipsForeignLoadWebp", FALSE);
+#define PICTURE_FORMAT(id, loader, operation, ...)                                                 \
+    vips_operation_block_set("VipsForeignLoad" #operation, FALSE);
+#include "prepd/dataset/picture_formats.def"
     return ST_OK;
 }
 
@@ -146,30 +146,33 @@ static VipsImage *load_picture(picture_format format, span bytes)
 {
     VipsImage *im = NULL;
     void *data = (void *)(uintptr_t)bytes.data; /* libvips takes no const pointer, but only reads */
-    int failed;
-    if (format == PICTURE_JPEG)
-        failed = vips_jpegload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
-                                      "fail_on", VIPS_FAIL_ON_ERROR, NULL);
-    else if (format == PICTURE_PNG)
-        failed = vips_pngload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
-                                     "fail_on", VIPS_FAIL_ON_ERROR, NULL);
-    else
-        failed = vips_webpload_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,
-                                      "fail_on", VIPS_FAIL_ON_ERROR, NULL);
+    int failed = 1;
+    switch (format) {
+#define PICTURE_FORMAT(id, loader, ...)                                                            \
+    case PICTURE_##id:                                                                             \
+        failed =                                                                                   \
+            vips_##loader##load_buffer(data, bytes.size, &im, "access", VIPS_ACCESS_SEQUENTIAL,    \
+                                       "fail_on", VIPS_FAIL_ON_ERROR, NULL);                       \
+        break;
+#include "prepd/dataset/picture_formats.def"
+    case PICTURE_OTHER: /* open_bytes refuses it */
+        break;
+    }
     return failed ? NULL : im;
 }
 
 static status refuse_format(span bytes, const char *file, const char *name)
 {
+    char read[PICTURE_FORMATS_TEXT];
+    picture_formats_list(read);
     if (name)
-        return FAIL_IN(ST_BAD_INPUT, file, "this is %s; only JPEG, PNG and WebP are read", name);
+        return FAIL_IN(ST_BAD_INPUT, file, "this is %s; only %s are read", name, read);
     const uint8_t *head = bytes.data;
     return FAIL_IN(
         ST_BAD_INPUT, file,
-        "this is not a picture: its first bytes are %02x %02x %02x %02x; only JPEG, PNG and "
-        "WebP are read",
-        head[0], bytes.size > 1 ? head[1] : 0, bytes.size > 2 ? head[2] : 0,
-        bytes.size > 3 ? head[3] : 0);
+        "this is not a picture: its first bytes are %02x %02x %02x %02x; only %s are read", head[0],
+        bytes.size > 1 ? head[1] : 0, bytes.size > 2 ? head[2] : 0, bytes.size > 3 ? head[3] : 0,
+        read);
 }
 
 static void find_alpha(span bytes, picture_format format, opened *file)
@@ -191,7 +194,7 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
         return FAIL_IN(ST_BAD_INPUT, file,
                        "the file has %zu bytes, more than image.file_bytes %" PRId64 " allows",
                        bytes.size, limits->image_file_bytes);
-    const picture_format format = sniff_format(bytes, &picture->format);
+    const picture_format format = picture_format_of(bytes, &picture->format);
     if (format == PICTURE_OTHER)
         return refuse_format(bytes, file, picture->format);
 
@@ -226,7 +229,8 @@ static status open_bytes(span bytes, const char *file, const conf *limits, opene
 /* Whether image_jpeg.h may be tried first. */
 static bool past_libvips(span bytes, const conf *limits, const char **out_format)
 {
-    return limits->image_decoder == DECODER_AUTO && sniff_format(bytes, out_format) == PICTURE_JPEG;
+    return limits->image_decoder == DECODER_AUTO &&
+           picture_format_of(bytes, out_format) == PICTURE_JPEG;
 }
 
 bool image_header_of_start(span start, const conf *limits, image_info *out)
@@ -393,7 +397,7 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
     if (turn)
         TRY_OR(done, arena_alloc(memory, size, (void **)&read));
     TRY_OR(done, read_pixels(&picture, file, read));
-    if (sniff_format(bytes, &picture.format) == PICTURE_PNG && !png_ends(bytes)) {
+    if (picture_format_of(bytes, &picture.format) == PICTURE_PNG && !png_ends(bytes)) {
         st = FAIL_IN(ST_BAD_INPUT, file, "the png is truncated or damaged: it has no end chunk");
         goto done;
     }
@@ -401,7 +405,8 @@ static status decode_vips(span bytes, const char *file, const conf *limits, aren
         orient_apply(picture.orientation, read, height, width, im.rgb);
         arena_release(memory, mark);
     }
-    TRY_OR(done, find_damage(bytes, sniff_format(bytes, &picture.format), memory, &im.warning));
+    TRY_OR(done,
+           find_damage(bytes, picture_format_of(bytes, &picture.format), memory, &im.warning));
     *out = im;
 done:
     if (st != ST_OK)
@@ -423,7 +428,7 @@ static status decode_by_vips(span bytes, const char *file, const conf *limits, a
     const char *name;
     bool done = false;
     const status st = decode_vips(bytes, file, limits, memory, out);
-    if (st != ST_BAD_INPUT || sniff_format(bytes, &name) != PICTURE_JPEG)
+    if (st != ST_BAD_INPUT || picture_format_of(bytes, &name) != PICTURE_JPEG)
         return st;
     const status_note note = *status_last();
     TRY(image_jpeg_decode_damaged(bytes, limits, memory, out, &done));
@@ -437,16 +442,17 @@ static status decode_by_vips(span bytes, const char *file, const conf *limits, a
 status image_decode_rows(span bytes, const char *file, const conf *limits, const image_rows *rows,
                          arena *memory, image *out)
 {
-    const char *name;
+    const char *name = NULL;
     bool done = false;
     image im;
     if (past_libvips(bytes, limits, &name))
         TRY(image_jpeg_decode(bytes, limits, rows, memory, &im, &done));
     if (!done)
         TRY(decode_by_vips(bytes, file, limits, memory, &im));
-    if (im.warning && limits->data_damaged == DAMAGED_REFUSE)
-        return refuse_damaged(file, sniff_format(bytes, &name) == PICTURE_JPEG ? "jpeg" : "png",
-                              im.warning);
+    if (im.warning && limits->data_damaged == DAMAGED_REFUSE) {
+        (void)picture_format_of(bytes, &name);
+        return refuse_damaged(file, name, im.warning);
+    }
     *out = im;
     return ST_OK;
 }

@@ -1,14 +1,14 @@
 /* image.h: decodes the bytes of a picture file to upright RGB. This is the only door to libvips,
  * and only workers load it.
  *
- * Reads JPEG (of MPO the first picture), PNG and WebP (the first frame), told apart by their first
- * bytes. Anything else is refused by the name of its format. The pixels are those of Pillow 11.3's
- * exif_transpose and convert("RGB"), bit for bit on every picture of tests/golden: grey and
- * palettes are expanded; alpha is dropped, or laid on white with image.transparency 5.23; CMYK
- * follows Pillow's formula; 16 bits keep their high byte, except that 16-bit grey is clipped; ICC
- * profiles are not applied. In one point it is stricter than Pillow: a PNG without its end chunk
- * counts as truncated even if all pixels are there. Sizes are checked on the header, before
- * anything is decoded.
+ * Reads the formats of picture_formats.def, told apart by their first bytes: JPEG (of MPO the first
+ * picture), PNG and WebP (the first frame). Anything else is refused by the name of its format. The
+ * pixels are those of Pillow 11.3's exif_transpose and convert("RGB"), bit for bit on every picture
+ * of tests/golden: grey and palettes are expanded; alpha is dropped, or laid on white with
+ * image.transparency 5.23; CMYK follows Pillow's formula; 16 bits keep their high byte, except that
+ * 16-bit grey is clipped; ICC profiles are not applied. In one point it is stricter than Pillow: a
+ * PNG without its end chunk counts as truncated even if all pixels are there. Sizes are checked on
+ * the header, before anything is decoded.
  *
  * A damaged file may still decode, with part of it grey or shifted. Pillow does so too, and says
  * nothing. Here the first warning of the library comes with the picture (image.warning): any
@@ -29,7 +29,7 @@
 
 typedef struct image_info {
     int32_t width, height; /* when upright */
-    const char *format;    /* "jpeg", "png" or "webp" */
+    const char *format;    /* "jpeg", "png" ... (picture_formats.def) */
 } image_info;
 
 /* Everything in it lives in the arena that it was decoded into. */
@@ -55,7 +55,7 @@ typedef struct image_rows {
 } image_rows;
 
 /* Call this once per process. It sets libvips to one thread and no cache, and blocks every loader
- * but the three. */
+ * but those of picture_formats.def. */
 WARN_UNUSED status image_library_init(const char *program);
 void image_library_done(void);
 

@@ -66,24 +66,30 @@ static status check_colours(span jpeg, const conf *limits, arena *memory)
 
 status image_fingerprint(hash128 *out)
 {
-    const span files[] = {
-        span_of(builtin_jpeg, sizeof builtin_jpeg),
-        span_of(builtin_png, sizeof builtin_png),
-        span_of(builtin_webp, sizeof builtin_webp),
+    /* One of each format, so that workers whose decoders differ in any of them differ here. */
+    static const struct {
+        const char *name;
+        const uint8_t *bytes;
+        size_t size;
+    } files[] = {
+#define PICTURE_FORMAT(id, loader, ...)                                                            \
+    {"built-in " #loader, builtin_##loader, sizeof builtin_##loader},
+#include "prepd/dataset/picture_formats.def"
     };
-    static const char *const names[] = {"built-in jpeg", "built-in png", "built-in webp"};
+    const span jpeg = span_of(builtin_jpeg, sizeof builtin_jpeg);
     const conf limits = {.image_file_bytes = INT64_MAX, .image_input_pixels = INT64_MAX};
     status st = ST_OK;
     hasher *hash = NULL;
     arena memory;
     arena_init(&memory, 0);
     TRY_OR(done, hasher_new(&hash));
-    TRY_OR(done, check_decoders(files[0], &limits, &memory));
+    TRY_OR(done, check_decoders(jpeg, &limits, &memory));
     TRY_OR(done,
            check_colours(span_of(builtin_full_jpeg, sizeof builtin_full_jpeg), &limits, &memory));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         image im;
-        TRY_OR(done, image_decode(files[i], names[i], &limits, &memory, &im));
+        TRY_OR(done, image_decode(span_of(files[i].bytes, files[i].size), files[i].name, &limits,
+                                  &memory, &im));
         hasher_add_u64(hash, (uint64_t)im.width);
         hasher_add_u64(hash, (uint64_t)im.height);
         hasher_add(hash, im.rgb, (size_t)im.width * (size_t)im.height * 3);

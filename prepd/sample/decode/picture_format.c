@@ -2,14 +2,27 @@
  * space. */
 #include "prepd/sample/decode/picture_format.h"
 
+#include <stdio.h>
+
+/* The formats that are read, in the order of the enumeration. */
+static const struct {
+    const char *name, *title, *first_bytes; /* ? is any byte */
+    size_t count;                           /* of first_bytes */
+} formats[] = {
+#define PICTURE_FORMAT(id, loader, operation, title, first_bytes, ...)                             \
+    {#loader, title, first_bytes, sizeof(first_bytes) - 1},
+#include "prepd/dataset/picture_formats.def"
+};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
 typedef struct magic {
     uint8_t offset, count;
     const char *bytes;
     const char *name;
 } magic;
 
-/* The first match wins. Names read on after "this is". */
-static const magic table[] = {
+/* What is not read. The first match wins. Names read on after "this is". */
+static const magic others[] = {
     {0, 4, "GIF8", "a GIF picture"},
     {0, 4, "II*\0", "a TIFF picture"},
     {0, 4, "MM\0*", "a TIFF picture"},
@@ -74,22 +87,25 @@ static const char *sniff_text(span bytes)
     return NULL;
 }
 
-picture_format sniff_format(span bytes, const char **out_name)
+static bool begins_as(span bytes, int format)
 {
-    if (match_bytes(bytes, 0, "\xff\xd8\xff", 3)) {
-        *out_name = "jpeg";
-        return PICTURE_JPEG;
-    }
-    if (match_bytes(bytes, 0, "\x89PNG\r\n\x1a\n", 8)) {
-        *out_name = "png";
-        return PICTURE_PNG;
-    }
-    if (match_bytes(bytes, 0, "RIFF", 4) && match_bytes(bytes, 8, "WEBP", 4)) {
-        *out_name = "webp";
-        return PICTURE_WEBP;
-    }
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        const magic *known = &table[i];
+    const size_t count = formats[format].count;
+    for (size_t i = 0; i < count && i < bytes.size; i++)
+        if (formats[format].first_bytes[i] != '?' &&
+            (uint8_t)formats[format].first_bytes[i] != bytes.data[i])
+            return false;
+    return bytes.size >= count;
+}
+
+picture_format picture_format_of(span bytes, const char **out_name)
+{
+    for (int k = 0; k < N_FORMATS; k++)
+        if (begins_as(bytes, k)) {
+            *out_name = formats[k].name;
+            return (picture_format)k;
+        }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const magic *known = &others[i];
         if (match_bytes(bytes, known->offset, known->bytes, known->count)) {
             *out_name = known->name;
             return PICTURE_OTHER;
@@ -97,4 +113,15 @@ picture_format sniff_format(span bytes, const char **out_name)
     }
     *out_name = sniff_text(bytes);
     return PICTURE_OTHER;
+}
+
+void picture_formats_list(char out[PICTURE_FORMATS_TEXT])
+{
+    int used = 0;
+    for (int k = 0; k < N_FORMATS && used < PICTURE_FORMATS_TEXT; k++)
+        used += snprintf(out + used, (size_t)(PICTURE_FORMATS_TEXT - used), "%s%s",
+                         k == 0               ? ""
+                         : k == N_FORMATS - 1 ? " and "
+                                              : ", ",
+                         formats[k].title);
 }

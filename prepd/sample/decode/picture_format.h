@@ -6,14 +6,17 @@
 #include "common/base/span.h"
 
 typedef enum picture_format {
-    PICTURE_JPEG,
-    PICTURE_PNG,
-    PICTURE_WEBP,
+#define PICTURE_FORMAT(id, ...) PICTURE_##id,
+#include "prepd/dataset/picture_formats.def"
     PICTURE_OTHER, /* a format that is not read here, or an unknown one */
 } picture_format;
 
-/* *out_name is "jpeg", "png" or "webp"; for others a noun with its article ("a GIF picture", "an
+/* *out_name is "jpeg", "png" ...; for PICTURE_OTHER a noun with its article ("a GIF picture", "an
  * HTML page"), or NULL if nothing known begins like this. The text is static. */
-picture_format sniff_format(span bytes, const char **out_name);
+picture_format picture_format_of(span bytes, const char **out_name);
+
+/* "JPEG, PNG and WebP": the formats that are read. */
+enum { PICTURE_FORMATS_TEXT = 256 };
+void picture_formats_list(char out[PICTURE_FORMATS_TEXT]);
 
 #endif
