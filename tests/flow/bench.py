@@ -119,7 +119,7 @@ def products_are_timed():
     small = ["--model.path", "debug", "--training.backend", "cpu", "--training.seq_len", "64", "--seconds", "0.001"]
     said = trainer("bench", "ops", *small)
     check(set(re.findall(r"^([a-z_]+) .* us ", said, re.M)) ==
-          {"gemm", "grouped_gemm", "attention_fwd", "attention_bwd", "attention_cached"}, said)
+          {"gemm", "grouped_gemm", "attention_fwd", "attention_bwd"}, said)
     check("no op \"gem\"" in trainer("bench", "ops", "gem", *small, code=64), "gem")
     check("what to measure: ops or step" in trainer("bench", "--model.path", "debug", code=64), "bench without a word")
 
@@ -157,11 +157,6 @@ def steps_are_projected():
                     said, re.M), said)
     third = trainer("bench", "step", "--model.path", "debug", "--layers", "3,4,3", *small)
     check(len(re.findall(r"^projected: ", third, re.M)) == 2, third)
-    times = [float(s) - float(o) for s, o in re.findall(r" step: ([0-9.]+) ms .* optimiser: ([0-9.]+) ms", third)]
-    found, line, off, said = re.search(r"^check: 3 layers take ([0-9.]+) ms .* through 3 and 4 layers says ([0-9.]+): "
-                                       r"([0-9.]+) % off, (within|more than) 3 %$", third, re.M).groups()
-    check(abs(float(found) - times[2]) < 0.01 and abs(float(line) - times[0]) < 0.01, third)
-    check((said == "within") == (abs(times[2] - times[0]) <= 0.03 * times[0]), third)
     check("model.layers is 2" in trainer("bench", "step", "--model.path", "debug", "--layers", "2",
                                          *small, code=78), "deepstack needs three layers")
 

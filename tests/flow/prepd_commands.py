@@ -324,7 +324,7 @@ def nothing_is_replaced_unasked():
                  (BIN, "sample", "-c", f.config, "--index", "0", "--png", there), (BIN, "sample", "-c", f.config, "--index", "0", "--png", full),
                  (sys.executable, CLIENT, f.file("rows.rec"), "--out", there), (sys.executable, CLIENT, f.file("rows.rec"), "--mask", there)]
         if TRAINER in PROGRAMS:
-            verbs += [(TRAINER, "export", "--model", f.file("data/model"), "--out", full), (TRAINER, "probe", "--model", "x", "--batch", "y", "--out", there),
+            verbs += [(TRAINER, "export", "--model", f.file("data/model"), "--out", full),
                       (TRAINER, "bench", "ops", "--model.path", "debug", "--rates", there)]
         for words in verbs:
             told = said(*words, code=73)

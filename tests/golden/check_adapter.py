@@ -9,7 +9,7 @@ Small models are trained for some steps with adapters on attention, router and e
 these alone or on both, or dense layers among the others, or no vision tower. PeftModel.from_pretrained opens each adapter
 onto its base:
 
-- An adapter for this version gives, on new rows of flavours.py, the loss of `trainer probe` on the merged folder, and
+- An adapter for this version gives, on new rows of flavours.py, the loss of `probe` on the merged folder, and
   merge_and_unload() gives the merged weights, both within 1e-6 (relative; for a tensor, to its largest value).
 - The same holds for adapters whose rows have lengths (`lora.dora`), against what `trainer export --merge` makes of them.
 - An adapter for the other version is refused by PEFT, or opens and is the same within 1e-6. None may open and compute

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares `trainer probe` in bf16 with the reference in bf16: each against the reference in float32.
+"""Compares `probe` in bf16 with the reference in bf16: each against the reference in float32.
 
-    VENV/bin/python tests/golden/check_bf16.py --trainer build/bin/trainer [--rows 4] [--only FLAVOUR] [--verbose]
-    VENV/bin/python tests/golden/check_bf16.py --trainer build/tests/trainer_simt    where there is no GPU
+    VENV/bin/python tests/golden/check_bf16.py --probe build/bin/trainer [--rows 4] [--only FLAVOUR] [--verbose]
+    VENV/bin/python tests/golden/check_bf16.py --probe build/tests/probe_simt    where there is no GPU
 
 It needs the environment of make_cases.py with transformers 4.57.3, and runs by hand. It takes the folders of the golden cases
 with their weights rounded to bf16, and draws new rows. An error is |x - float32| / |float32| over a whole tensor of a row. For
@@ -58,9 +58,9 @@ def in_bf16(folder, flavour, documents, coef):
     return tensors(make_cases.run_case(model, flavour, make_cases.Routers(model), documents, coef))
 
 
-def ours(trainer, folder, batch, coef):
+def ours(probe, folder, batch, coef):
     out = batch + ".out"
-    subprocess.run([trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef),
+    subprocess.run([probe, "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef),
                     "--backend", "cuda"], check=True, stdout=subprocess.DEVNULL)
     got = compare.read(out)
     got["loss"] = got["loss"] + coef * got.pop("aux_loss")
@@ -84,7 +84,7 @@ def squared(got, want):
     return {n: (float(np.sum((got[n] - w) ** 2)), float(np.sum(w**2))) for n, w in want.items() if n in got}
 
 
-def check_flavour(trainer, name, root, count, verbose):
+def check_flavour(probe, name, root, count, verbose):
     flavour = flavours.open_flavour(name, flavours.KEPT[name])
     folder, model = rounded_folder(flavour, name, root)
     routers, draw, taken = make_cases.Routers(model), np.random.default_rng(11), 0
@@ -96,7 +96,7 @@ def check_flavour(trainer, name, root, count, verbose):
         taken += 1
         batch = os.path.join(root, "batch.safetensors")
         save_file(rows.pack(documents, [make_cases.positions_of(model, flavour, d) for d in documents]), batch)
-        pair = squared(ours(trainer, folder, batch, coef), want), squared(in_bf16(folder, flavour, documents, coef), want)
+        pair = squared(ours(probe, folder, batch, coef), want), squared(in_bf16(folder, flavour, documents, coef), want)
         missing = [n for n in want if n not in pair[0] and want[n].any()]
         if missing:
             raise SystemExit(f"{name}/{case}: the trainer wrote no {missing[0]}")
@@ -121,7 +121,7 @@ def check_flavour(trainer, name, root, count, verbose):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", required=True)
+    parser.add_argument("--probe", required=True)
     parser.add_argument("--rows", type=int, default=4, help="of each kind of row")
     parser.add_argument("--only", default="")
     parser.add_argument("--verbose", action="store_true", help="every tensor")
@@ -132,7 +132,7 @@ def main():
     for name in flavours.KEPT:
         if args.only in name and name != "head":
             with tempfile.TemporaryDirectory() as root:
-                faults += check_flavour(args.trainer, name, root, args.rows, args.verbose)
+                faults += check_flavour(args.probe, name, root, args.rows, args.verbose)
     print(f"{faults} faults; the median ratio may be {MEDIAN}, a tensor's {WORST}")
     return 1 if faults else 0
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Gives each key of config.json that the reference reads another value, and compares its model with ours.
 
-    VENV/bin/python tests/golden/check_config.py --trainer build/bin/trainer [--only TEXT]
+    VENV/bin/python tests/golden/check_config.py --probe build/tests/probe [--only TEXT]
 
 It needs the environment of make_cases.py with transformers 4.57.3, and runs by hand. It takes the folders of the golden
 cases and changes one member of config.json (null: none; a list of members: all of them). In training mode the reference
-loads the folder and computes loss and gradients of a new row, and `trainer probe` does the same. Ours must refuse the
+loads the folder and computes loss and gradients of a new row, and `probe` does the same. Ours must refuse the
 folder or equal the reference within 1e-4 of each tensor's norm; another model would be off by 1e-2 or more. Anything
 else is a fault, because a member that is not honoured must not be ignored.
 """
@@ -116,8 +116,8 @@ def reference(flavour, folder, doc, batch):
     return out, ""
 
 
-def ours(trainer, folder, batch, out, aux_coef):
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(aux_coef)]
+def ours(probe, folder, batch, out, aux_coef):
+    command = [probe, "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(aux_coef)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return None, "refused: " + done.stderr.strip().split(": ", 2)[-1]
@@ -134,7 +134,7 @@ def errors(a, b):
     return max((e if not isinstance(e, str) else np.inf for e in found.values()), default=0)
 
 
-def check_flavour(trainer, name, root, only):
+def check_flavour(probe, name, root, only):
     source = os.path.join(HERE, "cases", name)
     flavour = flavours.open_flavour(name, flavours.KEPT[name])
     with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
@@ -157,7 +157,7 @@ def check_flavour(trainer, name, root, only):
         effect = said or ("same" if errors(theirs, plain) < 1e-6 else "another model")
         # Text-only classes add the auxiliary loss if the file says so; probe adds it if it is told to.
         aux = config["router_aux_loss_coef"] if "output_router_logits" in members and not flavour.visual else 0.0
-        got, refused = ours(trainer, folder, batch, os.path.join(root, "out.safetensors"), aux)
+        got, refused = ours(probe, folder, batch, os.path.join(root, "out.safetensors"), aux)
         fault = got is not None and theirs is not None and errors(got, theirs) > TOLERANCE
         verdict = refused or (f"off by {errors(got, theirs):.0e}" if theirs else "taken")
         faults += fault
@@ -167,7 +167,7 @@ def check_flavour(trainer, name, root, only):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", required=True)
+    parser.add_argument("--probe", required=True)
     parser.add_argument("--only", default="")
     parser.add_argument("--flavour", default="")
     args = parser.parse_args()
@@ -179,7 +179,7 @@ def main():
     for name in ("moe", "dense", "text"):
         if args.flavour in name:
             with tempfile.TemporaryDirectory() as root:
-                faults += check_flavour(args.trainer, name, root, args.only)
+                faults += check_flavour(args.probe, name, root, args.only)
     print(f"{faults} faults")
     return 1 if faults else 0
 

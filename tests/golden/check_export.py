@@ -7,7 +7,7 @@ It needs the environment of make_cases.py and runs by hand. Each flavour is expo
 bfloat16, as one file and as shards. The layouts that this version of the reference reads are loaded with
 from_pretrained: no key may be missing, unexpected or mismatched, and every parameter must have the bits of the golden
 folder, rounded to bfloat16 where asked. Then, for a new row of each case of flavours.py, the loss of the reference in
-float32 and that of `trainer probe` on the export may differ by at most 1e-5, as in compare.py. 4.57 reads only the
+float32 and that of `probe` on the export may differ by at most 1e-5, as in compare.py. 4.57 reads only the
 published layout. The 5 series also reads its own (v5), because it tells layouts by shapes. For layouts that are not
 read, the reference takes the values of the golden folder, and their lines are in brackets.
 """
@@ -83,6 +83,10 @@ def differing(model, want, rounded):
     return [n for n, v in want.items() if not torch.equal(got[n], v.bfloat16().float() if rounded else v)]
 
 
+def probe_beside(trainer):
+    return os.path.join(os.path.dirname(os.path.abspath(trainer)), "../tests/probe")
+
+
 def losses(trainer, folder, flavour, model, seed):
     """The loss of the reference and ours, for each case."""
     routers = make_cases.Routers(model)
@@ -101,7 +105,7 @@ def losses(trainer, folder, flavour, model, seed):
                 raise SystemExit(f"{case}: 50 rows with experts too close to tell apart")
             batch, got = os.path.join(scratch, "batch.safetensors"), os.path.join(scratch, "probe.safetensors")
             save_file(rows.pack(documents, [positions_of(model, flavour, d) for d in documents]), batch)
-            command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", got, "--overwrite", "--aux", repr(aux_coef)]
+            command = [probe_beside(trainer), "--model", folder, "--batch", batch, "--out", got, "--overwrite", "--aux", repr(aux_coef)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             ours = load_file(got)
             out[case] = loss, ours["loss"].item() + aux_coef * ours["aux_loss"].item()

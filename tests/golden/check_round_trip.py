@@ -12,6 +12,7 @@ numpy is missing.
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -20,7 +21,13 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "flow"))
 from hf_files import expect, files_of, fused, in_layout, np, read, same, trainer, works, write, write_shards  # noqa: E402
 
 CASES = os.path.join(HERE, "cases")
+PROBE = os.path.join(os.path.dirname(os.environ.get("TESSERA_BIN", "build/bin")), "tests/probe")
 LAYOUTS = ["published", "v5", "per-expert"]
+
+
+def probe_works(*args):
+    done = subprocess.run([PROBE, *args], capture_output=True, text=True)
+    expect(done.returncode == 0, f"probe {args}: {done.stderr}")
 
 
 def refused_layouts(model_type):
@@ -64,7 +71,7 @@ def check_tensors(folder, want, what):
 def check_gradients(folder, at, layout):
     """Checks that gradients of a folder in another layout have the names and layout of its tensors and the same values."""
     def probe(model):
-        works("probe", "--model", model, "--batch", os.path.join(folder, "aux", "batch.safetensors"), "--out", at + ".out",
+        probe_works("--model", model, "--batch", os.path.join(folder, "aux", "batch.safetensors"), "--out", at + ".out",
               "--overwrite", "--aux", "0.1")
         raw, grads = read(at + ".out", bare=True), {}
         for name, t in raw.items():

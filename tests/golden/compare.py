@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs `trainer probe` on golden cases and compares every number with the reference's.
+"""Runs `probe` on golden cases and compares every number with the reference's.
 
-    tests/golden/compare.py --trainer build/bin/trainer [--cases DIR] [--only TEXT] [--verbose]
-    tests/golden/compare.py --trainer build/tests/trainer_f64 --exact
-    tests/golden/compare.py --trainer build/tests/trainer_simt --bf16    on a GPU: build/bin/trainer
+    tests/golden/compare.py --probe build/tests/probe [--cases DIR] [--only TEXT] [--verbose]
+    tests/golden/compare.py --probe build/tests/probe_f64 --exact
+    tests/golden/compare.py --probe build/tests/probe_simt --bf16    on a GPU: build/tests/probe
 
 Needs only numpy. --exact compares the gradients of the double build with the reference's float64 run, in the cases that
 have one. For each case a line gives the worst relative error |ours - theirs| / |theirs| (Euclidean norms of whole tensors)
@@ -40,7 +40,7 @@ TOLERANCE = 1e-5
 # gradients, if it has them (exact.safetensors), within 1e-5 or twice the reference's own distance. No kept case needs it.
 CONDITIONED = 4e-6
 
-# For trainer_f64 and the reference's float64 run. Only another formula can exceed it: some 60 operations of unit roundoff
+# For probe_f64 and the reference's float64 run. Only another formula can exceed it: some 60 operations of unit roundoff
 # 1e-16, as badly conditioned as above, come to 1e-13.
 EXACT = 1e-11
 # A router that chooses one expert has no gradient, but the reference's rounding leaves 1e-8 of the largest gradient there.
@@ -89,23 +89,23 @@ def errors_of(ours, theirs):
     return out
 
 
-def run_probe(trainer, folder, case, coef, out, *options):
+def run_probe(probe, folder, case, coef, out, *options):
     """(tensors, "") or (None, what went wrong)"""
     batch = os.path.join(folder, case, "batch.safetensors")
-    command = [trainer, "probe", "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef), *options]
+    command = [probe, "--model", folder, "--batch", batch, "--out", out, "--overwrite", "--aux", repr(coef), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None, f"exit {done.returncode}: {done.stderr.strip()}"
     return read(out), ""
 
 
-def compare_case(trainer, folder, case, exactly, out):
+def compare_case(probe, folder, case, exactly, out):
     """(tensor -> error, own rounding, limit, what gradients are held against)"""
     expected = read(os.path.join(folder, case, "expected.safetensors"))
     coef, rounding = expected.pop("aux_coef").item(), expected.pop("own_rounding").item()
-    ours, wrong = run_probe(trainer, folder, case, coef, out)
+    ours, wrong = run_probe(probe, folder, case, coef, out)
     if ours is None:
-        return {"trainer probe": wrong}, rounding, 0, ""
+        return {"probe": wrong}, rounding, 0, ""
     if coef == 0:  # without a coefficient, probe need not compute aux_loss
         expected.pop("aux_loss")
         ours.pop("aux_loss", None)
@@ -123,13 +123,13 @@ def compare_case(trainer, folder, case, exactly, out):
     return errors_of(ours, expected), rounding, max(TOLERANCE, 2 * rounding), "float64"
 
 
-def compare_sketch(trainer, folder, case, exactly, out):
+def compare_sketch(probe, folder, case, exactly, out):
     """The same of a row with prefixes, of whose gradients the reference's sketches are kept (make_prefix_cases.py)."""
     kept = read(os.path.join(folder, case, "sketch.safetensors"))
     rounding = kept["own_rounding"].item()
-    ours, wrong = run_probe(trainer, folder, case, 0, out)
+    ours, wrong = run_probe(probe, folder, case, 0, out)
     if ours is None:
-        return {"trainer probe": wrong}, rounding, 0, ""
+        return {"probe": wrong}, rounding, 0, ""
     limit, against = (EXACT, "float64") if exactly else (TOLERANCE, "float32")
     want = {n: v[int(exactly)] for n, v in kept.items() if n.startswith("grad.")}
     nothing = ZERO * max(v[0] for v in want.values())
@@ -146,14 +146,14 @@ def compare_sketch(trainer, folder, case, exactly, out):
     return errors, rounding, limit, against
 
 
-def compare_bf16(trainer, folder, case, _, out):
+def compare_bf16(probe, folder, case, _, out):
     """The same in bf16, with one number for all gradients."""
     expected = read(os.path.join(folder, case, "expected.safetensors"))
     coef, rounding = expected.pop("aux_coef").item(), expected.pop("own_rounding").item()
     expected.pop("aux_loss")
-    ours, wrong = run_probe(trainer, folder, case, coef, out, "--backend", "cuda")
+    ours, wrong = run_probe(probe, folder, case, coef, out, "--backend", "cuda")
     if ours is None:
-        return {"trainer probe": wrong}, rounding, 0, ""
+        return {"probe": wrong}, rounding, 0, ""
     ours["loss"] = ours["loss"] + coef * ours.pop("aux_loss")
     errors = errors_of(ours, expected)
     grads = [e for n, e in errors.items() if n.startswith("grad.") and not isinstance(e, str)]
@@ -181,7 +181,7 @@ def report(label, result, verbose):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainer", required=True)
+    parser.add_argument("--probe", required=True)
     parser.add_argument("--cases", default=os.path.join(here, "cases"))
     parser.add_argument("--only", default="", help="cases whose FLAVOUR/CASE contains this")
     parser.add_argument("--verbose", action="store_true", help="every tensor")
@@ -201,7 +201,7 @@ def main():
                 continue
             cases += 1
             with tempfile.TemporaryDirectory() as scratch:
-                result = compare(args.trainer, folder, case, args.exact, os.path.join(scratch, "probe.safetensors"))
+                result = compare(args.probe, folder, case, args.exact, os.path.join(scratch, "probe.safetensors"))
             far += not args.exact and result[3] == "float64"
             faults += report(f"{flavour}/{case}", result, args.verbose)
     held = f", {far} held against float64" if far else ""

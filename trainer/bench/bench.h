@@ -102,8 +102,7 @@ typedef struct bench_depths {
 } bench_depths;
 
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
- * model, first from two depths, so that a run that is cut short has printed a projection. How long
- * each later depth takes is compared with the line through the first two. */
+ * model, first from two depths, so that a run that is cut short has printed a projection. */
 WARN_UNUSED status bench_steps(const conf *options, const int64_t *layers, int n_layers,
                                const bench_depths *how, FILE *to);
 

@@ -206,9 +206,7 @@ void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset)
     }
 }
 
-/* A grouped product over the experts' rows, unevenly spread. wide: the product of gate and up,
- * otherwise that of down. */
-static void grouped(bench_case *bench, int mode, bool wide, double skew)
+void bench_grouped(bench_case *bench, int mode, bool wide, double skew)
 {
     const text_dims *dims = text(bench);
     int64_t experts = dims->experts, slots = T * dims->top_k;
@@ -243,10 +241,9 @@ static void grouped(bench_case *bench, int mode, bool wide, double skew)
     bench->flops = 2.0 * (double)slots * (double)k * (double)n;
 }
 
-/* The product that the model's forward pass uses, which applies SwiGLU to its result. */
-static void grouped_gated(bench_case *bench)
+void bench_grouped_gated(bench_case *bench)
 {
-    grouped(bench, GROUPED_FWD, true, 3);
+    bench_grouped(bench, GROUPED_FWD, true, 3);
     grouped_gemm_args *args = &bench->args.grouped_gemm;
     args->gated = bench_act(bench, args->rows_cap * args->n / 2);
     bench->bytes += bench_act_bytes(bench) * (double)(args->rows_cap * args->n / 2);
@@ -255,7 +252,7 @@ static void grouped_gated(bench_case *bench)
 #define GROUPED(name, mode, wide, skew)                                                            \
     static void name(bench_case *bench)                                                            \
     {                                                                                              \
-        grouped(bench, (mode), (wide), (skew));                                                    \
+        bench_grouped(bench, (mode), (wide), (skew));                                              \
     }
 GROUPED(grouped_up, GROUPED_FWD, true, 3)
 GROUPED(grouped_down, GROUPED_FWD, false, 3)
@@ -263,23 +260,6 @@ GROUPED(grouped_up_dx, GROUPED_DGRAD, true, 3)
 GROUPED(grouped_down_dx, GROUPED_DGRAD, false, 3)
 GROUPED(grouped_up_dw, GROUPED_WGRAD, true, 3)
 GROUPED(grouped_down_dw, GROUPED_WGRAD, false, 3)
-GROUPED(grouped_up_even, GROUPED_FWD, true, 1)
-GROUPED(grouped_up_8, GROUPED_FWD, true, 8)
-GROUPED(grouped_up_dw_8, GROUPED_WGRAD, true, 8)
-
-/* The grid that runs beside collectives (cuda_facts.turns), alone on the GPU:
- * what the turns cost. */
-static void grouped_gated_turns(bench_case *bench)
-{
-    grouped_gated(bench);
-    bench->args.grouped_gemm.beside = true;
-}
-
-static void grouped_up_dw_turns(bench_case *bench)
-{
-    grouped_up_dw(bench);
-    bench->args.grouped_gemm.beside = true;
-}
 
 /* The same rows as one dense product, to compare the grouped one with. */
 PRODUCT(gemm_as_experts, Y, T * language->top_k, 2 * language->expert_width, language->hidden)
@@ -417,42 +397,6 @@ ATTENTION(attention_frames_bwd, VISION | BACKWARD, bench->sizes->frame)
 ATTENTION(attention_frames_any, VISION | BACKWARD | ANY_ORDER, bench->sizes->frame)
 ATTENTION(attention_frames_own, VISION | BACKWARD | OWN, bench->sizes->frame)
 
-static int32_t first_row(const bench_sizes *sizes, int64_t index)
-{
-    return (int32_t)(index * sizes->document);
-}
-
-static int32_t all_rows(const bench_sizes *sizes, int64_t index)
-{
-    (void)index;
-    return (int32_t)sizes->document;
-}
-
-/* Attention of the next token of several documents that are generated at once. */
-static void attention_cached(bench_case *bench)
-{
-    const text_dims *dims = text(bench);
-    int64_t head_dim = dims->head_dim,
-            n = T / bench->sizes->document < 1 ? 1 : T / bench->sizes->document;
-    int64_t rows = n * bench->sizes->document;
-    bench->args.attention_cached =
-        (attention_cached_args){.queries = n,
-                                .heads = dims->heads,
-                                .kv_heads = dims->kv_heads,
-                                .head_dim = head_dim,
-                                .rows = rows,
-                                .scale = 0.1,
-                                .first = bench_ints(bench, n, first_row),
-                                .length = bench_ints(bench, n, all_rows),
-                                .q = bench_act(bench, n * dims->heads * head_dim),
-                                .k = bench_act(bench, rows * dims->kv_heads * head_dim),
-                                .v = bench_act(bench, rows * dims->kv_heads * head_dim),
-                                .o = bench_act(bench, n * dims->heads * head_dim)};
-    bench->flops = 4.0 * (double)(rows * dims->heads * head_dim);
-    bench->bytes = 2.0 * bench_act_bytes(bench) *
-                   (double)((rows * dims->kv_heads + n * dims->heads) * head_dim);
-}
-
 const bench_row bench_products[] = {
     BENCH_ROW(gemm, "q", gemm_q),
     BENCH_ROW(gemm, "q dx", gemm_q_dx),
@@ -469,17 +413,12 @@ const bench_row bench_products[] = {
     BENCH_ROW(gemm, "vision fc2 dw", gemm_vision_fc2_dw),
     BENCH_ROW(gemm, "gate up as one", gemm_as_experts),
     BENCH_ROW(grouped_gemm, "gate up, load 3", grouped_up),
-    BENCH_ROW(grouped_gemm, "gated, load 3", grouped_gated),
-    BENCH_ROW(grouped_gemm, "gate up, load 1", grouped_up_even),
-    BENCH_ROW(grouped_gemm, "gate up, load 8", grouped_up_8),
+    BENCH_ROW(grouped_gemm, "gated, load 3", bench_grouped_gated),
     BENCH_ROW(grouped_gemm, "down, load 3", grouped_down),
     BENCH_ROW(grouped_gemm, "gate up dx, load 3", grouped_up_dx),
     BENCH_ROW(grouped_gemm, "down dx, load 3", grouped_down_dx),
     BENCH_ROW(grouped_gemm, "gate up dw, load 3", grouped_up_dw),
-    BENCH_ROW(grouped_gemm, "gate up dw, load 8", grouped_up_dw_8),
     BENCH_ROW(grouped_gemm, "down dw, load 3", grouped_down_dw),
-    BENCH_ROW(grouped_gemm, "gated, in turns", grouped_gated_turns),
-    BENCH_ROW(grouped_gemm, "gate up dw, in turns", grouped_up_dw_turns),
     BENCH_ROW(attention_fwd, "text, whole rows", attention_row),
     BENCH_ROW(attention_bwd, "text, whole rows", attention_row_bwd),
     BENCH_ROW(attention_bwd, "text, whole rows, any order", attention_row_any),
@@ -493,6 +432,5 @@ const bench_row bench_products[] = {
     BENCH_ROW(attention_bwd, "vision", attention_frames_bwd),
     BENCH_ROW(attention_bwd, "vision, any order", attention_frames_any),
     BENCH_ROW(attention_bwd, "vision, ours", attention_frames_own),
-    BENCH_ROW(attention_cached, "text, documents", attention_cached),
     {.op_name = NULL},
 };

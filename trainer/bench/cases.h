@@ -48,6 +48,12 @@ extern const bench_row bench_products[];
  * fall off geometrically. offset [experts + 1]: expert e has rows offset[e] to offset[e + 1]. */
 void bench_loads(int64_t experts, int64_t slots, double skew, int32_t *offset);
 
+/* A grouped product over the experts' rows, the busiest of which has `skew` times the mean. mode:
+ * GROUPED_FWD ..; wide: the product of gate and up, otherwise that of down. The gated one is that of
+ * the model's forward pass, which applies SwiGLU to its result; its skew is 3. */
+void bench_grouped(bench_case *bench, int mode, bool wide, double skew);
+void bench_grouped_gated(bench_case *bench);
+
 /* Device arrays of the case, `count` elements of the type of activations or of sums, filled with
  * random numbers. All arrays belong to the case; NULL after an error, which is in bench->st. */
 void *bench_act(bench_case *bench, int64_t count);

@@ -334,25 +334,6 @@ static void print_projection(const depth *measured, int count, int64_t whole, in
     bench_project_print(&what, whole, ranks, peak, to);
 }
 
-static const double CHECK = 0.03; /* how far a later depth may be off the line of the first two */
-
-/* Compares the last depth with the line through the first two. */
-static void print_check(const depth *measured, int last, FILE *to)
-{
-    const double first = measured[0].of.step.mean - measured[0].of.optimizer;
-    const double second = measured[1].of.step.mean - measured[1].of.optimizer;
-    const double found = measured[last].of.step.mean - measured[last].of.optimizer;
-    const double share = (double)(measured[last].of.layers - measured[0].of.layers) /
-                         (double)(measured[1].of.layers - measured[0].of.layers);
-    const double line = first + share * (second - first), off = fabs(found - line) / line;
-    fprintf(to,
-            "check: %" PRId64
-            " layers take %.3f ms without the optimiser, the line through %" PRId64 " and %" PRId64
-            " layers says %.3f: %.2f %% off, %s %.0f %%\n",
-            measured[last].of.layers, found, measured[0].of.layers, measured[1].of.layers, line,
-            100.0 * off, off <= CHECK ? "within" : "more than", 100.0 * CHECK);
-}
-
 status bench_steps(const conf *options, const int64_t *layers, int n_layers,
                    const bench_depths *how, FILE *to)
 {
@@ -377,8 +358,6 @@ status bench_steps(const conf *options, const int64_t *layers, int n_layers,
         print_depth(&measured[i], peak, to);
         if (i == 1 && n_layers > 2)
             print_projection(measured, 2, dims.text.layers, how->ranks, peak, to);
-        if (i > 1 && measured[0].of.layers != measured[1].of.layers)
-            print_check(measured, i, to);
         fflush(to);
     }
     if (measured[0].images == 0.0)

@@ -111,24 +111,11 @@ static const verb verbs[] = {
              "has measured.\n"
              "--sweep RANKS: lists the layouts of that many ranks, the fastest first, each\n"
              "with the largest micro-batch that fits.\n"
-             "--full: prints every region of memory to the byte, and what is in use in each\n"
-             "phase of a step.\n"
+             "--full: prints every region of memory to the byte.\n"
              "--json: prints memory and time as JSON, for each mode of activation\n"
              "checkpointing; deploy/what-fits searches settings with it.",
      .options = true,
      .most_used = planning},
-    {.name = "probe",
-     .run = verb_probe,
-     .summary = "writes the logits, the loss and every gradient of one row",
-     .usage = "--model DIR --batch F.safetensors --out G.safetensors [--aux COEF] "
-              "[--backend cpu|cuda] [--overwrite]",
-     .help = "Runs one forward and one backward pass of a row, which prepd sample writes. G\n"
-             "receives these tensors, all F32: logits [tokens, vocabulary]; loss, the mean\n"
-             "over targets without the auxiliary loss; aux_loss, the auxiliary loss of the\n"
-             "routers, not multiplied by COEF; and for every tensor NAME of the folder\n"
-             "grad.NAME, the gradient of loss + COEF aux_loss. COEF is 0 unless given,\n"
-             "whatever config.json says. --backend cuda computes on the first GPU, in bf16\n"
-             "as train does there; the default is cpu. --overwrite replaces G if it exists."},
     {.name = "export",
      .run = verb_export,
      .summary = "writes a Hugging Face folder again, checked or converted",

@@ -11,7 +11,6 @@ status verb_eval(int argc, char **argv);
 status verb_verify(int argc, char **argv);
 status verb_check(int argc, char **argv);
 status verb_plan(int argc, char **argv);
-status verb_probe(int argc, char **argv);
 status verb_export(int argc, char **argv);
 status verb_inspect(int argc, char **argv);
 

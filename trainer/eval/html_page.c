@@ -83,6 +83,32 @@ status html_page_set_aside(const char *path, html_mark mark, bool any, char out[
     return rename(path, out) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
 }
 
+/* The name beside `path` under which a page is written. */
+static status name_aside(const char *path, char out[STATUS_PATH_MAX])
+{
+    return snprintf(out, STATUS_PATH_MAX, "%s.tmp", path) < STATUS_PATH_MAX
+               ? ST_OK
+               : FAIL_IN(ST_CANT_CREATE, path, "the path is too long");
+}
+
+status html_page_open(const char *path, FILE **out)
+{
+    char aside[STATUS_PATH_MAX];
+    TRY(name_aside(path, aside));
+    *out = fopen(aside, "we");
+    return *out ? ST_OK : FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
+}
+
+status html_page_close(const char *path, FILE **file)
+{
+    char aside[STATUS_PATH_MAX];
+    bool ok = !ferror(*file);
+    ok = fclose(*file) == 0 && ok;
+    *file = NULL;
+    TRY(name_aside(path, aside));
+    return ok && rename(aside, path) == 0 ? ST_OK : FAIL_IN(ST_IO, path, "%s", strerror(errno));
+}
+
 void html_page_begin(FILE *to, const char *title, const char *style, html_mark mark)
 {
     char digest[HASH_TEXT];

@@ -28,6 +28,11 @@ WARN_UNUSED status html_page_place(const char *path, html_mark mark, char out[ST
 WARN_UNUSED status html_page_set_aside(const char *path, html_mark mark, bool any,
                                        char out[STATUS_PATH_MAX]);
 
+/* Opens a file beside `path` that html_page_close puts in its place as a whole; if it cannot, `path`
+ * stays as it was. ST_CANT_CREATE and ST_IO name the file. */
+WARN_UNUSED status html_page_open(const char *path, FILE **out);
+WARN_UNUSED status html_page_close(const char *path, FILE **file);
+
 /* A fact is drawn as a tile: its name, the value in large letters, and a note below it. All three
  * are plain text, which is escaped. */
 typedef struct html_fact {

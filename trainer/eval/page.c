@@ -306,36 +306,28 @@ static void put_page(FILE *file, const page *sheet, const html_fact *facts, int 
     html_page_end(file);
 }
 
-/* Opens the file beside `path` that will take its place. */
-static status open_aside(const char *path, char aside[STATUS_PATH_MAX], FILE **out)
-{
-    if (snprintf(aside, STATUS_PATH_MAX, "%s.tmp", path) >= STATUS_PATH_MAX)
-        return FAIL_IN(ST_CANT_CREATE, path, "eval.page: the path is too long");
-    *out = fopen(aside, "we");
-    return *out ? ST_OK : FAIL_IN(ST_CANT_CREATE, aside, "eval.page: %s", strerror(errno));
-}
-
 status page_try(const char *path)
 {
     char aside[STATUS_PATH_MAX];
     FILE *file;
-    TRY(open_aside(path, aside, &file));
+    status st = html_page_open(path, &file);
+    if (st != ST_OK)
+        return status_context(st, "eval.page");
     fclose(file);
+    snprintf(aside, sizeof aside, "%s.tmp", path);
     unlink(aside);
     return ST_OK;
 }
 
 status page_finish(page *sheet, const html_fact *facts, int count, const vqa_tally *tally)
 {
-    char aside[STATUS_PATH_MAX];
     FILE *file;
     if (fflush(sheet->body) != 0)
         return FAIL(ST_NO_MEMORY, "page: out of memory");
-    TRY(open_aside(sheet->path, aside, &file));
-    put_page(file, sheet, facts, count, tally);
-    bool ok = !ferror(file);
-    ok = fclose(file) == 0 && ok;
-    if (!ok || rename(aside, sheet->path) != 0)
-        return FAIL_IN(ST_IO, sheet->path, "eval.page: %s", strerror(errno));
-    return ST_OK;
+    status st = html_page_open(sheet->path, &file);
+    if (st == ST_OK) {
+        put_page(file, sheet, facts, count, tally);
+        st = html_page_close(sheet->path, &file);
+    }
+    return st == ST_OK ? ST_OK : status_context(st, "eval.page");
 }

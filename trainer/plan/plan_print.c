@@ -177,75 +177,6 @@ void memory_plan_print(const memory_plan *plan, const layout *degrees, const pla
         print_codes(plan, to);
 }
 
-/* Prints how much is in use in each phase of a step. All of it is allocated once, before step 1. */
-static void print_phases(FILE *to, const memory_plan *plan)
-{
-    const model_regions *regions = &plan->parts;
-    const unit scale = unit_of(plan);
-    const int64_t resident = plan->parameters + plan->gradients + plan->moments + plan->weights +
-                             plan->codes + plan->expanded;
-    const struct {
-        const char *name;
-        int64_t kept, scratch, gathered;
-    } phases[] = {
-        {"vision", regions->vision_kept, regions->vision_scratch, plan->gathered},
-        {"text", regions->vision_kept + regions->text_kept, regions->text_scratch, plan->gathered},
-        {"head and loss", regions->vision_kept + regions->text_kept, regions->head_scratch,
-         plan->gathered},
-        {"optimiser", 0, 0, 0}};
-    fprintf(to, "in use, in %s: %9s %10s %9s %9s %9s\n", scale.name, "resident", "gathered", "kept",
-            "scratch", "sum");
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
-        fprintf(to, "  %-13s %9.2f %10.2f %9.2f %9.2f %9.2f\n", phases[i].name,
-                (double)resident / scale.bytes, (double)phases[i].gathered / scale.bytes,
-                (double)phases[i].kept / scale.bytes, (double)phases[i].scratch / scale.bytes,
-                (double)(resident + phases[i].gathered + phases[i].kept + phases[i].scratch) /
-                    scale.bytes);
-}
-
-static const char *how_kept(const recompute *again, int64_t layers, unsigned kind, char text[32])
-{
-    int64_t kept = recompute_plan_kept(again, layers, kind);
-    if (kept == 0 || kept == layers)
-        return kept ? "kept" : "again";
-    snprintf(text, 32, "kept in %" PRId64 " of %" PRId64, kept, layers);
-    return text;
-}
-
-/* Prints what a layer keeps, in bytes per token, and a vision block, in bytes per patch. */
-static status print_kept(const plan_input *in, const recomputes *recomputed, FILE *to)
-{
-    static const struct {
-        const char *name;
-        unsigned kind;
-    } kinds[] = {{"norms, rotations, activations", RECOMPUTE_CHEAP},
-                 {"qkv", RECOMPUTE_QKV},
-                 {"attention", RECOMPUTE_ATTENTION},
-                 {"proj", RECOMPUTE_PROJ},
-                 {"routes", RECOMPUTE_ROUTE},
-                 {"fc1", RECOMPUTE_FC1},
-                 {"fc2", RECOMPUTE_FC2}};
-    const model_dims *dims = in->dims;
-    const int64_t tokens = in->conf->training_seq_len,
-                  patches = dims->vision.depth ? 4 * tokens : 0;
-    const model_options options = {.cap = {.tokens = tokens, .patches = patches}, .training = true};
-    char how[32];
-    fprintf(to, "a layer's arrays besides its input, in bytes per token%s:\n",
-            patches ? "; a vision block's, in bytes per patch" : "");
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        int64_t layer, block;
-        TRY(model_kinds_bytes(dims, &options, in->device->sizes, kinds[i].kind, &layer, &block));
-        fprintf(to, "  %-32s %8.0f %-16s", kinds[i].name, (double)layer / (double)tokens,
-                layer ? how_kept(&recomputed->text, dims->text.layers, kinds[i].kind, how) : "");
-        if (patches)
-            fprintf(to, " %8.0f %s", (double)block / (double)patches,
-                    block ? how_kept(&recomputed->vision, dims->vision.depth, kinds[i].kind, how)
-                          : "");
-        fprintf(to, "\n");
-    }
-    return ST_OK;
-}
-
 /* Names the memory that a share is of. */
 static const char *whose(const plan_device *on, char text[WHOSE])
 {
@@ -394,10 +325,6 @@ status layout_print(const plan_input *in, plan_detail detail, FILE *to, bool *ou
     print_mesh(in, to);
     TRY(print_stages(in, &recomputed, &plan, to));
     memory_plan_print(&plan, in->layout, in->device, full, to);
-    if (full) {
-        print_phases(to, &plan);
-        TRY(print_kept(in, &recomputed, to));
-    }
     if (detail != PLAN_SHORT)
         TRY(print_modes(in, &recomputed, to));
     TRY(print_verdict(in, &plan, to));

@@ -34,8 +34,8 @@ int memory_plan_regions(const memory_plan *plan, const plan_device *on,
 void memory_plan_print(const memory_plan *plan, const layout *layout, const plan_device *on,
                        bool full, FILE *to);
 /* How much layout_print prints. PLAN_SHORT: the short table. PLAN_CHOICES: also the largest
- * micro-batch that fits with each mode of activation checkpointing. PLAN_FULL: the full table, these
- * choices, what is in use in each phase of a step, and what activation checkpointing keeps. */
+ * micro-batch that fits with each mode of activation checkpointing. PLAN_FULL: the full table and
+ * these choices. */
 typedef enum plan_detail { PLAN_SHORT, PLAN_CHOICES, PLAN_FULL } plan_detail;
 /* Prints the mesh, that table, and whether the micro-batch fits; if it does not, also the smallest
  * change that does. out_fits may be NULL. */

@@ -350,24 +350,20 @@ status html_report(const char *folder, html_mark mark, const char *title, const 
                    int count, const char *config)
 {
     char metrics[STATUS_PATH_MAX], held_out[STATUS_PATH_MAX];
-    char path[STATUS_PATH_MAX], aside[STATUS_PATH_MAX];
+    char path[STATUS_PATH_MAX];
+    FILE *file;
     points all[2] = {{0}}; /* [0]: steps, [1]: evaluations */
     snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", folder);
     snprintf(held_out, sizeof held_out, "%s/eval.jsonl", folder);
     snprintf(path, sizeof path, "%s/report.html", folder);
-    snprintf(aside, sizeof aside, "%s/.report.html.tmp", folder);
     status st = read_points(metrics, &all[0].list, &all[0].count);
     if (st == ST_OK && access(held_out, F_OK) == 0)
         st = read_points(held_out, &all[1].list, &all[1].count);
-    FILE *file = st == ST_OK ? fopen(aside, "we") : NULL;
-    if (st == ST_OK && !file)
-        st = FAIL_IN(ST_CANT_CREATE, aside, "%s", strerror(errno));
-    if (file) {
+    if (st == ST_OK)
+        st = html_page_open(path, &file);
+    if (st == ST_OK) {
         put_page(file, mark, title, facts, count, config, all);
-        bool ok = !ferror(file);
-        ok = fclose(file) == 0 && ok;
-        if (!ok || rename(aside, path) != 0)
-            st = FAIL_IN(ST_IO, path, "%s", strerror(errno));
+        st = html_page_close(path, &file);
     }
     free(all[0].list);
     free(all[1].list);

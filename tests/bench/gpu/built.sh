@@ -28,7 +28,7 @@ compile() {
         -DCMAKE_EXE_LINKER_FLAGS="$link_flags" -DCMAKE_SHARED_LINKER_FLAGS="$link_flags" \
         -DCMAKE_MODULE_LINKER_FLAGS="$link_flags" || return
     cmake --build "$build" -j "$(nproc)" --target trainer tessera_cuda test_parity_cuda \
-        test_model_cuda bench_feed bench_device $(targets_there tessera_mpi ranks_parity tessera_nccl nccl_alone)
+        test_model_cuda bench_feed bench_device probe $(targets_there tessera_mpi ranks_parity tessera_nccl nccl_alone)
 }
 
 # Packs what compile has made, without what a debugger needs.

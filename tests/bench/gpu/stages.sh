@@ -83,7 +83,7 @@ stage_steps() {
     case $? in 0) ;; 77) return 69 ;; *) return 1 ;; esac
     if python3 -c 'import numpy' 2>/dev/null; then
         echo "-- the reference's cases, in bf16"
-        python3 -B "$source_dir/tests/golden/compare.py" --trainer "$trainer" --bf16 || return
+        python3 -B "$source_dir/tests/golden/compare.py" --probe "$build/tests/probe" --bf16 || return
     fi
     local flavour backend
     for flavour in debug tile; do

@@ -18,8 +18,9 @@
 #include "tests/bench/ops/memory_growth.h"
 #include "tests/bench/ops/op_cases.h"
 
-static const bench_row *const lists[] = {bench_products, bench_layers,  bench_rows,
-                                         bench_update,   bench_routing, NULL};
+static const bench_row *const lists[] = {
+    bench_products, bench_more_products, bench_layers, bench_rows,
+    bench_update,   bench_routing,       NULL};
 
 static status check_all_have_a_case(void)
 {

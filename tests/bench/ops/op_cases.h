@@ -1,10 +1,11 @@
-/* op_cases.h: cases of all ops beside the products and attention of trainer/bench/cases.h. Those of
+/* op_cases.h: cases of all ops beside the products and attention that trainer/bench/cases.h has. Those of
  * bench_layers, bench_rows and bench_update are limited by memory bandwidth. */
 #ifndef TESSERA_TESTS_BENCH_OPS_OP_CASES_H
 #define TESSERA_TESTS_BENCH_OPS_OP_CASES_H
 
 #include "trainer/bench/cases.h"
 
-extern const bench_row bench_layers[], bench_rows[], bench_update[], bench_routing[];
+extern const bench_row bench_more_products[], bench_layers[], bench_rows[], bench_update[],
+    bench_routing[];
 
 #endif

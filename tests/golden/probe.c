@@ -1,9 +1,12 @@
-/* verbs_probe.c: trainer probe: runs one forward and one backward pass of a row and writes every
+/* probe.c: the program probe: runs one forward and one backward pass of a row and writes every
  * number to a file, to compare with another implementation. The file has logits [tokens,
  * vocabulary]; loss, the mean over targets without the auxiliary loss; aux_loss, the routers'
  * auxiliary loss without its coefficient; and for every tensor NAME of the folder grad.NAME, the
  * gradient of loss + COEF aux_loss. Everything is float32, except in the double build, whose logits
- * and gradients stay float64. */
+ * and gradients stay float64.
+ *
+ *   probe --model DIR --batch F.safetensors --out G.safetensors [--aux COEF]
+ *       [--backend cpu|cuda] [--overwrite] */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +20,6 @@
 #include "trainer/batch/stager.h"
 #include "trainer/checkpoint/hf/hf_check.h"
 #include "trainer/checkpoint/hf/hf_load.h"
-#include "trainer/cli/verbs.h"
 #include "trainer/model/dims/convert.h"
 #include "trainer/model/params/params.h"
 #include "trainer/model/qwen3vl.h"
@@ -314,7 +316,7 @@ static status backend_named(const char *name, int *out)
                : FAIL(ST_USAGE, "--backend: expected cpu or cuda, got \"%s\"", name);
 }
 
-status verb_probe(int argc, char **argv)
+static status run_command(int argc, char **argv)
 {
     const char *folder, *batch, *out, *aux_text, *device_name;
     int kind;
@@ -345,4 +347,13 @@ done:
     probe_close(&checks);
     st_close(&file);
     return st;
+}
+
+int main(int argc, char **argv)
+{
+    log_init("probe", LOG_INFO, false);
+    const status st = run_command(argc, argv);
+    if (st != ST_OK)
+        log_error("%s", status_text());
+    return status_exit_code(st);
 }
