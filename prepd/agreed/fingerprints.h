@@ -8,7 +8,7 @@
  * hash of the sources that make rows (build_id.cmake); builds with different ids work together if
  * they have the same lease form and the same fingerprints.
  *
- * The daemon gets its own fingerprints from a separate process (serve/core/fingerprinting.c), and
+ * The daemon gets its own fingerprints from a separate process (serve/core/workers/fingerprinting.c), and
  * workers on other machines send theirs in JOIN. WELCOME and cursors carry only the first three,
  * since the others change with the list of leases. */
 #ifndef TESSERA_PREPD_AGREED_FINGERPRINTS_H
@@ -35,7 +35,7 @@ typedef enum print_kind {
 } print_kind;
 
 /* The form of leases, terms and rows between a daemon and its workers. It is raised when a member
- * of a lease (serve/core/payload.c) or of TERMS is added, removed or changes its meaning, when an
+ * of a lease (serve/core/rows/payload.c) or of TERMS is added, removed or changes its meaning, when an
  * option that workers read does, and when the form of ROW or RECORDS changes. Workers of another
  * form cannot be understood and are refused. */
 enum { LEASE_FORM = 1 };

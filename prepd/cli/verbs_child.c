@@ -14,7 +14,7 @@
 #include "common/base/proc.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 enum { N_SIGNALS = sizeof signals / sizeof *signals };

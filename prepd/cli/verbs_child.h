@@ -11,7 +11,7 @@
 
 #include "common/conf/conf.h"
 #include "common/program/verb.h"
-#include "proto/client.h"
+#include "proto/session/client.h"
 
 typedef struct child_daemon {
     pid_t pid;                    /* 0 if there is none */

@@ -10,8 +10,8 @@
 #include "prepd/cli/verbs.h"
 #include "prepd/agreed/stage_times.h"
 #include "prepd/cli/verbs_child.h"
-#include "proto/frame.h"
-#include "proto/wire.h"
+#include "proto/row/frame.h"
+#include "proto/wire/wire.h"
 
 enum {
     ANSWER_MS = 5000, /* how long to wait for a daemon */

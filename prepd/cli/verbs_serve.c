@@ -14,7 +14,7 @@
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/worker/worker.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 static status take_parent(int *argc, char **argv, int64_t *out)
 {

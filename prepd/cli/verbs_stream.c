@@ -13,7 +13,7 @@
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/worker/row_png.h"
-#include "proto/record.h"
+#include "proto/message/record.h"
 
 /* What the three verbs have in common. */
 typedef struct stream_run {

@@ -19,7 +19,7 @@
 typedef struct row_stat {
     int64_t tokens, patches, targets, documents, longest, images, frames, frame;
     int64_t visual;   /* visual tokens; those of a shared image count in every document */
-    int64_t squares;  /* as in row_measure (proto/assign.h): the cost of attention */
+    int64_t squares;  /* as in row_measure (proto/row/assign.h): the cost of attention */
     int64_t prefixes; /* how many of the documents are prefixes, and so no samples */
 } row_stat;
 

@@ -7,7 +7,7 @@
 #include "common/base/compare.h"
 #include "common/base/visible.h"
 #include "prepd/plan/planner.h"
-#include "proto/assign.h"
+#include "proto/row/assign.h"
 
 /* How many rows the usual packer would make of the same units, for comparison in the
  * report. That packer keeps a buffer of the next samples, from which a row takes, in order,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "prepd/plan/planner.h"
-#include "proto/assign.h"
+#include "proto/row/assign.h"
 
 /* What a unit holds, and what it costs. */
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 enum {
     FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels on a side of a merged token */

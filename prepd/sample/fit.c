@@ -9,7 +9,7 @@
 
 #include "common/json/json.h"
 #include "prepd/sample/clip.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 enum {
     FACTOR = PATCH_SIDE * MERGE_SIDE, /* pixels on a side of a merged token */

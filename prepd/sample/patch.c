@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "prepd/sample/ycc.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 enum {
     CHANNELS = 3,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "prepd/sample/clip.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 /* The texts of the template. Lengths are computed from these. */
 #define IM_START     "<|im_start|>"

@@ -21,6 +21,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "prepd/serve/shell.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
 
 /* Tells people how far the daemon is: by a bar on a terminal, by lines in the
  * log while an index is built, and by the status line of a service manager. */

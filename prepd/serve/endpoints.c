@@ -5,9 +5,10 @@
 #include "common/base/clock.h"
 #include "common/base/proc.h"
 #include "common/program/log.h"
-#include "prepd/serve/core/hello.h"
-#include "prepd/serve/core/outside.h"
+#include "prepd/serve/core/state/hello.h"
+#include "prepd/serve/core/state/outside.h"
 #include "prepd/serve/shell.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
 
 /* Who takes the messages: those that can be read, and those that break the limits. */
 typedef struct door_handler {
@@ -76,7 +77,7 @@ void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets, p
 /* These limits keep a peer from making the dispatcher's memory grow. A peer that has more under way
  * than its longest message is cut off. What a peer does not take stays in its slots (rows) or is
  * not sent. A peer whose messages are refused again and again is no longer listened to
- * (core/outside.h). The limits of consumers are in core/hello.c. The largest that a worker
+ * (core/state/outside.h). The limits of consumers are in core/state/hello.c. The largest that a worker
  * sends after it has joined is the rows of its two leases (added below; patches of clips take twice
  * the bytes of a picture's) or what it tells of a text of ten million tokens. */
 static const wire_limits worker_limits = {

@@ -1,7 +1,7 @@
 /* io_threads.c: chooses how many of ZeroMQ's threads there are and divides them. */
 #include "prepd/serve/io_threads.h"
 
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum {
     /* How many CPUs make pictures as fast as one thread moves them, over each kind of link. They

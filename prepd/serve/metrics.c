@@ -9,6 +9,8 @@
 #include "common/base/clock.h"
 #include "common/http/exposition.h"
 #include "prepd/serve/shell.h"
+#include "prepd/serve/core/workers/core_workers.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 
 static void put_trust(FILE *out, const dispatch *state)
 {

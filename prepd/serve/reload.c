@@ -76,7 +76,7 @@ int64_t notify_watchdog_ns(void)
 }
 
 /* Options that a running daemon may change. Workers learn of them by new TERMS, for which they
- * start anew between two leases. To add one, also copy it in options_again (core/turn.c). */
+ * start anew between two leases. To add one, also copy it in options_again (core/turn/turn.c). */
 static const char *const changeable[] = {
     "prepd.workers",      "prepd.sample_timeout",  "prepd.solo_deaths", "prepd.buffer_bytes",
     "prepd.worker_bytes", "data.quarantine_limit", "log.level"};

@@ -1,4 +1,4 @@
-/* shell.h: the world around the dispatcher's core (core/outside.h): sockets, processes, files,
+/* shell.h: the world around the dispatcher's core (core/state/outside.h): sockets, processes, files,
  * signals, the clock. No other folder includes it.
  *
  * The shell turns what happens into events of the core, and what the core wants into system calls.
@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "common/http/http.h"
-#include "prepd/serve/core/dispatch.h"
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch.h"
+#include "prepd/serve/core/state/dispatch_state.h"
 #include "prepd/serve/io_threads.h"
 
 /* The part read so far of the line that the fingerprint process writes. */

@@ -10,7 +10,7 @@
 #include "common/conf/conf.h"
 #include "common/json/json.h"
 #include "prepd/dataset/dataset.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 /* Checks that every file of the data set lies inside its folder. CONFIG names the first that does
  * not, and says how many there are. */

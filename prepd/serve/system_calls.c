@@ -1,4 +1,4 @@
-/* system_calls.c: fills the core's table of what it may ask of the world (core/outside.h). */
+/* system_calls.c: fills the core's table of what it may ask of the world (core/state/outside.h). */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
 #include "prepd/sample/clip.h"
 #include "prepd/sample/patch.h"
 #include "prepd/sample/resample.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 static const char SOURCE[] = "lease";
 /* Rates for which a frame's time can still be written as text (clip_text). */

@@ -1,7 +1,7 @@
 /* clips.h: the clips of a lease: the times of their frames, and their patches.
  *
  * A clip is a video file or a folder of frames. Which of its frames a row shows is decided by the
- * plan and stands in the lease (prepd/serve/core/payload.c). Frames go in pairs, of which Qwen3-VL
+ * plan and stands in the lease (prepd/serve/core/rows/payload.c). Frames go in pairs, of which Qwen3-VL
  * makes one patch with two frames; the last frame of an odd number is paired with itself. */
 #ifndef TESSERA_PREPD_WORKER_CLIPS_H
 #define TESSERA_PREPD_WORKER_CLIPS_H

@@ -270,7 +270,7 @@ static status read_grids(const json_value *list, const lease_clip *clips, arena 
     return ST_OK;
 }
 
-/* The item of its lease that a document is (prepd/serve/core/lease.h): its sample, or for a prefix
+/* The item of its lease that a document is (prepd/serve/core/state/lease.h): its sample, or for a prefix
  * the complement of its first branch's, which tells them apart. */
 static int64_t doc_item(int64_t id, int32_t branches)
 {

@@ -10,7 +10,7 @@
 #include "common/base/arena.h"
 #include "prepd/sample/fit.h"
 #include "prepd/sample/text.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 typedef struct document {
     uint64_t sample_id;

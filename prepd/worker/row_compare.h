@@ -2,7 +2,7 @@
  *
  * A row lease may have the member "compare": [n, ..], at most MOST_COMPARED numbers: that many
  * parts each, at the end of the lease's message, are rows that others have made of the same lease.
- * A row is its header, block and image parts (proto/codec.h), without a tag. The answer is the
+ * A row is its header, block and image parts (proto/message/codec.h), without a tag. The answer is the
  * member "same" of the message ON that comes before the row. */
 #ifndef TESSERA_PREPD_WORKER_ROW_COMPARE_H
 #define TESSERA_PREPD_WORKER_ROW_COMPARE_H
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "common/json/json.h"
-#include "proto/codec.h"
+#include "proto/message/codec.h"
 
 enum { MOST_COMPARED = 2 };
 

@@ -3,7 +3,7 @@
 #ifndef TESSERA_PREPD_WORKER_ROW_PNG_H
 #define TESSERA_PREPD_WORKER_ROW_PNG_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 /* Writes every picture of the row and every frame of its clips, and prints a line for each picture
  * or clip. A path that ends in .png is the file of a single picture. Any other is a folder, made if

@@ -60,7 +60,7 @@ typedef struct print_file {
     double fps;
 } print_file;
 
-/* A document of a lease (prepd/serve/core/payload.c). */
+/* A document of a lease (prepd/serve/core/rows/payload.c). */
 typedef struct print_doc {
     int64_t id, tokens, from, whole, before;
     int32_t part, prefix;

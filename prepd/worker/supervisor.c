@@ -15,7 +15,7 @@
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 enum {
     QUICK_MS = 1000,   /* a worker that lives this short may be unable to start */

@@ -26,7 +26,7 @@
 #include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
 #include "prepd/worker/media/time_limit.h"
-#include "proto/frame.h"
+#include "proto/row/frame.h"
 
 enum {
     POLL_MS = 200,        /* longest wait before SIGTERM is noticed */

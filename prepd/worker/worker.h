@@ -19,8 +19,8 @@
 #include "prepd/sample/text.h"
 #include "prepd/worker/media/image_cache.h"
 #include "prepd/worker/media/image_load.h"
-#include "proto/codec.h"
-#include "proto/wire.h"
+#include "proto/message/codec.h"
+#include "proto/wire/wire.h"
 
 typedef struct worker_options {
     const char *endpoint;   /* at which the dispatcher serves workers */
@@ -123,7 +123,7 @@ WARN_UNUSED status make_records(workshop *shop, const json_value *lease, on_item
 WARN_UNUSED status supervisor_run(char *const *args, int n_args, int n_workers,
                                   const char *endpoint, const char *keys);
 
-/* Reads the members of a lease, which prepd/serve/core/payload.c writes. Its files
+/* Reads the members of a lease, which prepd/serve/core/rows/payload.c writes. Its files
  * are read by image_files.h, its clips by clips.h. */
 
 /* The options of the lease's stream, train or eval. */

@@ -56,7 +56,7 @@ def what_is_absent():
         return f"Python {platform.python_version()} is older than 3.11, whose stable interface it needs"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "a Python without the interpreter's lock has no stable interface"
-    if not os.path.exists(os.path.join(ROOT, "proto", "client.c")):
+    if not os.path.exists(os.path.join(ROOT, "proto", "session", "client.c")):
         return f"the project's sources are not at {ROOT}: install from a checkout"
     if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
         return "Python.h is absent (Debian: python3-dev)"

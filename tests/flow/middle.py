@@ -7,7 +7,7 @@ import threading
 
 import zmq
 
-RECORDS = 20  # proto/frame.h
+RECORDS = 20  # proto/row/frame.h
 
 
 class Middle:

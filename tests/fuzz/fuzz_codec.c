@@ -6,8 +6,8 @@
  * writes the header, so that the search reaches what the checksums protect. */
 #include <stdlib.h>
 
-#include "proto/codec.h"
-#include "proto/zstd_frames.h"
+#include "proto/message/codec.h"
+#include "proto/message/zstd_frames.h"
 
 enum { MAX_PARTS = 64, ARENA_BYTES = 64 << 20, IMAGE_DECODED_AT = 8 };
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/frame.h"
+#include "proto/row/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "proto/record.h"
+#include "proto/message/record.h"
 
 enum { MAX_ROWS = 1000 };
 

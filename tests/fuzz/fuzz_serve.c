@@ -19,7 +19,11 @@
 #include <string.h>
 
 #include "common/program/log.h"
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/rows/core_rows.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
+#include "prepd/serve/core/workers/core_workers.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 #include "tests/fuzz/serve_data.h"
 #include "tests/fuzz/serve_leases.h"
 #include "tests/unit/prepd/conf_defaults.h"

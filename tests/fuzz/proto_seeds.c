@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "proto/codec.h"
-#include "proto/record.h"
+#include "proto/message/codec.h"
+#include "proto/message/record.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 

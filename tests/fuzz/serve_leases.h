@@ -4,7 +4,7 @@
 #define TESSERA_TESTS_FUZZ_SERVE_LEASES_H
 
 #include "common/base/span.h"
-#include "prepd/serve/core/lease.h"
+#include "prepd/serve/core/state/lease.h"
 
 /* The text of a LEASE: a prefix stands before its branches, which bring no pictures of their own
  * and are as many as it says; a text comes after one before it in the lease, or after one that is

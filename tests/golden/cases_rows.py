@@ -1,4 +1,4 @@
-"""Documents of golden cases, and rows of them as proto/batch.h has it. See make_cases.py."""
+"""Documents of golden cases, and rows of them as proto/row/batch.h has it. See make_cases.py."""
 
 from dataclasses import dataclass, field
 

@@ -11,7 +11,7 @@ Needs PyPI, so it runs by hand; what it wrote is kept in cases/. In a temporary 
 flavours, and --draw N draws N of them. It writes:
 
     OUT/FLAVOUR/config.json, model.safetensors     a Hugging Face folder, float32
-    OUT/FLAVOUR/CASE/batch.safetensors             one row, as proto/batch.h
+    OUT/FLAVOUR/CASE/batch.safetensors             one row, as proto/row/batch.h
     OUT/FLAVOUR/CASE/expected.safetensors          logits [T, V], loss, aux_loss, grad.NAME; aux_coef;
                                                    own_rounding, see below
 

@@ -5,7 +5,7 @@ It needs the environment of make_cases.py, and runs by hand after it, since that
 
     VENV/bin/python tests/golden/make_prefix_cases.py --out tests/golden/cases [--seed 1]
 
-For each flavour below it loads OUT/FLAVOUR and writes OUT/FLAVOUR/prefix/: batch.safetensors, a row of trees (proto/batch.h,
+For each flavour below it loads OUT/FLAVOUR and writes OUT/FLAVOUR/prefix/: batch.safetensors, a row of trees (proto/row/batch.h,
 doc_prefix), and sketch.safetensors: the loss, own_rounding, and for each gradient two sketches (sketch.py), which are small where
 the gradient itself would be large: of the float32 run and of the float64 run. All are of sum / targets over the samples one by
 one, with eager attention and without auxiliary loss."""

@@ -1,4 +1,4 @@
-"""Trees of samples that begin alike, and rows that have each beginning once: proto/batch.h's doc_prefix. See
+"""Trees of samples that begin alike, and rows that have each beginning once: proto/row/batch.h's doc_prefix. See
 make_prefix_cases.py and check_prefix_rows.py."""
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@
  * There are STEP rows to a step. In the first step every second row is text, in the second step all
  * are, in the third all but one. After that all rows have images, except the last row of each step,
  * which is empty. In every third text row the first document is the prefix of the other two. */
-#include "proto/codec.h"
-#include "proto/record.h"
+#include "proto/message/codec.h"
+#include "proto/message/record.h"
 #include "tests/unit/proto/seeded_rows.h"
 #include "tests/unit/trainer/model/fixture.h"
 

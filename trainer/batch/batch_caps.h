@@ -10,7 +10,7 @@
 #define TESSERA_TRAINER_BATCH_CAPS_H
 
 #include "common/json/json.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/model/layers/device_batch.h"
 
 /* Exactly what these rows need. */

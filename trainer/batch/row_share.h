@@ -8,7 +8,7 @@
 #define TESSERA_TRAINER_BATCH_ROW_SHARE_H
 
 #include "common/base/status.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/model/dims/dims.h"
 #include "trainer/model/layers/device_batch.h"
 

@@ -8,7 +8,7 @@
 #ifndef TESSERA_TRAINER_BATCH_STAGER_H
 #define TESSERA_TRAINER_BATCH_STAGER_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/batch/batch_caps.h"
 #include "trainer/device/backend.h"
 #include "trainer/model/layers/device_batch.h"

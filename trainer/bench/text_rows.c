@@ -9,8 +9,8 @@
 
 #include "common/base/rng.h"
 #include "common/base/words.h"
-#include "proto/codec.h"
-#include "proto/record.h"
+#include "proto/message/codec.h"
+#include "proto/message/record.h"
 
 static int64_t documents(int64_t seq_len, int64_t document)
 {

@@ -12,7 +12,7 @@
 #ifndef TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
 #define TESSERA_TRAINER_EVAL_IMAGE_SWAP_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/generate/prompt.h"
 
 typedef struct image_swap image_swap;

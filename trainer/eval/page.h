@@ -3,7 +3,7 @@
 #ifndef TESSERA_TRAINER_EVAL_PAGE_H
 #define TESSERA_TRAINER_EVAL_PAGE_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/eval/html_page.h"
 #include "trainer/eval/vqa_score.h"
 

@@ -2,12 +2,12 @@
  * row, as separate rows. A reply is a run of targets in a document: an answer to a question, one
  * turn of a conversation, or all of a plain text.
  *
- * The sample of a document is the document itself or, for a branch (proto/batch.h), the tokens of
+ * The sample of a document is the document itself or, for a branch (proto/row/batch.h), the tokens of
  * its prefix and then its own. */
 #ifndef TESSERA_TRAINER_GENERATE_PROMPT_H
 #define TESSERA_TRAINER_GENERATE_PROMPT_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "trainer/batch/stager.h"
 
 typedef struct reply {

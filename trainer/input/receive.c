@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/json/json.h"
 #include "common/program/log.h"
-#include "proto/client.h"
-#include "proto/row_order.h"
+#include "proto/session/client.h"
+#include "proto/row/row_order.h"
 #include "trainer/input/row_feed.h"
 
 /* ---- a daemon that is gone ---- */

@@ -13,8 +13,8 @@
 #ifndef TESSERA_TRAINER_INPUT_RECEIVE_H
 #define TESSERA_TRAINER_INPUT_RECEIVE_H
 
-#include "proto/client.h"
-#include "proto/bad_samples.h"
+#include "proto/session/client.h"
+#include "proto/row/bad_samples.h"
 #include "trainer/parallel/row_broadcast.h"
 
 typedef struct receiver receiver;
@@ -42,7 +42,7 @@ typedef struct received {
 } received;
 
 /* Connects to the daemon or opens the recording, reads WELCOME and starts the thread. Fails as
- * client_open and client_replay do (proto/client.h); on ranks that share rows, with the failure of
+ * client_open and client_replay do (proto/session/client.h); on ranks that share rows, with the failure of
  * the rank that receives them. The caller closes it with receiver_close, which ends the thread. */
 WARN_UNUSED status receiver_open(const receiver_options *options, receiver **out);
 void receiver_close(receiver **receiver);

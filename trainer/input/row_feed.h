@@ -17,8 +17,8 @@
 #ifndef TESSERA_TRAINER_INPUT_ROW_FEED_H
 #define TESSERA_TRAINER_INPUT_ROW_FEED_H
 
-#include "proto/batch.h"
-#include "proto/frame.h"
+#include "proto/row/batch.h"
+#include "proto/row/frame.h"
 #include "trainer/parallel/row_broadcast.h"
 
 /* The receiving rank's side. Each returns ST_STOPPED once the broadcast is interrupted. */

@@ -9,7 +9,7 @@
  * and go to no expert.
  *
  * The statistics are those of the samples that the tokens come from: a token that is in several
- * samples, in the beginning that they share (proto/batch.h, doc_prefix), counts once for each. It
+ * samples, in the beginning that they share (proto/row/batch.h, doc_prefix), counts once for each. It
  * is routed once all the same.
  *
  * BAD_INPUT: K or E outside these limits. */

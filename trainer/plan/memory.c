@@ -301,7 +301,7 @@ static void plan_gpu(const model_options *options, const memory_options *how,
         memory_gpu_plan(rank->dims, options, &steps, &how->attention, on->multiprocessors, out);
 }
 
-/* Bytes of a full row as it is received (proto/batch.h). */
+/* Bytes of a full row as it is received (proto/row/batch.h). */
 static int64_t row_bytes(int64_t tokens, int64_t patches)
 {
     const row packed = {.n_tokens = tokens, .n_docs = 1, .n_patches = patches};

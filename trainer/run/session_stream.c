@@ -9,7 +9,7 @@
 #include "common/json/json.h"
 #include "common/model_folder/model_files.h"
 #include "common/program/log.h"
-#include "proto/row_order.h"
+#include "proto/row/row_order.h"
 #include "trainer/plan/memory.h"
 #include "trainer/run/stop.h"
 

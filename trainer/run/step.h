@@ -37,7 +37,7 @@ typedef struct step_report {
     int64_t rows;
     /* tokens that ops ran on, padding included; and device_batch.feature_rows */
     int64_t own_tokens, own_features;
-    /* How unevenly work was spread; 1 is even. balance: predicted time (proto/assign.h) of the
+    /* How unevenly work was spread; 1 is even. balance: predicted time (proto/row/assign.h) of the
      * slowest consumer's rows over the mean of all consumers. The other two compare the ranks that
      * share rows: the largest part of causal attention, and of the vision tower, over the mean
      * part, in the worst micro-batch. balance is 0 for a single rank. */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/assign.h"
+#include "proto/row/assign.h"
 #include "trainer/run/step_parts.h"
 
 /* Appends the sample ids of a row to those of the step. A prefix is no sample. */

@@ -14,7 +14,7 @@
 
 #include "common/base/file.h"
 #include "common/program/log.h"
-#include "proto/record.h"
+#include "proto/message/record.h"
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/checkpoint/state/progress.h"

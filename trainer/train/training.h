@@ -4,7 +4,7 @@
 #ifndef TESSERA_TRAINER_TRAIN_TRAINING_H
 #define TESSERA_TRAINER_TRAIN_TRAINING_H
 
-#include "proto/bad_samples.h"
+#include "proto/row/bad_samples.h"
 #include "trainer/checkpoint/save/writer.h"
 #include "trainer/report/ledger.h"
 #include "trainer/report/line.h"

@@ -16,7 +16,7 @@
 #include "common/base/status.h"
 #include "common/json/json.h"
 #include "prepd/sample/decode/video.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 
 /* Writes root/path to out [size]. ST_BAD_INPUT for an absolute path, one with "..", or a long one.
  */
@@ -49,7 +49,7 @@ WARN_UNUSED status file_start(const char *full, int64_t offset, int64_t bytes, i
 WARN_UNUSED status file_map(const char *full, int64_t max_bytes, file_view *out);
 void file_unmap(file_view *view);
 
-/* The files that a lease names (prepd/serve/core/payload.c), and their bytes.
+/* The files that a lease names (prepd/serve/core/rows/payload.c), and their bytes.
  *
  * A file is read under a data root, or it came with the lease (data.ship). It may be a file of its
  * own, a piece of another file (of a tar or zip), or a folder of frames. */

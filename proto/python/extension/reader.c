@@ -1,5 +1,5 @@
 /* reader.c: the Python extension tessera._reader, which opens rows with proto's own client
- * (proto/client.h), so that Python gets them checked as the trainer does and at its speed.
+ * (proto/session/client.h), so that Python gets them checked as the trainer does and at its speed.
  *
  * Python code decides what to do with them: the extension knows neither numpy nor torch. It gives
  * memory by the buffer protocol, and a failure as the exception Failure(code, words). Only the
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/program/log.h"
-#include "proto/client.h"
+#include "proto/session/client.h"
 
 /* --- the memory that a row's arrays are in ---
  *

@@ -1,4 +1,4 @@
-"""Which samples are known to be bad: the twin of proto/bad_samples.c."""
+"""Which samples are known to be bad: the twin of proto/row/bad_samples.c."""
 import json
 from array import array
 from bisect import bisect_left

@@ -81,7 +81,7 @@ def pixel_floats(patches: Any, resampler: str, dtype: torch.dtype) -> torch.Tens
 
 
 def which_are_clips(row: Row) -> np.ndarray:
-    """For each item whether it is a clip: the token ids under the items tell, as in proto/batch_check.c."""
+    """For each item whether it is a clip: the token ids under the items tell, as in proto/row/batch_check.c."""
     grids = np.asarray(row["grid_thw"])
     patches = grids.prod(1)
     videos = len(row["pixels_video"]) if "pixels_video" in row else 0

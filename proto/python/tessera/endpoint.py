@@ -9,7 +9,7 @@ def shorten(endpoint: str) -> Tuple[str, Optional[int]]:
     descriptor). Any other endpoint: (endpoint, None)."""
     if not endpoint.startswith("ipc://") or len(os.fsencode(endpoint)) <= 6 + 107:
         return endpoint, None
-    path, name = os.path.split(endpoint[6:])  # as proto/endpoint.c does
+    path, name = os.path.split(endpoint[6:])  # as proto/wire/endpoint.c does
     folder = os.open(path, os.O_PATH | os.O_DIRECTORY)
     return f"ipc:///proc/self/fd/{folder}/{name}", folder
 

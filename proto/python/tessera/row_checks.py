@@ -1,5 +1,5 @@
-"""What a row must be beyond its form: documents and prefixes that make sense (as proto/batch_check.c has it), and what the daemon
-had ordered of the worker that made it (as proto/tag.c has it). ValueError says what is wrong."""
+"""What a row must be beyond its form: documents and prefixes that make sense (as proto/row/batch_check.c has it), and what the daemon
+had ordered of the worker that made it (as proto/row/tag.c has it). ValueError says what is wrong."""
 from typing import Any, Dict, List
 
 import numpy as np
@@ -25,7 +25,7 @@ def check_form(row: Dict[str, Any]) -> None:
 
 
 def check_tokens(row: Dict[str, Any]) -> None:
-    """Checks the numbers of each token and grid, as proto/batch_check.c does."""
+    """Checks the numbers of each token and grid, as proto/row/batch_check.c does."""
     labels, weights, grids = row["labels"], row.get("loss_weight", np.ones(1)), row["grid_thw"]
     for name in ("input_ids", "position_ids"):
         check((row[name] >= 0).all(), name, "has a negative number")
@@ -36,7 +36,7 @@ def check_tokens(row: Dict[str, Any]) -> None:
 
 
 def check_items(row: Dict[str, Any], widths: List[int]) -> None:
-    """Checks that tokens show each item whole and in order, as proto/batch_check.c does, and that pictures and clips (widths:
+    """Checks that tokens show each item whole and in order, as proto/row/batch_check.c does, and that pictures and clips (widths:
     the bytes of an item's patches) have a token id each."""
     visual, ids, grids = row["visual_row"], row["input_ids"], row["grid_thw"].astype(np.int64)
     document = np.repeat(np.arange(len(row["doc_part"])), np.diff(row["cu_seqlens"]))
@@ -60,7 +60,7 @@ def check_items(row: Dict[str, Any], widths: List[int]) -> None:
 
 
 def check_documents(row: Dict[str, Any]) -> None:
-    """Checks where documents begin and that doc_prefix means what wire.md says, as proto/batch_check.c does."""
+    """Checks where documents begin and that doc_prefix means what wire.md says, as proto/row/batch_check.c does."""
     for name, dtype in LISTS.items():
         check(name in row or name in ("doc_prefix", "loss_weight"), "the row has no", name)
         check(name not in row or (row[name].ndim == 1 and row[name].dtype == dtype), name, "is no list of", np.dtype(dtype).name)
@@ -78,7 +78,7 @@ def check_documents(row: Dict[str, Any]) -> None:
 
 
 def check_tag(row: Dict[str, Any], number: int, tag: Dict[str, Any]) -> None:
-    """Compares a row with its tag, which says what the daemon had ordered, as proto/tag.c does."""
+    """Compares a row with its tag, which says what the daemon had ordered, as proto/row/tag.c does."""
     blame = f"the row made by worker {tag.get('worker', '-')} is not what was ordered:"
     check(tag["row"] == number, blame, "it has the number", number, "but", tag["row"], "was ordered")
     borders, n = row["cu_seqlens"].astype(np.int64), len(row["doc_sample_id"])

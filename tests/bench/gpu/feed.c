@@ -1,7 +1,7 @@
 /* feed.c: serves a recording as the daemon serves a stream, again and again from its first row on,
  * for machines that lack what prepd is built with: HELLO and WELCOME, credit, rows in order, END.
  * Each consumer walks over the rows at its own pace. With several ranks, each takes its share of
- * every step (proto/share.h), as it would from a daemon. A cursor is found by its row's number in
+ * every step (proto/session/share.h), as it would from a daemon. A cursor is found by its row's number in
  * the stream that was recorded; start_row counts from the first recorded row.
  *
  *   bench_feed ENDPOINT RECORDING */
@@ -15,10 +15,10 @@
 #include "common/base/clock.h"
 #include "common/base/proc.h"
 #include "common/program/log.h"
-#include "prepd/serve/core/hello.h"
-#include "prepd/serve/core/outside.h"
-#include "proto/record.h"
-#include "proto/share.h"
+#include "prepd/serve/core/state/hello.h"
+#include "prepd/serve/core/state/outside.h"
+#include "proto/message/record.h"
+#include "proto/session/share.h"
 
 typedef struct recorded_options {
     const char *path, *endpoint;

@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/compare.h"
-#include "proto/client.h"
+#include "proto/session/client.h"
 #include "tests/bench/prepd/turns.h"
 
 enum { APART = 16, APART_US = 20000, BLOCK = 20000, MAX_PEERS = 1024, MAX_IO = 32, SETTLE_S = 2 };

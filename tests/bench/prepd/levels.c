@@ -12,8 +12,8 @@
 #include <zstd.h>
 
 #include "common/base/compare.h"
-#include "proto/client.h"
-#include "proto/filter.h"
+#include "proto/session/client.h"
+#include "proto/message/filter.h"
 #include "tests/bench/prepd/turns.h"
 
 enum { MOST_ROUNDS = 99, MOST_IMAGES = 4096 };
@@ -24,7 +24,7 @@ typedef struct setting {
     ZSTD_paramSwitch_e literals; /* whether bytes outside matches are Huffman-coded */
 } setting;
 
-/* The first is what prepd uses (proto/zstd_frames.c). */
+/* The first is what prepd uses (proto/message/zstd_frames.c). */
 static const setting settings[] = {
     {"literals only", -131072, ZSTD_ps_enable},
     {"-5", -5, ZSTD_ps_auto},

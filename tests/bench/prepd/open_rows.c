@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "proto/client.h"
+#include "proto/session/client.h"
 #include "tests/bench/prepd/turns.h"
 
 static int64_t own_cpu(void)

@@ -8,7 +8,7 @@
  * to speed, and times the EPOCHS after it. Between turns nothing is taken, so the worker runs out
  * of credit and sleeps. CPU time is that of all threads of the worker, ZeroMQ's included. */
 #include "common/base/clock.h"
-#include "proto/client.h"
+#include "proto/session/client.h"
 #include "tests/bench/prepd/turns.h"
 
 typedef struct totals {

@@ -9,9 +9,9 @@
 #include <time.h>
 
 #include "common/base/compare.h"
-#include "proto/codec.h"
-#include "proto/record.h"
-#include "proto/tag.h"
+#include "proto/message/codec.h"
+#include "proto/message/record.h"
+#include "proto/row/tag.h"
 #include "tests/bench/prepd/turns.h"
 
 enum { MOST_ROUNDS = 1000, TIMES = 8 };

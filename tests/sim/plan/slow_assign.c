@@ -1,4 +1,4 @@
-/* slow_assign.c: what a row costs, and which rank of a step gets it (proto/assign.h): from the
+/* slow_assign.c: what a row costs, and which rank of a step gets it (proto/row/assign.h): from the
  * dearest row on, each goes to the rank with the least load that has room; then the dearest rank
  * exchanges one row after the other. */
 #include "tests/sim/plan/slow_parts.h"

@@ -4,8 +4,8 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_HEARD_H
 #define TESSERA_TESTS_SIM_PREPD_HEARD_H
 
-#include "proto/frame.h"
-#include "proto/wire.h"
+#include "proto/row/frame.h"
+#include "proto/wire/wire.h"
 #include "tests/sim/common/sim_json.h"
 
 typedef struct heard {

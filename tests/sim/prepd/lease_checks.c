@@ -1,5 +1,6 @@
 /* lease_checks.c: what must hold of every lease, wherever it is. */
 #include "tests/sim/prepd/invariants.h"
+#include "prepd/serve/core/workers/core_workers.h"
 
 /* A worker has a lease for as long as all of its items may take, one after another, and is not
  * given more time by what it says. */

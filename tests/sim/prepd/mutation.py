@@ -2,6 +2,7 @@
 
 Used by tests/sim/mutant and tests/sim/mutants. Needs a build tree (build/, or $TESSERA_BUILD) in which sim_prepd is built.
 """
+import glob
 import os
 import re
 import resource
@@ -17,7 +18,7 @@ CHUNKS = (50, 250, 2700, 27000, 70000)  # 100,000 schedules in all
 
 
 def core_files():
-    return sorted(os.path.join(CORE, name) for name in os.listdir(os.path.join(ROOT, CORE)) if name.endswith(".c"))
+    return sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, CORE, "*", "*.c")))
 
 
 def read(path):

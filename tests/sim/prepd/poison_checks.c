@@ -5,6 +5,7 @@
  * again. */
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "prepd/serve/core/workers/core_workers.h"
 
 static const worker_seat *seat_at(simulation *sim, const dispatch *state, const sim_worker *worker)
 {

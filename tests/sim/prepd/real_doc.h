@@ -13,7 +13,7 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_REAL_DOC_H
 #define TESSERA_TESTS_SIM_PREPD_REAL_DOC_H
 
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "tests/sim/common/sim_random.h"
 
 enum { REAL_IMAGE = 151655, REAL_VIDEO = 151656, REAL_TEXT_IDS = 150000 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/codec.h"
+#include "proto/message/codec.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
 #include "tests/sim/prepd/real_doc.h"

@@ -1,5 +1,5 @@
 /* real_receiver.h: the consumer's side of schedules with real rows: every row goes through
- * proto/row_order.h and codec_decode, which applies the tag, as proto/client.c does it. */
+ * proto/row/row_order.h and codec_decode, which applies the tag, as proto/session/client.c does it. */
 #ifndef TESSERA_TESTS_SIM_PREPD_REAL_RECEIVER_H
 #define TESSERA_TESTS_SIM_PREPD_REAL_RECEIVER_H
 

@@ -1,12 +1,12 @@
 /* real_row.h: true ROW messages, as a worker sends them, in the schedules that carry them (one in a
- * hundred, sim_rules.real_rows): header, block and images, written by proto/codec.h from all that
+ * hundred, sim_rules.real_rows): header, block and images, written by proto/message/codec.h from all that
  * the lease says. What a simulated row tells its consumer beside, when its files were read and
  * whether its worker lied, stands in the references of the block, which no digest covers and the
  * tag replaces. */
 #ifndef TESSERA_TESTS_SIM_PREPD_REAL_ROW_H
 #define TESSERA_TESTS_SIM_PREPD_REAL_ROW_H
 
-#include "proto/codec.h"
+#include "proto/message/codec.h"
 #include "tests/sim/prepd/sim_row.h"
 
 /* Makes the message of a row. It is built in memory, which is emptied first. */

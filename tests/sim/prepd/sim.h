@@ -11,10 +11,10 @@
 #define TESSERA_TESTS_SIM_PREPD_SIM_H
 
 #include "common/base/arena.h"
-#include "prepd/serve/core/dispatch.h"
-#include "prepd/serve/core/dispatch_state.h"
-#include "proto/bad_samples.h"
-#include "proto/row_order.h"
+#include "prepd/serve/core/state/dispatch.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "proto/row/bad_samples.h"
+#include "proto/row/row_order.h"
 #include "tests/sim/common/sim_log.h"
 #include "tests/sim/common/sim_queue.h"
 #include "tests/sim/common/sim_random.h"

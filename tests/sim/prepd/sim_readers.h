@@ -2,8 +2,8 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
 
-#include "proto/bad_samples.h"
-#include "proto/row_order.h"
+#include "proto/row/bad_samples.h"
+#include "proto/row/row_order.h"
 #include "tests/sim/prepd/expected.h"
 
 typedef enum rank_state {

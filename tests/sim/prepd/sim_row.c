@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/frame.h"
+#include "proto/row/frame.h"
 #include "tests/sim/prepd/row_content.h"
 
 enum { MOST_PARTS = 4, PART_BYTES = 48 << 10 };

@@ -5,12 +5,12 @@
  * `began` is when its worker read its files, at the earliest. The digest is without the first two.
  * `lied` says that the worker changed the contents on purpose, so that the consumer can tell lies
  * that nothing can find from rows that are wrong. What else a row has is in its tag, which the
- * dispatcher adds (proto/tag.h). */
+ * dispatcher adds (proto/row/tag.h). */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_ROW_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_ROW_H
 
 #include "common/json/json.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "tests/sim/prepd/sim_data.h"
 
 enum { ROW_WORDS = 3, ROW_HEAD_WORDS = 3, MOST_DOCS = 256 };

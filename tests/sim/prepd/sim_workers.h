@@ -2,7 +2,7 @@
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_WORKERS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_WORKERS_H
 
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
 #include "tests/sim/prepd/heard.h"
 #include "tests/sim/prepd/rules.h"
 

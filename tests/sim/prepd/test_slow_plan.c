@@ -4,7 +4,7 @@
 
 #include "prepd/plan/plan.h"
 #include "prepd/sample/clip.h"
-#include "proto/assign.h"
+#include "proto/row/assign.h"
 #include "tests/harness.h"
 #include "tests/sim/prepd/expected.h"
 #include "tests/unit/prepd/conf_defaults.h"

@@ -4,6 +4,8 @@
 #include "tests/sim/prepd/blame.h"
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/people.h"
+#include "prepd/serve/core/rows/core_rows.h"
+#include "prepd/serve/core/workers/core_workers.h"
 
 trial trial_of(const worker_seat *seat)
 {

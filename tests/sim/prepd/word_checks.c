@@ -8,6 +8,7 @@
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/sim_twins.h"
+#include "prepd/serve/core/workers/core_workers.h"
 
 static int64_t count_lost(const dispatch *state)
 {

@@ -49,7 +49,7 @@ for name, wrong in (("cu_seqlens", [0, 2, 2, 5, 8]), ("cu_seqlens", [1, 2, 4, 5,
     assert refused(good, **{name: np.array(wrong, good[name].dtype)}), (name, wrong)
 assert refused(good, number=12, doc_prefix=np.array([-1, 0, 7, -1], np.int32)).startswith("row 12: doc_prefix[2] is 7:")
 assert refused(good, loss_weight=np.full(8, 2, np.float32)) and not refused(good, loss_weight=np.ones(8, np.float32))
-# The lists of ranks become one, as in proto/bad_samples.c; also those that earlier programs kept.
+# The lists of ranks become one, as in proto/row/bad_samples.c; also those that earlier programs kept.
 ranks = [{"decisions": [{"id": 7, "cause": "cut", "row": 30}, {"id": 2, "cause": "late"}], "cursor": '{"row": 1, "quarantine": []}'},
          {"decisions": [], "cursor": {"quarantine": [{"id": 2, "cause": "crash"}, {"id": 9, "cause": "a lower word"}]}},
          {"decisions": [{"id": 7, "cause": "short", "row": 12}, {"id": 9, "cause": "empty", "row": 4}], "cursor": None}]

@@ -4,7 +4,7 @@
 #define TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H
 
 #include "common/base/arena.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 /* Says what a row is made of. */
 typedef struct row_recipe {
@@ -28,7 +28,7 @@ void row_make_prefix(row *packed, arena *memory);
 /* Fails the test unless all tensors and texts of the two rows are equal. */
 void rows_assert_equal(const row *first, const row *second);
 
-/* Writes the tag of a row without prefixes (proto/tag.h) to out [ROW_TAG_BYTES]. Number `wrong`,
+/* Writes the tag of a row without prefixes (proto/row/tag.h) to out [ROW_TAG_BYTES]. Number `wrong`,
  * counted over all its lists, is one too large; -1: none is. no_targets: the numbers of targets are
  * null. Returns how many numbers there are. */
 enum { ROW_TAG_BYTES = 1 << 16 };

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "proto/assign.h"
+#include "proto/row/assign.h"
 #include "tests/harness.h"
 
 /* Fails the test unless the rank with the highest cost is within a thousandth of the mean, or

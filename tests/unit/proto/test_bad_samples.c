@@ -1,7 +1,7 @@
 /* Tests of bad_samples.c: lists are sorted and have each sample once, ids become the text that
  * wire.md gives as an example and come back, lists of earlier programs are read, and what is no
  * list changes nothing. */
-#include "proto/bad_samples.h"
+#include "proto/row/bad_samples.h"
 
 #include <stdio.h>
 #include <stdlib.h>

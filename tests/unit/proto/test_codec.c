@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/rng.h"
-#include "proto/codec.h"
+#include "proto/message/codec.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 

@@ -6,7 +6,7 @@
 #include "common/base/rng.h"
 #include "tests/harness.h"
 
-#include "proto/filter.h"
+#include "proto/message/filter.h"
 
 enum { SIDE = FILTER_SIDE, PLANE = FILTER_PLANE, CHANNELS = 3 };
 enum { N_PATCHES = 9, ROUNDS = 20 };

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "common/base/rng.h"
-#include "proto/client.h"
-#include "proto/record.h"
+#include "proto/session/client.h"
+#include "proto/message/record.h"
 #include "tests/folders_refuse.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"

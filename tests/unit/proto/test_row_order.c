@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/assign.h"
-#include "proto/row_order.h"
+#include "proto/row/assign.h"
+#include "proto/row/row_order.h"
 
 static const char PEER[] = "ipc://daemon";
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "proto/codec.h"
-#include "proto/tag.h"
+#include "proto/message/codec.h"
+#include "proto/row/tag.h"
 #include "tests/harness.h"
 #include "tests/unit/proto/seeded_rows.h"
 

@@ -13,8 +13,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "proto/frame.h"
-#include "proto/wire.h"
+#include "proto/row/frame.h"
+#include "proto/wire/wire.h"
 #include "tests/harness.h"
 
 enum { WAIT_MS = 20000 }; /* far more than is needed, because machines can be slow */

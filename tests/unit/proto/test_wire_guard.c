@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "proto/wire.h"
-#include "proto/wire_socket.h"
+#include "proto/wire/wire.h"
+#include "proto/wire/wire_socket.h"
 #include "tests/harness.h"
 
 enum {

@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "proto/frame.h"
-#include "proto/wire.h"
-#include "proto/wire_keys.h"
+#include "proto/row/frame.h"
+#include "proto/wire/wire.h"
+#include "proto/wire/wire_keys.h"
 #include "tests/harness.h"
 
 enum { WAIT_MS = 20000, NOBODY = 65534 };

@@ -11,7 +11,7 @@
 #ifndef TESSERA_TRAINER_CHECKPOINT_SAVE_RANKS_H
 #define TESSERA_TRAINER_CHECKPOINT_SAVE_RANKS_H
 
-#include "proto/bad_samples.h"
+#include "proto/row/bad_samples.h"
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/save/save_core.h"
 #include "trainer/checkpoint/state/train_state.h"
@@ -62,7 +62,7 @@ bool together_told(const together *ranks, int64_t save, int writer, save_mark *o
 /* Deletes the mark of a writer that is done. */
 WARN_UNUSED status together_unmark(const char *training, int writer);
 
-/* ---- the bad samples that ranks know (proto/bad_samples.h); each knows those of its own rows ---- */
+/* ---- the bad samples that ranks know (proto/row/bad_samples.h); each knows those of its own rows ---- */
 
 /* Adds to *inout_all, which is the same on all ranks, what any of them knows. All ranks call it
  * together, outside of steps, and wait; if one of them fails, all do (comm_agree). Most calls have

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "common/json/json.h"
-#include "proto/bad_samples.h"
-#include "proto/row_order.h"
+#include "proto/row/bad_samples.h"
+#include "proto/row/row_order.h"
 #include "trainer/checkpoint/hf/hf_write.h"
 
 static const char name[] = "state.json", list_name[] = "quarantine.json";

@@ -19,7 +19,7 @@ typedef struct progress {
     double first_loss, last_loss; /* of step 1 and of the last step */
     double eval_loss;             /* held-out loss of these values; not finite: not evaluated */
     char *cursor;                 /* prepd's, as the first rank got it; of a daemon */
-    char *quarantine;     /* bad samples that any rank knows (proto/bad_samples.h); of a daemon; ""
+    char *quarantine; /* bad samples that any rank knows (proto/row/bad_samples.h); of a daemon; ""
                              if there are none */
     char *stream_options; /* options of the stream (conf_stream_json); of a daemon */
     char *recording;      /* what it holds (run/session.h); of a recording */

@@ -74,7 +74,7 @@ typedef struct device_batch {
     int32_t *input_ids; /* [cap.tokens]; 0 in the padding */
     int32_t *positions; /* [3, T x tensor]: time, height, width */
     int32_t *cu_docs; /* [cap.docs + 1] borders of documents in T x tensor; the last one repeats */
-    /* [cap.docs] the document whose tokens come before this one's (proto/batch.h), or -1; used if
+    /* [cap.docs] the document whose tokens come before this one's (proto/row/batch.h), or -1; used if
      * has_prefixes is true */
     int32_t *doc_prefix;
     int32_t *token_samples; /* [cap.tokens] how many samples have a token: for a prefix, its

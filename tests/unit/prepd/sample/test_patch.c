@@ -6,7 +6,7 @@
 
 #include "prepd/sample/patch.h"
 #include "prepd/sample/ycc.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 #include "tests/harness.h"
 
 enum { HEIGHT = 64, WIDTH = 96 }; /* a grid of 4 x 6 patches */

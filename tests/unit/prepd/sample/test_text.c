@@ -10,7 +10,7 @@
 #include "common/json/json.h"
 #include "prepd/sample/clip.h"
 #include "prepd/sample/text.h"
-#include "proto/batch.h"
+#include "proto/row/batch.h"
 
 enum { MAX_TURNS = 8, MAX_PARTS = 8 };
 

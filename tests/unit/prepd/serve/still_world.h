@@ -3,8 +3,8 @@
 #ifndef TESSERA_TESTS_UNIT_PREPD_SERVE_STILL_WORLD_H
 #define TESSERA_TESTS_UNIT_PREPD_SERVE_STILL_WORLD_H
 
-#include "prepd/serve/core/lease.h"
-#include "prepd/serve/core/outside.h"
+#include "prepd/serve/core/state/lease.h"
+#include "prepd/serve/core/state/outside.h"
 
 outside still_world(void);
 

@@ -1,5 +1,5 @@
 /* Tests of accounts.h: what holds against which key, and for how long. */
-#include "prepd/serve/core/accounts.h"
+#include "prepd/serve/core/state/accounts.h"
 
 #include <stdio.h>
 #include <string.h>

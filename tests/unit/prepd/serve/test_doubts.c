@@ -1,10 +1,13 @@
-/* Tests of core/doubts.c: who is believed about a row and a sample, and
+/* Tests of core/decisions/doubts.c: who is believed about a row and a sample, and
  * what happens to whom deciders contradict. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
+#include "prepd/serve/core/workers/core_workers.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
 

@@ -1,10 +1,11 @@
-/* Tests of core/fingerprinting.c: when a process that makes fingerprints has failed. */
+/* Tests of core/workers/fingerprinting.c: when a process that makes fingerprints has failed. */
 #include "tests/harness.h"
 
 #include <string.h>
 
 #include "common/program/log.h"
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/workers/core_workers.h"
 #include "tests/unit/prepd/serve/still_world.h"
 
 static dispatch daemon;

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "prepd/serve/core/dispatch_state.h"
-#include "prepd/serve/core/hello.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
+#include "prepd/serve/core/state/hello.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/serve/still_world.h"

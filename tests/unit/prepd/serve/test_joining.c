@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/workers/core_workers.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/rows/core_rows.h"
+#include "prepd/serve/core/workers/core_workers.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/conf_defaults.h"
 #include "tests/unit/prepd/serve/still_world.h"

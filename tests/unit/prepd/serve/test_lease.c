@@ -1,6 +1,6 @@
 /* Tests of lease.h: which sample is blamed when workers die. The state machine is driven alone,
  * without sockets or processes. */
-#include "prepd/serve/core/lease.h"
+#include "prepd/serve/core/state/lease.h"
 
 #include <string.h>
 

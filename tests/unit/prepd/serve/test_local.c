@@ -1,4 +1,4 @@
-/* Tests of core/local.c: with what message the daemon ends if its local workers cannot be started
+/* Tests of core/workers/local.c: with what message the daemon ends if its local workers cannot be started
  * or die before they begin. */
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "common/program/log.h"
 #include "prepd/serve/shell.h"
 #include "tests/harness.h"
+#include "prepd/serve/core/workers/core_workers.h"
 
 static dispatch state_of_daemon, *const daemon = &state_of_daemon;
 static shell around;

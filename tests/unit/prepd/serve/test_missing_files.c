@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/rows/core_rows.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 #include "tests/harness.h"
 #include "tests/sim/prepd/expected.h"
 #include "tests/unit/prepd/serve/still_world.h"

@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prepd/serve/core/dispatch_state.h"
-#include "proto/tag.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/rows/core_rows.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
+#include "proto/row/tag.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
 #include "tests/unit/prepd/conf_defaults.h"

@@ -10,8 +10,8 @@
 #include "common/base/rng.h"
 #include "prepd/plan/plan.h"
 #include "prepd/sample/text.h"
-#include "prepd/serve/core/predecessors.h"
-#include "proto/batch.h"
+#include "prepd/serve/core/state/predecessors.h"
+#include "proto/row/batch.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 enum {

@@ -1,7 +1,8 @@
 /* Tests of compression_choice.h: images are compressed if a link is slower than the workers. */
 #include "tests/harness.h"
 
-#include "prepd/serve/core/dispatch_state.h"
+#include "prepd/serve/core/state/dispatch_state.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 
 enum { ROW = 10000000 };
 

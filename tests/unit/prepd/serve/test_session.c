@@ -9,10 +9,11 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "prepd/serve/core/hello.h"
+#include "prepd/serve/core/state/hello.h"
 #include "prepd/serve/shell.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
+#include "prepd/serve/core/consumers/core_consumers.h"
 
 enum { UNSENT = 4, PART_BYTES = 1 << 20, WAIT_MS = 10000 };
 

@@ -7,9 +7,11 @@
 
 #include "common/base/clock.h"
 #include "prepd/serve/shell.h"
-#include "proto/wire.h"
+#include "proto/wire/wire.h"
 #include "tests/harness.h"
 #include "tests/unit/prepd/serve/still_world.h"
+#include "prepd/serve/core/workers/core_workers.h"
+#include "prepd/serve/core/decisions/core_decisions.h"
 
 enum { WAIT_MS = 20000 };
 

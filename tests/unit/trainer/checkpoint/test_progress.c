@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/bad_samples.h"
+#include "proto/row/bad_samples.h"
 #include "trainer/checkpoint/state/progress.h"
 
 static const char early[] =

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proto/record.h"
+#include "proto/message/record.h"
 #include "trainer/input/receive.h"
 
 enum { ROWS = 23, TOKENS = 40 };

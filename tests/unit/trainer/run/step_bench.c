@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/record.h"
+#include "proto/message/record.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/params/unit_order.h"
