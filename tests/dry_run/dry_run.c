@@ -29,7 +29,7 @@
 #include "common/program/log.h"
 #include "tests/dry_run/dry_run_play.h"
 #include "tests/dry_run/without_storage.h"
-#include "trainer/bench/text_rows.h"
+#include "trainer/bench/bench.h"
 #include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/checkpoint/save/writer.h"
 #include "trainer/plan/plan_print.h"

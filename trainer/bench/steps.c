@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "trainer/bench/cases.h"
-#include "trainer/bench/text_rows.h"
+#include "trainer/bench/bench.h"
 #include "trainer/model/dims/convert.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/step.h"

@@ -1,5 +1,5 @@
 /* text_rows.c: makes rows of random tokens and writes them as a recording. */
-#include "trainer/bench/text_rows.h"
+#include "trainer/bench/bench.h"
 
 #include <inttypes.h>
 #include <stdio.h>

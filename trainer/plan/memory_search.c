@@ -10,6 +10,14 @@
 
 enum { MOST_ROWS = 4096, MIN_SEQ_LEN = 16 /* the least that training.seq_len takes */ };
 
+/* A micro-batch. */
+typedef struct memory_fit {
+    int mode;     /* of activation checkpointing, or SEARCH_AS_CONFIGURED */
+    int64_t rows; /* 0: none was found */
+    int64_t seq_len, patch_budget;
+    int64_t total; /* bytes; of fit_bytes and find_least */
+} memory_fit;
+
 status memory_search_recompute(const plan_input *in, int64_t rows, int mode, recomputes *out)
 {
     return mode == SEARCH_AS_CONFIGURED ? recompute_plan_of(in, rows, out)
@@ -53,24 +61,26 @@ status memory_most_rows(const plan_input *in, int mode, int64_t *out)
     return ST_OK;
 }
 
-int64_t memory_seq_len(const plan_input *in)
+static int64_t row_tokens(const plan_input *in)
 {
     return in->seq_len ? in->seq_len : in->conf->training_seq_len;
 }
 
-int64_t memory_patch_budget(const plan_input *in)
+static int64_t row_patches(const plan_input *in)
 {
     return in->seq_len                   ? in->patch_budget
            : in->conf->data_patch_budget ? in->conf->data_patch_budget
-                                         : 4 * memory_seq_len(in);
+                                         : 4 * row_tokens(in);
 }
 
-status memory_find_rows(const plan_input *in, memory_fit *out)
+/* Finds the mode with which most rows of the input's length fit, up to as many as are configured.
+ * The configured mode comes before others that fit as many. */
+static status find_rows(const plan_input *in, memory_fit *out)
 {
     static const int modes[] = {SEARCH_AS_CONFIGURED, AC_SELECTIVE, AC_FULL};
     const int64_t wanted = in->conf->training_local_batch_size;
     const size_t tries = in->evaluates ? 1 : sizeof modes / sizeof *modes;
-    memory_fit best = {.seq_len = memory_seq_len(in), .patch_budget = memory_patch_budget(in)};
+    memory_fit best = {.seq_len = row_tokens(in), .patch_budget = row_patches(in)};
     for (size_t i = 0; i < tries && best.rows < wanted; i++) {
         int64_t most = wanted;
         bool fits;
@@ -114,9 +124,11 @@ static int least_mode(const plan_input *in)
     return in->evaluates ? SEARCH_AS_CONFIGURED : AC_FULL;
 }
 
-status memory_find_length(const plan_input *in, memory_fit *out)
+/* Finds the longest row that fits when all of it is recomputed, of the lengths 3/4, 1/2, 3/8 .. of
+ * the input's. */
+static status find_length(const plan_input *in, memory_fit *out)
 {
-    const int64_t seq = memory_seq_len(in), patches = memory_patch_budget(in);
+    const int64_t seq = row_tokens(in), patches = row_patches(in);
     bool fits = false;
     cut_input cut;
     *out = (memory_fit){.seq_len = seq, .patch_budget = patches};
@@ -129,33 +141,34 @@ status memory_find_length(const plan_input *in, memory_fit *out)
         }
     *out = (memory_fit){.mode = least_mode(in),
                         .rows = 1,
-                        .seq_len = memory_seq_len(&cut.in),
-                        .patch_budget = memory_patch_budget(&cut.in)};
+                        .seq_len = row_tokens(&cut.in),
+                        .patch_budget = row_patches(&cut.in)};
     return ST_OK;
 }
 
-status memory_find_least(const plan_input *in, memory_fit *out)
-{
-    int64_t of = 1;
-    while (memory_seq_len(in) / (2 * of) >= MIN_SEQ_LEN)
-        of *= 2;
-    *out = (memory_fit){.mode = least_mode(in),
-                        .rows = 1,
-                        .seq_len = memory_seq_len(in) / of,
-                        .patch_budget = memory_patch_budget(in) / of};
-    return memory_fit_bytes(in, out);
-}
-
-status memory_fit_bytes(const plan_input *in, memory_fit *inout)
+/* Fills in the bytes of a micro-batch. */
+static status fit_bytes(const plan_input *in, memory_fit *inout)
 {
     cut_input cut;
     memory_plan plan;
-    const bool as_asked = inout->seq_len == memory_seq_len(in);
+    const bool as_asked = inout->seq_len == row_tokens(in);
     cut_rows(in, inout->seq_len, inout->patch_budget, &cut);
     TRY(plan_rows_of(as_asked ? in : &cut.in, inout->mode, inout->rows, &plan));
     inout->total = plan.total;
-    inout->resting = memory_resting(&plan);
     return ST_OK;
+}
+
+/* The shortest row, whether it fits or not, and its bytes. */
+static status find_least(const plan_input *in, memory_fit *out)
+{
+    int64_t of = 1;
+    while (row_tokens(in) / (2 * of) >= MIN_SEQ_LEN)
+        of *= 2;
+    *out = (memory_fit){.mode = least_mode(in),
+                        .rows = 1,
+                        .seq_len = row_tokens(in) / of,
+                        .patch_budget = row_patches(in) / of};
+    return fit_bytes(in, out);
 }
 
 /* The highest memory.limit that is proposed: that of the configurations for one card. */
@@ -207,11 +220,11 @@ static status name_change(const plan_input *in, const memory_fit *found, char ou
         snprintf(words, sizeof words, ", training.global_batch_size %" PRId64, step);
         append_words(out, words);
     }
-    if (found->patch_budget < memory_patch_budget(in) && in->conf->data_patch_budget) {
+    if (found->patch_budget < row_patches(in) && in->conf->data_patch_budget) {
         snprintf(words, sizeof words, ", data.patch_budget %" PRId64, found->patch_budget);
         append_words(out, words);
     }
-    TRY(memory_fit_bytes(in, &last));
+    TRY(fit_bytes(in, &last));
     snprintf(words, sizeof words, " (%s)", memory_bytes_text(last.total, text));
     append_words(out, words);
     return ST_OK;
@@ -223,7 +236,7 @@ static status name_lacking(const plan_input *in, char out[CHANGE_TEXT_MAX])
     char takes[MEMORY_BYTES_TEXT], lacks[MEMORY_BYTES_TEXT];
     const double limit = in->conf->memory_limit * in->device->usable;
     memory_fit least = {0};
-    TRY(memory_find_least(in, &least));
+    TRY(find_least(in, &least));
     snprintf(out, CHANGE_TEXT_MAX,
              "no batch of this model fits on this device: one row of %" PRId64
              " tokens takes %s, which is %s too much",
@@ -260,9 +273,9 @@ status memory_smallest_change(const plan_input *in, char out[CHANGE_TEXT_MAX])
     memory_fit found;
     out[0] = 0;
     TRY(name_limit(in, out));
-    TRY(memory_find_rows(in, &found));
+    TRY(find_rows(in, &found));
     if (found.rows == 0)
-        TRY(memory_find_length(in, &found));
+        TRY(find_length(in, &found));
     if (found.rows) {
         append_words(out, out[0] ? "; or " : "what fits: ");
         TRY(name_change(in, &found, out));

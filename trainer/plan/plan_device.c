@@ -90,7 +90,9 @@ const gpu_card *gpu_card_nearest(double bytes)
     return distance(found, bytes) <= NEAR ? found : NULL;
 }
 
-const char *gpu_card_words(char out[GPU_CARD_WORDS])
+/* Writes all words, separated by ", ". */
+enum { GPU_CARD_WORDS = 256 };
+static const char *gpu_card_words(char out[GPU_CARD_WORDS])
 {
     size_t length = 0;
     out[0] = 0;

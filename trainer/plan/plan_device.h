@@ -37,9 +37,6 @@ const gpu_card *gpu_card_described(const char *description, double bytes);
 /* The card whose size is nearest to `bytes`, the first of equal ones; NULL if none is about as
  * large. */
 const gpu_card *gpu_card_nearest(double bytes);
-/* Writes all words, separated by ", ". */
-enum { GPU_CARD_WORDS = 256 };
-const char *gpu_card_words(char out[GPU_CARD_WORDS]);
 
 typedef struct plan_device {
     char name[128];              /* "H200", "CPU"; printed in the plan's heading */

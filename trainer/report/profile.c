@@ -46,11 +46,6 @@ static const char *const names[PROFILE_KINDS] = {
     [PROFILE_WAIT] = "waiting for data",
 };
 
-const char *profile_kind_name(profile_kind kind)
-{
-    return names[kind];
-}
-
 typedef enum op_number {
 #define OP(name) OP_##name,
 #include "trainer/ops/ops.def"

@@ -34,8 +34,6 @@ typedef enum profile_kind {
     PROFILE_KINDS
 } profile_kind;
 
-const char *profile_kind_name(profile_kind kind);
-
 typedef struct profile profile;
 
 enum { PROFILE_CALLS = 64 };

@@ -7,7 +7,7 @@
 
 #include "common/base/visible.h"
 #include "tests/bench/ops/memory_growth.h"
-#include "trainer/bench/text_rows.h"
+#include "trainer/bench/bench.h"
 #include "trainer/run/session_memory.h"
 #include "trainer/run/step.h"
 

@@ -11,7 +11,6 @@
 #include "trainer/batch/batch_caps.h"
 #include "trainer/bench/bench.h"
 #include "trainer/bench/cases.h"
-#include "trainer/bench/text_rows.h"
 #include "trainer/input/receive.h"
 #include "trainer/ops/attention_work.h"
 

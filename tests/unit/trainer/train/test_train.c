@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/json/json.h"
-#include "trainer/bench/text_rows.h"
+#include "trainer/bench/bench.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/layout_plan.h"
 #include "trainer/plan/recompute_plan.h"
