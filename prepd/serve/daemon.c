@@ -314,7 +314,7 @@ static status serve(shell *around)
             reload_options(around);
         }
         http_run(around->metrics);
-        dispatch_took(state, clock_ns() - began_ns, clock_thread_ns() - worked_ns);
+        dispatch_note_turn_time(state, clock_ns() - began_ns, clock_thread_ns() - worked_ns);
     }
     return ST_OK;
 }

@@ -20,7 +20,7 @@ typedef struct door_handler {
 WARN_UNUSED status door_read(wire_socket *socket, door at, const peer_limits *limits,
                              const door_handler *to);
 /* Logs and counts the peers that ZeroMQ's side refused on these sockets since the last call. */
-void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits);
+void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits);
 
 /* How many messages are read in a turn, and what ZeroMQ's side refused. */
 
@@ -56,7 +56,7 @@ status door_read(wire_socket *socket, door at, const peer_limits *limits, const 
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
-void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits)
+void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n_sockets; i++) {
@@ -150,7 +150,7 @@ status doors_read(shell *around, door at)
 
 void doors_tell(shell *around)
 {
-    doors_tell_refused(around->net, around->socket, N_DOORS, &around->core->peer_limits);
+    doors_log_refused(around->net, around->socket, N_DOORS, &around->core->peer_limits);
 }
 
 void doors_close(shell *around)

@@ -25,7 +25,7 @@ WARN_UNUSED status record_add(record_writer *writer, const wire_msg *message);
  * failure the temporary file is gone too. */
 WARN_UNUSED status record_finish(record_writer **writer);
 /* Gives a recording up: frees the writer and removes the temporary file. */
-void record_abandon(record_writer **writer);
+void record_abandon(record_writer **recording);
 
 /* Opens a recording and checks its head, index and tail; rows are checked as they are read.
  * ST_NO_INPUT if there is no such file, ST_BAD_INPUT if it is not a whole recording. */

@@ -130,7 +130,7 @@ static status send_refuse(const client *consumer, uint64_t number)
 }
 
 /* Waits until the daemon ends the session, dropping the rows that it had sent before. */
-static status hear_end(client *consumer)
+static status wait_for_end(client *consumer)
 {
     frame head;
     for (;;) {
@@ -152,7 +152,7 @@ static status refuse_row(client *consumer, uint64_t number)
     log_warn("row %llu is refused and asked for again: %s", (unsigned long long)number,
              status_text());
     TRY(send_refuse(consumer, number));
-    st = hear_end(consumer);
+    st = wait_for_end(consumer);
     if (st != ST_UNAVAILABLE)
         return st;
     st = client_rejoin(consumer, consumer->cursor, consumer->hello.timeout_ms);

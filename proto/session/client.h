@@ -72,7 +72,7 @@ typedef struct replay_options {
  * one whole step. */
 WARN_UNUSED status client_replay(const replay_options *options, client **out);
 /* Says BYE to a daemon and frees everything. Leaves the thread's status note as it was. */
-void client_close(client **consumer);
+void client_close(client **held);
 
 /* The one call that another thread may make: a client_next or client_rejoin that waits, now or
  * later, returns ST_STOPPED within a fraction of a second. */

@@ -68,9 +68,9 @@ void client_hang_up(client *consumer)
     consumer->joining = false;
 }
 
-void client_close(client **client_)
+void client_close(client **held)
 {
-    client *consumer = client_ ? *client_ : NULL;
+    client *consumer = held ? *held : NULL;
     if (!consumer)
         return;
     /* Best effort: a daemon that has left needs no BYE, and the caller's status note must remain
@@ -90,7 +90,7 @@ void client_close(client **client_)
     free(consumer->cursor);
     free(consumer->name);
     free(consumer);
-    *client_ = NULL;
+    *held = NULL;
 }
 
 /* --- HELLO --- */
@@ -286,7 +286,7 @@ static status take_welcome(client *consumer)
 /* --- connections --- */
 
 /* A sign of life: prepd is there but has nothing to send (CREDIT of 0 bytes). */
-static bool still_here(const wire_msg *message)
+static bool is_sign_of_life(const wire_msg *message)
 {
     frame head;
     return wire_msg_parts(message) == 2 &&
@@ -332,7 +332,7 @@ status client_receive(client *consumer, wire_msg *raw, int timeout_ms, bool wait
             return ST_TIMEOUT;
         status st =
             wire_recv(consumer->socket, left_ms < SLICE_MS ? (int)left_ms : SLICE_MS, NULL, raw);
-        if (st == ST_OK && still_here(raw)) {
+        if (st == ST_OK && is_sign_of_life(raw)) {
             wire_msg_clear(raw);
             if (waits_on)
                 deadline = clock_ns() + time_ns;
@@ -343,7 +343,7 @@ status client_receive(client *consumer, wire_msg *raw, int timeout_ms, bool wait
 }
 
 /* Opens a new connection and sends HELLO on it. */
-static status knock_daemon(client *consumer)
+static status connect_daemon(client *consumer)
 {
     TRY(wire_new(&consumer->wire));
     if (consumer->hello.keys && consumer->hello.keys[0])
@@ -357,7 +357,7 @@ static status knock_daemon(client *consumer)
 }
 
 /* Receives the answer to HELLO. */
-static status hear_welcome(client *consumer, int timeout_ms)
+static status wait_for_welcome(client *consumer, int timeout_ms)
 {
     const client_options *options = &consumer->hello;
     wire_msg_clear(consumer->scratch);
@@ -393,8 +393,8 @@ static status greet_daemon(client *consumer)
     consumer->wait_ns = clock_ns();
     consumer->tell_ns = consumer->wait_ns + 1000000000;
     for (;;) {
-        TRY(knock_daemon(consumer));
-        status st = hear_welcome(consumer, (int)((end_ns - clock_ns()) / 1000000));
+        TRY(connect_daemon(consumer));
+        status st = wait_for_welcome(consumer, (int)((end_ns - clock_ns()) / 1000000));
         if (st != ST_UNAVAILABLE || !consumer->hello.patient ||
             clock_ns() + NAP_MS * INT64_C(1000000) >= end_ns)
             return st;
@@ -418,7 +418,7 @@ status client_open(const client_options *options, client **out)
     return ST_OK;
 }
 
-static status begin_anew(client *consumer, const char *cursor)
+static status reconnect(client *consumer, const char *cursor)
 {
     client_hang_up(consumer);
     if (cursor && cursor[0]) {
@@ -429,12 +429,12 @@ static status begin_anew(client *consumer, const char *cursor)
         consumer->hello.cursor = copy;
     }
     wire_msg_clear(consumer->scratch);
-    return knock_daemon(consumer);
+    return connect_daemon(consumer);
 }
 
 status client_rejoin(client *consumer, const char *cursor, int timeout_ms)
 {
-    status st = consumer->joining ? ST_OK : begin_anew(consumer, cursor);
+    status st = consumer->joining ? ST_OK : reconnect(consumer, cursor);
     if (st == ST_OK)
         st = client_receive(consumer, consumer->scratch, timeout_ms, false);
     if (st == ST_TIMEOUT)

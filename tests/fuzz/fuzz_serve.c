@@ -222,7 +222,7 @@ static void turn_of_the_loop(void)
     dispatch_at(&state, state.now_ns + TURN_NS);
     consumers_deliver(&state);
     seats_check_time(&state, state.now_ns);
-    consumers_still_here(&state, state.now_ns);
+    consumers_drop_dead(&state, state.now_ns);
     planning_turn(&state);
     state.pieces_left = INT64_MAX; /* all that an input wants is planned at once */
     consumers_greet(&state);

@@ -68,8 +68,8 @@ static status door_read(wire_socket *socket, door at, const peer_limits *limits,
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
-static void doors_tell_refused(wire *net, wire_socket *const *sockets, int n_sockets,
-                               peer_limits *limits)
+static void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets,
+                              peer_limits *limits)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n_sockets; i++) {
@@ -505,8 +505,8 @@ static void tick_server(server *serving)
     if (now - serving->told_ns < TELL_NS)
         return;
     serving->told_ns = now;
-    doors_tell_refused(serving->net, &serving->socket, 1, &serving->peer_limits);
-    peer_limits_tell(&serving->peer_limits, &serving->world);
+    doors_log_refused(serving->net, &serving->socket, 1, &serving->peer_limits);
+    peer_limits_log(&serving->peer_limits, &serving->world);
 }
 
 /* Of the options nothing is read again, since none of them matters to rows that are made already.

@@ -223,7 +223,7 @@ void daemon_turn(sim_daemon *daemon)
     else if (!daemon->stopping)
         dispatch_turn(daemon->state);
     daemon_leave(daemon);
-    dispatch_took(daemon->state, MS, MS);
+    dispatch_note_turn_time(daemon->state, MS, MS);
     if (daemon->drain_by_ns && !daemon->stopping && daemon->sim->now_ns > daemon->drain_by_ns &&
         !daemon->state->stopping)
         sim_break(daemon->sim, INV_DRAIN, "daemon %d is drained and does not end", daemon->number);

@@ -405,7 +405,7 @@ void consumers_deliver(dispatch *state)
 
 /* Tells consumers that have heard nothing for a while that the daemon is there, and closes those
  * that have gone without BYE, which shows only when sending to them fails. */
-void consumers_still_here(dispatch *state, int64_t now)
+void consumers_drop_dead(dispatch *state, int64_t now)
 {
     for (consumer_seat *consumer = state->consumer_seats, *next; consumer; consumer = next) {
         next = consumer->next;

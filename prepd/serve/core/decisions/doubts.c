@@ -325,7 +325,7 @@ static bool may_give_up(const dispatch *state, const lease *leased)
            !decider_can_take(state, leased) && !local_may_decide(state);
 }
 
-void doubts_go_on(dispatch *state)
+void doubts_poll(dispatch *state)
 {
     for (lease *leased = state->book.lost; leased; leased = leased->next) {
         const doubt *held = leased->doubt;
@@ -411,7 +411,7 @@ status refusal_apply(dispatch *state, const consumer_seat *consumer, lease *leas
  * decider that said so, the key of that worker is excluded: no worker can take samples out of a
  * training by its word. */
 
-status failure_told(lease *leased, int64_t item, const char *cause, const worker_seat *worker)
+status failure_note(lease *leased, int64_t item, const char *cause, const worker_seat *worker)
 {
     failure **at = &leased->failures;
     while (*at && (*at)->item != item)
@@ -444,7 +444,7 @@ bool failure_may_try(const dispatch *state, const worker_seat *worker, const lea
            !decider_is_here(state, worker->number);
 }
 
-void failure_denied(dispatch *state, lease *leased, const worker_seat *worker)
+void failure_refute(dispatch *state, lease *leased, const worker_seat *worker)
 {
     char why[128];
     if (!is_tried(leased))
@@ -479,7 +479,7 @@ static bool is_blank(const lease *leased, int64_t item)
     return true;
 }
 
-void failures_go_on(dispatch *state)
+void failures_poll(dispatch *state)
 {
     for (lease *leased = state->book.lost; leased; leased = leased->next) {
         while (leased->failures && is_blank(leased, leased->failures->item)) {

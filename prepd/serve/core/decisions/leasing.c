@@ -136,7 +136,7 @@ bool compress_for_consumer(bool was, int64_t unreturned, int64_t credit, int64_t
     return share > ON || (was && share > OFF);
 }
 
-void compression_link_saw(compression_link *link, int64_t bytes, int64_t ns)
+void compression_link_note(compression_link *link, int64_t bytes, int64_t ns)
 {
     double rate = (double)bytes / ((double)(ns > 1 ? ns : 1) * 1e-9);
     link->rate = link->rate > 0.0 ? (1.0 - NEWEST) * link->rate + NEWEST * rate : rate;
@@ -439,8 +439,8 @@ static void give_all(dispatch *state)
 
 void seats_schedule(dispatch *state)
 {
-    doubts_go_on(state);
-    failures_go_on(state);
+    doubts_poll(state);
+    failures_poll(state);
     local_need(state, deciders_needed(state));
     for (worker_seat *worker = state->seats, *next; worker; worker = next) {
         next = worker->next;

@@ -54,13 +54,13 @@ status answer_row(dispatch *state, worker_seat *worker, const frame *head, wire_
         return FAIL_IN(ST_PROTOCOL, name, "the row has %zu parts, but its header says %u images",
                        wire_msg_parts(message), (unsigned)head->n_images);
     if (worker->made_ns > 0) /* the rest of the time since the lease was spent on the link */
-        compression_link_saw(&worker->link, (int64_t)wire_msg_bytes(message),
-                             state->now_ns - worker->leased_ns - worker->made_ns);
+        compression_link_note(&worker->link, (int64_t)wire_msg_bytes(message),
+                              state->now_ns - worker->leased_ns - worker->made_ns);
     lease *leased = end_work(state, worker);
     if (!leased->owner) {
         lease_free(&leased); /* its consumer has left */
     } else if (lease_solo_item(leased) != LEASE_NO_ITEM) {
-        failure_denied(state, leased, worker);
+        failure_refute(state, leased, worker);
         lease_solo_done(&state->book, leased);
     } else if (row_made(state, leased, worker, message) != ST_OK) {
         dispatch_fail(state, status_last()->code);
@@ -119,7 +119,7 @@ static void dismiss_if_blind(dispatch *state, worker_seat *worker, const char *f
         "this and %lld other files that the daemon has cannot be opened by a remote worker (pid %d "
         "on %s), or differ there: its --data-root must name the folder of a complete copy",
         (long long)worker->missing_files - 1, (int)worker->pid, worker->host);
-    seat_tell_dismissal(state, worker, st);
+    seat_send_dismissal(state, worker, st);
     seat_gone(state, worker, LOSS_OUTSIDE, "dismissed");
 }
 
@@ -233,7 +233,7 @@ static sight look_for(dispatch *state, const worker_seat *worker, const lease *l
 static void fail_alone(dispatch *state, lease *leased, const json_value *said)
 {
     const int64_t item = lease_solo_item(leased);
-    seats_condemn(state, leased, item, json_text(json_find(said, "cause"), ""));
+    quarantine_item(state, leased, item, json_text(json_find(said, "cause"), ""));
     if (leased->failures && leased->failures->item == item)
         lease_drop_failure(leased);
     lease_solo_done(&state->book, leased);
@@ -272,7 +272,7 @@ status answer_failed(dispatch *state, worker_seat *worker, const frame *head,
             worker->missing_files++;
             missed = missing;
         } else if (seen == SIGHT_GONE &&
-                   failure_told(leased, item, json_text(json_find(value, "cause"), ""), worker) !=
+                   failure_note(leased, item, json_text(json_find(value, "cause"), ""), worker) !=
                        ST_OK) {
             dispatch_fail(state, ST_NO_MEMORY);
         }

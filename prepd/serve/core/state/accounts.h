@@ -69,35 +69,35 @@ typedef struct accounts {
 /* The account of a peer. `host` is the address of its connection, "" over ipc. A place of one that
  * has nothing to be remembered is used again. If there is none, all further peers share the last
  * place. NO_MEMORY. */
-WARN_UNUSED status account_open(accounts *accounts, const wire_peer *peer, const char *host,
+WARN_UNUSED status account_open(accounts *list, const wire_peer *peer, const char *host,
                                 int64_t now_ns, account **out);
-account *account_of(const accounts *accounts, uint64_t number); /* NULL: it is forgotten */
-void accounts_free(accounts *accounts);
+account *account_of(const accounts *list, uint64_t number); /* NULL: it is forgotten */
+void accounts_free(accounts *list);
 
-bool account_is_excluded(const account *account, int64_t now_ns);
+bool account_is_excluded(const account *held, int64_t now_ns);
 /* Its word was found to be false: excludes it for minutes. False if it is excluded for that
  * already. */
-bool account_exclude(account *account, const char *why, int64_t now_ns);
+bool account_exclude(account *held, const char *why, int64_t now_ns);
 /* It broke the protocol, or wasted a JOIN or a lease. True if that excludes it for a while. */
-bool account_breach(account *account, const char *why, int64_t now_ns);
+bool account_breach(account *held, const char *why, int64_t now_ns);
 /* Has its next rows checked, twice as many as the time before. */
-void account_watch(account *account);
+void account_watch(account *held);
 /* A worker of another build than the daemon's has joined. If the account had none of that build,
  * its next 200 rows are checked. */
-void account_take_build(account *account, const char *build);
+void account_take_build(account *held, const char *build);
 /* Whether it may JOIN once more: 100 a second, and 1024 at once. */
-bool account_may_join(account *account, int64_t now_ns);
+bool account_may_join(account *held, int64_t now_ns);
 /* How many leases it may have at once: one, doubling with each that it answers. A lost one begins
  * again. */
-bool account_may_have(const account *account);
-void account_answered(account *account);
-void account_lost(account *account);
+bool account_may_have(const account *held);
+void account_answered(account *held);
+void account_lost(account *held);
 /* Sets a penalty for what was done at done_ns: a minute, doubling up to 64. What was done before
  * the last one was set is paid for. */
-void penalty_set(penalty *penalty, int64_t done_ns, int64_t now_ns);
-bool penalty_holds(const penalty *penalty, int64_t now_ns);
+void penalty_set(penalty *held, int64_t done_ns, int64_t now_ns);
+bool penalty_holds(const penalty *held, int64_t now_ns);
 /* Lifts all that holds against accounts of this name (a key's name or an address). *out_was says
  * what that was, "" for nothing. Returns how many there are of it. */
-int accounts_admit(accounts *accounts, const char *name, int64_t now_ns, const char **out_was);
+int accounts_admit(accounts *list, const char *name, int64_t now_ns, const char **out_was);
 
 #endif

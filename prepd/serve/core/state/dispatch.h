@@ -52,12 +52,12 @@ WARN_UNUSED status dispatch_begin(dispatch *state);
 /* Does what time and the events before demand: sends, plans, greets, gives work. */
 void dispatch_turn(dispatch *state);
 /* How long the turn has taken, and how much CPU time of it, for the figures. */
-void dispatch_took(dispatch *state, int64_t ns, int64_t cpu_ns);
+void dispatch_note_turn_time(dispatch *state, int64_t ns, int64_t cpu_ns);
 /* Tells everyone to leave, because of state->outcome. */
 void dispatch_stop(dispatch *state);
 /* Whether all children have ended after that; kills those that take too long. */
 bool dispatch_stopped(dispatch *state);
-void dispatch_free(dispatch **state);
+void dispatch_free(dispatch **out);
 
 /* --- events --- */
 

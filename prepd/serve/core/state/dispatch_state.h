@@ -335,42 +335,42 @@ struct dispatch {
 
 /* sections.c */
 /* Ends the run with this status and the thread's note. The first failure counts. */
-void dispatch_fail(dispatch *dispatch, status st);
+void dispatch_fail(dispatch *state, status st);
 /* Has a section opened. Nothing if that was done before. */
-WARN_UNUSED status section_want(dispatch *dispatch, source *source);
+WARN_UNUSED status section_want(dispatch *state, source *section);
 /* Adds the weights of a mixture to the digest of its index. They are part of the stream's identity,
  * but not of the index file. */
-WARN_UNUSED status section_mix(source *source);
+WARN_UNUSED status section_mix(source *section);
 
-void planning_turn(dispatch *dispatch); /* begins a new turn's share of planning */
+void planning_turn(dispatch *state); /* begins a new turn's share of planning */
 /* Spends what pieces are left on the consumer's plan, as far as `row`. *out_ready as that of
  * plan_prepare. */
-WARN_UNUSED status planning_row(dispatch *dispatch, consumer_seat *consumer, uint64_t row,
+WARN_UNUSED status planning_row(dispatch *state, consumer_seat *consumer, uint64_t row,
                                 bool *out_ready);
 /* Sets consumer->plan; the first who wants the plan begins it. */
 WARN_UNUSED status planning_want(consumer_seat *consumer);
 /* Plans as far as the consumer's WELCOME needs. */
-WARN_UNUSED status planning_ready(dispatch *dispatch, consumer_seat *consumer, bool *out_ready);
+WARN_UNUSED status planning_ready(dispatch *state, consumer_seat *consumer, bool *out_ready);
 void planning_leave(consumer_seat *consumer);
 
 /* fingerprint_check.c */
 /* Whether the fingerprint is made with the video decoder, so only if the data may hold videos. */
 bool print_needs_videos(print_kind kind);
 /* Whether this fingerprint is needed and not known yet. */
-bool prints_are_wanted(const dispatch *dispatch, print_kind kind);
+bool prints_are_wanted(const dispatch *state, print_kind kind);
 /* Whether all fingerprints that streams of the opened sections carry are known. */
-bool fingerprints_are_known(const dispatch *dispatch);
-void fingerprints_of_source(const dispatch *dispatch, source *source);
+bool fingerprints_are_known(const dispatch *state);
+void fingerprints_of_source(const dispatch *state, source *section);
 /* The first fingerprint in which the worker differs from this daemon, or that its build lacks;
  * N_PRINTS if there is none. A worker says all of them together with that of its tokenizer. */
-print_kind fingerprints_of_worker(const dispatch *dispatch, const worker_seat *worker);
+print_kind fingerprints_of_worker(const dispatch *state, const worker_seat *worker);
 /* The refusal of a worker whose fingerprint of `kind` differs: MISMATCH. */
 WARN_UNUSED status fingerprints_refuse_worker(const fingerprints *theirs, const fingerprints *ours,
                                               print_kind kind, int64_t pid, const char *host,
                                               const char *name);
 /* Checks that a stream that continues was made by what has this daemon's fingerprints. A cursor
  * without fingerprints passes. */
-WARN_UNUSED status fingerprints_check_cursor(const source *source, const json_value *cursor,
+WARN_UNUSED status fingerprints_check_cursor(const source *section, const json_value *cursor,
                                              const char *name);
 
 #endif

@@ -146,82 +146,82 @@ void lease_book_init(lease_book *book, int solo_limit);
 /* Makes a lease over a copy of `item` [n_items]. It is not in the book; the caller gives it out. */
 WARN_UNUSED status lease_new(lease_book *book, lease_kind kind, void *owner, uint64_t row,
                              const int64_t *item, int64_t n_items, lease **out);
-void lease_free(lease **lease);
-void lease_drop_failure(lease *lease); /* frees the first of its failures */
+void lease_free(lease **leased);
+void lease_drop_failure(lease *leased); /* frees the first of its failures */
 
 /* Whether only deciders may do the lease: records of the index, what is tried alone, and what
  * others could not do or may not say. */
-bool lease_needs_decider(const lease *lease);
+bool lease_needs_decider(const lease *leased);
 
 /* Takes the first lost lease off the queue that this worker may do and `may` allows (`user` is
  * passed on to it); NULL if there is none. A fresh worker (one that has done nothing yet) gets a
  * solo lease if there is any; other workers never do. */
-typedef bool (*lease_filter)(const void *user, const lease *lease);
+typedef bool (*lease_filter)(const void *user, const lease *leased);
 lease *lease_book_take_if(lease_book *book, bool fresh, lease_filter may, const void *user);
 /* Whether lease_book_take_if would find one. */
 bool lease_book_has(const lease_book *book, bool fresh, lease_filter may, const void *user);
 /* Whether a lost lease that `may` allows waits for a fresh worker. */
 bool lease_book_wants_fresh(const lease_book *book, lease_filter may, const void *user);
 /* Puts a lease at the end of the queue, after an item was flagged or its worker refused it. */
-void lease_book_return(lease_book *book, lease *lease);
+void lease_book_return(lease_book *book, lease *leased);
 /* Puts a lease that its worker never began at the front of the queue. Nothing is blamed. */
-void lease_unbegun(lease_book *book, lease *lease);
+void lease_unbegun(lease_book *book, lease *leased);
 /* Takes this lease off the queue. */
-void lease_book_remove(lease_book *book, lease *lease);
+void lease_book_remove(lease_book *book, lease *leased);
 /* Frees the lost leases of an owner that goes. */
 void lease_book_forget(lease_book *book, const void *owner);
 int64_t lease_book_waiting(const lease_book *book);
 
 /* Says that item number `at`, a prefix, has the next `branches` items as its branches. */
-WARN_UNUSED status lease_set_branches(lease *lease, int64_t at, int64_t branches);
+WARN_UNUSED status lease_set_branches(lease *leased, int64_t at, int64_t branches);
 
 /* The samples that a verdict about an item is about: the sample itself, or all branches of a
  * prefix. *inout_place is 0 at first. False once there are no more. */
-bool lease_next_hit(const lease *lease, int64_t item, int64_t *inout_place, int64_t *out_sample);
+bool lease_next_hit(const lease *leased, int64_t item, int64_t *inout_place, int64_t *out_sample);
 
 /* The one item to be done now, or LEASE_NO_ITEM if the whole lease is to be done. */
-int64_t lease_solo_item(const lease *lease);
+int64_t lease_solo_item(const lease *leased);
 
-bool lease_has(const lease *lease, int64_t item);
+bool lease_has(const lease *leased, int64_t item);
 
 /* Records that the worker has reported to be on this item, which must be in the lease. True if that
  * is further in the lease than before, which happens at most n_items times, whatever is reported.
  */
-bool lease_on(lease *lease, int64_t item);
+bool lease_on(lease *leased, int64_t item);
 
 /* Has an item of a lease that is tried item by item tried before the one that is next. */
-void lease_try_first(lease *lease, int64_t item);
+void lease_try_first(lease *leased, int64_t item);
 /* Has one item tried alone, by a worker that need not be fresh until one has died of it. */
-void lease_try_alone(lease *lease, int64_t item);
+void lease_try_alone(lease *leased, int64_t item);
 /* Has an item that has been found to be poison tried alone again; one more death is enough. */
-void lease_try_once_more(const lease_book *book, lease *lease, int64_t item);
-void lease_end_alone(lease *lease); /* the lease is whole again */
+void lease_try_once_more(const lease_book *book, lease *leased, int64_t item);
+void lease_end_alone(lease *leased); /* the lease is whole again */
 
 /* The worker that had the lease has gone. Queues the lease at the front and says whether an item is
  * poison now. */
-lease_verdict lease_lost(lease_book *book, lease *lease, loss how, int64_t *out_item);
+lease_verdict lease_lost(lease_book *book, lease *leased, loss how, int64_t *out_item);
 /* The same where the worker was no decider: nothing is blamed, and in the end a decider does it. */
-void lease_struck(lease_book *book, lease *lease);
+void lease_struck(lease_book *book, lease *leased);
 
 /* The solo item was done without harm. Queues the lease for its next item, or as a whole. */
-void lease_solo_done(lease_book *book, lease *lease);
+void lease_solo_done(lease_book *book, lease *leased);
 
 /* Removes an item (an image found to be poison, say). */
-void lease_drop_item(lease *lease, int64_t item);
+void lease_drop_item(lease *leased, int64_t item);
 
 /* --- doubts --- */
 
-doubt *doubt_new(uint64_t account, int64_t now_ns); /* NULL: no memory */
-void doubt_free(doubt **doubt);
-/* Whether this decider has made the row; doubt may be NULL. */
-bool doubt_has_made(const doubt *doubt, uint64_t number);
+doubt *doubt_new(uint64_t number, int64_t now_ns); /* NULL: no memory */
+void doubt_free(doubt **out);
+/* Whether this decider has made the row; held may be NULL. */
+bool doubt_has_made(const doubt *held, uint64_t number);
 /* The rows with which the next decider compares its own, borrowed; returns how many. */
-int doubt_rows(const lease *lease, const wire_msg *out_rows[2]);
+int doubt_rows(const lease *leased, const wire_msg *out_rows[2]);
 /* A decider died while it decoded what it was to compare its own row with. After two of these the
  * rows are dropped, which counts as if the next decider's differed. */
-void doubt_killed(doubt *doubt);
+void doubt_killed(doubt *held);
 /* The row's documents are others now, so what was made of it proves nothing: a decider makes it,
  * and the key whose row it was is watched. */
-void doubt_void(const accounts *accounts, lease *lease);
+void doubt_void(const accounts *known, lease *leased);
 
 #endif

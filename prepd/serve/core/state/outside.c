@@ -66,7 +66,7 @@ void outside_log(const outside *world, int level, const char *fmt, ...)
 
 enum {
     OFFENCES = 100, /* refused messages of a connection, after which all of them are discarded */
-    REFUSALS_TOLD = 20, /* refusals logged between two calls of peer_limits_tell */
+    REFUSALS_TOLD = 20, /* refusals logged between two calls of peer_limits_log */
 };
 
 /* Finds the record of a connection whose messages were refused. ZeroMQ has no call to close a
@@ -112,7 +112,7 @@ bool peer_limits_ignores(const peer_limits *limits, const wire_peer *from)
     return peer && peer->offences >= OFFENCES;
 }
 
-void peer_limits_tell(peer_limits *limits, const outside *world)
+void peer_limits_log(peer_limits *limits, const outside *world)
 {
     if (limits->told > REFUSALS_TOLD)
         outside_warn(world, "refused %lld more, not shown",

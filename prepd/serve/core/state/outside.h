@@ -109,7 +109,7 @@ typedef struct peer_limits {
     offender offenders[MAX_OFFENDERS];
     unsigned next_offender;   /* the place that the next one takes */
     const wire_peer *reading; /* the peer whose message is being handled; NULL outside */
-    int64_t told;             /* refusals since peer_limits_tell, logged or not */
+    int64_t told;             /* refusals since peer_limits_log, logged or not */
     /* Since the start: messages and peers, among them workers that make other rows; and
      * connections by key. */
     uint64_t refused, refused_builds, refused_keys;
@@ -124,6 +124,6 @@ void peer_limits_refuse(peer_limits *limits, const outside *world, door at, cons
 /* Counts an offence of the peer whose message is being handled. */
 void peer_limits_offence(peer_limits *limits, const outside *world);
 /* Logs how many refusals were not shown. Call it every few seconds. */
-void peer_limits_tell(peer_limits *limits, const outside *world);
+void peer_limits_log(peer_limits *limits, const outside *world);
 
 #endif

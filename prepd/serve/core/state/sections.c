@@ -87,7 +87,7 @@ status planning_ready(dispatch *state, consumer_seat *consumer, bool *out_ready)
     return st;
 }
 
-void dispatch_took(dispatch *state, int64_t ns, int64_t cpu_ns)
+void dispatch_note_turn_time(dispatch *state, int64_t ns, int64_t cpu_ns)
 {
     source *const sections[] = {&state->train, &state->eval};
     for (int k = 0; k < 2; k++)

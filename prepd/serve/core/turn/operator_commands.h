@@ -5,7 +5,7 @@
 #include "prepd/serve/core/state/dispatch_state.h"
 
 /* Handles a message from the control endpoint. */
-WARN_UNUSED status operator_command(dispatch *dispatch, const wire_peer *from,
-                                    const wire_msg *message, const char *name);
+WARN_UNUSED status operator_command(dispatch *state, const wire_peer *from, const wire_msg *message,
+                                    const char *name);
 
 #endif

@@ -71,7 +71,7 @@ static void give_up(dispatch *state, worker_seat *worker, const json_value *said
     const status code = wire_error(said, name);
     const char *why = json_text(json_find(said, "message"), "no reason given");
     if (!worker->begun && worker->local && FAIL(code, "workers cannot begin: %s", why) == code)
-        local_said_why(state, worker->pid);
+        local_note_cause(state, worker->pid);
     seat_gone(state, worker, worker->begun ? LOSS_CRASH : LOSS_OUTSIDE, why);
 }
 
@@ -97,7 +97,7 @@ static status let_join(dispatch *state, const wire_peer *from, const char *name,
                        const json_value *said)
 {
     TRY(wire_may(from, WIRE_WORK, name));
-    return json_find(said, "keeps") ? supervisor_heard(state, from, name)
+    return json_find(said, "keeps") ? supervisor_note(state, from, name)
                                     : seat_join(state, from, name, said);
 }
 

@@ -193,7 +193,7 @@ static void measure(dispatch *state)
             (double)(consumer->next_row - consumer->row_at_tick) * 1e9 / (double)passed;
         consumer->row_at_tick = consumer->next_row;
     }
-    peer_limits_tell(&state->peer_limits, &state->outside);
+    peer_limits_log(&state->peer_limits, &state->outside);
 }
 
 /* What time alone demands, looked at every TICK_NS. */
@@ -203,7 +203,7 @@ static void tick_core(dispatch *state)
         return;
     state->ticked_ns = state->now_ns;
     seats_check_time(state, state->now_ns);
-    consumers_still_here(state, state->now_ns);
+    consumers_drop_dead(state, state->now_ns);
     local_tick(state, state->now_ns);
     supervisors_tick(state, state->now_ns);
     measure(state);
@@ -226,7 +226,7 @@ static bool is_drained(const dispatch *state)
 
 void dispatch_turn(dispatch *state)
 {
-    local_hear_last_words(state);
+    local_reap(state);
     fingerprinting_tick(state);
     consumers_deliver(state);
     tick_core(state);

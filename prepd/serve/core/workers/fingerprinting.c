@@ -70,7 +70,7 @@ void fingerprinting_line(dispatch *state, const char *line)
 
 /* Whether the process has told all that it was asked for. Meanwhile more may be wanted, which is no
  * failure of this process. */
-static bool has_told_all(const dispatch *state)
+static bool has_made_all(const dispatch *state)
 {
     for (int k = 0; k < N_PRINTS; k++)
         if (state->maker.asked[k] && !state->fingerprints.of[k][0])
@@ -82,7 +82,7 @@ void fingerprinting_ended(dispatch *state)
 {
     print_maker *maker = &state->maker;
     maker->pid = 0;
-    if (state->stopping || has_told_all(state)) {
+    if (state->stopping || has_made_all(state)) {
         maker->deaths = 0;
         return;
     }

@@ -19,7 +19,7 @@ static status refuse_other(dispatch *state, worker_seat *worker, status st)
 {
     const status_note why = *status_last();
     if (worker->local)
-        local_said_why(state, worker->pid);
+        local_note_cause(state, worker->pid);
     seat_gone(state, worker, LOSS_OUTSIDE, "it differs from the daemon");
     status_set(&why);
     return st;

@@ -99,7 +99,7 @@ void local_begun(dispatch *state, pid_t pid)
     state->local.why.code = ST_OK;
 }
 
-void local_said_why(dispatch *state, pid_t pid)
+void local_note_cause(dispatch *state, pid_t pid)
 {
     if (local_child_of(state, pid))
         state->local.why = *status_last();

@@ -89,7 +89,7 @@ void child_paused(dispatch *state, pid_t pid)
         state->outside.end_process(state->outside.shell, pid, true);
 }
 
-void local_hear_last_words(dispatch *state)
+void local_reap(dispatch *state)
 {
     for (int i = 0; i < state->local.n_places; i++) {
         local_child *child = &state->local.child[i];

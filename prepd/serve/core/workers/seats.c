@@ -119,7 +119,7 @@ source *lease_source(const lease *leased)
     return leased->kind == LEASE_ROW ? ((consumer_seat *)leased->owner)->src : leased->owner;
 }
 
-void seats_quarantine(dispatch *state, source *section, int64_t id, const char *cause)
+void quarantine_sample(dispatch *state, source *section, int64_t id, const char *cause)
 {
     bool fresh = false;
     const status st = bad_samples_add(&section->bad, id, cause, &fresh);
@@ -135,11 +135,11 @@ void seats_quarantine(dispatch *state, source *section, int64_t id, const char *
     known_warn(state, section, &section->near_full);
 }
 
-void seats_condemn(dispatch *state, const lease *leased, int64_t item, const char *cause)
+void quarantine_item(dispatch *state, const lease *leased, int64_t item, const char *cause)
 {
     int64_t id;
     for (int64_t place = 0; lease_next_hit(leased, item, &place, &id);)
-        seats_quarantine(state, lease_source(leased), id, cause);
+        quarantine_sample(state, lease_source(leased), id, cause);
 }
 
 static void count_loss(dispatch *state, loss how)
@@ -180,7 +180,7 @@ static void lose_lease(dispatch *state, lease *leased, bool decider, loss how, c
     else
         snprintf(cause, sizeof(cause), "ends its worker: %s", what);
     if (leased->kind == LEASE_ROW) {
-        seats_condemn(state, leased, item, cause);
+        quarantine_item(state, leased, item, cause);
         return;
     }
     if (index_build_poison(state, leased, item, cause) != ST_OK)
@@ -279,7 +279,7 @@ bool seat_breach(const dispatch *state, const worker_seat *worker, const char *w
     return account_breach(worker->of, why, state->now_ns);
 }
 
-void seat_tell_dismissal(dispatch *state, const worker_seat *worker, status st)
+void seat_send_dismissal(dispatch *state, const worker_seat *worker, status st)
 {
     core_warn(state, "worker dismissed: %s", status_text());
     outside_send_error(&state->outside, DOOR_WORKERS, &worker->peer, st);
@@ -356,7 +356,7 @@ void supervisors_tick(dispatch *state, int64_t now)
     }
 }
 
-status supervisor_heard(dispatch *state, const wire_peer *from, const char *name)
+status supervisor_note(dispatch *state, const wire_peer *from, const char *name)
 {
     const int64_t now = state->now_ns;
     for (supervisor_seat *seat = state->supervisors; seat; seat = seat->next)

@@ -261,7 +261,7 @@ static void test_doubt__waits_for_a_decider_at_audit_1(void **state)
     make(&all, REMOTE, FALSE);
     for (int minutes = 0; minutes < 100; minutes++) {
         all.state.now_ns += 60 * SECOND_NS;
-        doubts_go_on(&all.state);
+        doubts_poll(&all.state);
         assert_false(may_make(&all, OTHER_REMOTE));
     }
     assert_int_equal(all.sent, 0);
@@ -283,10 +283,10 @@ static void test_doubt__a_drawn_row_leaves_unchecked_after_30_s(void **state)
             account_watch(seat_of_number(&all.state, REMOTE)->of);
         make(&all, REMOTE, GOOD);
         all.state.now_ns += 29 * SECOND_NS;
-        doubts_go_on(&all.state);
+        doubts_poll(&all.state);
         assert_int_equal(all.sent, 0);
         all.state.now_ns += 2 * SECOND_NS;
-        doubts_go_on(&all.state);
+        doubts_poll(&all.state);
         assert_int_equal(all.sent, watched ? 0 : GOOD);
         assert_int_equal(all.state.counts.unchecked, !watched);
         tear_down(&all);
@@ -507,9 +507,9 @@ static void test_refuse__what_two_deciders_made_differently_raises_an_alarm(void
 static void fails(scene *all, uint64_t number, int64_t item)
 {
     all->work->all_sent = true;
-    assert_ok(failure_told(all->work, item, "no picture", seat_of_number(&all->state, number)));
+    assert_ok(failure_note(all->work, item, "no picture", seat_of_number(&all->state, number)));
     lease_book_return(&all->state.book, all->work);
-    failures_go_on(&all->state);
+    failures_poll(&all->state);
 }
 
 static void test_failure__a_good_sample_excludes_who_reported_it(void **state)
@@ -521,7 +521,7 @@ static void test_failure__a_good_sample_excludes_who_reported_it(void **state)
     assert_int_equal(lease_solo_item(all.work), 7);
     assert_false(may_make(&all, OTHER_REMOTE));
     give(&all, LOCAL);
-    failure_denied(&all.state, all.work, seat_of_number(&all.state, LOCAL));
+    failure_refute(&all.state, all.work, seat_of_number(&all.state, LOCAL));
     lease_solo_done(&all.state.book, all.work);
     assert_true(is_excluded(&all, "b"));
     assert_null(all.work->failures);
@@ -536,11 +536,11 @@ static void test_failure__of_a_file_that_was_not_sent_excludes_nobody(void **sta
     (void)state;
     scene all;
     SET_UP(&all, LOCAL, REMOTE);
-    assert_ok(failure_told(all.work, 7, "a link now", seat_of_number(&all.state, REMOTE)));
+    assert_ok(failure_note(all.work, 7, "a link now", seat_of_number(&all.state, REMOTE)));
     lease_book_return(&all.state.book, all.work);
-    failures_go_on(&all.state);
+    failures_poll(&all.state);
     give(&all, LOCAL);
-    failure_denied(&all.state, all.work, seat_of_number(&all.state, LOCAL));
+    failure_refute(&all.state, all.work, seat_of_number(&all.state, LOCAL));
     lease_solo_done(&all.state.book, all.work);
     assert_false(is_excluded(&all, "b"));
     tear_down(&all);
@@ -558,7 +558,7 @@ static void test_failure__of_a_decider_is_tried_by_another(void **state)
     seat_of_number(&all.state, SECOND)->ended = true;
     assert_true(may_make(&all, LOCAL));
     give(&all, LOCAL);
-    failure_denied(&all.state, all.work, seat_of_number(&all.state, LOCAL));
+    failure_refute(&all.state, all.work, seat_of_number(&all.state, LOCAL));
     lease_solo_done(&all.state.book, all.work);
     assert_null(all.work->failures);
     assert_int_equal(all.state.counts.contradicted, 0);
@@ -573,8 +573,8 @@ static void test_failure__what_is_blank_by_now_contradicts_nobody(void **state)
     scene all;
     SET_UP(&all, LOCAL, REMOTE);
     fails(&all, REMOTE, 7);
-    seats_quarantine(&all.state, &all.state.train, 7, "no picture");
-    failures_go_on(&all.state);
+    quarantine_sample(&all.state, &all.state.train, 7, "no picture");
+    failures_poll(&all.state);
     assert_null(all.work->failures);
     assert_int_equal(lease_solo_item(all.work), LEASE_NO_ITEM);
     assert_int_equal(all.state.n_seats, 2);

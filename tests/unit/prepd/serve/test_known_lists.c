@@ -121,8 +121,8 @@ static void test_known__blanks_rows_of_its_key_and_run_alone(void **state)
     assert_true(is_blank(&all, 9, 3) && !is_blank(&all, 9, 4) && !is_blank(&all, 7, 3));
     assert_int_equal(all.state->train.bad.n, 0);
     /* What this daemon finds counts for all, with its cause. */
-    seats_quarantine(all.state, &all.state->train, 4, "truncated");
-    seats_quarantine(all.state, &all.state->train, 9, "no picture");
+    quarantine_sample(all.state, &all.state->train, 4, "truncated");
+    quarantine_sample(all.state, &all.state->train, 9, "no picture");
     assert_string_equal(blank_cause(&all.consumer[1], 4), "truncated");
     assert_string_equal(blank_cause(&all.consumer[8], 9), "no picture");
     assert_int_equal(known_count(&all.consumer[0]), 3);
@@ -246,11 +246,11 @@ static void test_known__a_list_that_is_nearly_full_is_named_once(void **state)
     set_up(&all, 1000 * MIB);
     assert_ok(take(&all, 0, said_hello));
     assert_string_equal(logged, "");
-    seats_quarantine(all.state, &all.state->train, 2, "truncated");
+    quarantine_sample(all.state, &all.state->train, 2, "truncated");
     assert_non_null(strstr(logged, "the quarantine is nearly full section=train bad=1600000"));
     assert_non_null(strstr(logged, "raise data.generation"));
     logged[0] = 0;
-    seats_quarantine(all.state, &all.state->train, 3, "truncated");
+    quarantine_sample(all.state, &all.state->train, 3, "truncated");
     assert_null(strstr(logged, "nearly full"));
     free(said_hello);
     tear_down(&all);

@@ -34,12 +34,12 @@ static void test_link__compresses_below_half_a_gigabyte_per_second(void **state)
 {
     (void)state;
     compression_link slow = {0}, fast = {0};
-    assert_false(compress_for_link(&slow));     /* nothing is known of the link yet */
-    compression_link_saw(&slow, ROW, 90000000); /* 1 Gbit/s */
+    assert_false(compress_for_link(&slow));      /* nothing is known of the link yet */
+    compression_link_note(&slow, ROW, 90000000); /* 1 Gbit/s */
     assert_true(compress_for_link(&slow));
-    compression_link_saw(&fast, ROW, 9000000); /* 10 Gbit/s */
+    compression_link_note(&fast, ROW, 9000000); /* 10 Gbit/s */
     assert_false(compress_for_link(&fast));
-    compression_link_saw(&fast, ROW, -5); /* clocks of two machines may disagree */
+    compression_link_note(&fast, ROW, -5); /* clocks of two machines may disagree */
     assert_false(compress_for_link(&fast));
 }
 
@@ -47,12 +47,12 @@ static void test_link__follows_what_it_measures(void **state)
 {
     (void)state;
     compression_link link = {0};
-    compression_link_saw(&link, ROW, 2000000);
+    compression_link_note(&link, ROW, 2000000);
     for (int i = 0; i < 30; i++)
-        compression_link_saw(&link, ROW, 100000000);
+        compression_link_note(&link, ROW, 100000000);
     assert_true(compress_for_link(&link));
     for (int i = 0; i < 30; i++)
-        compression_link_saw(&link, ROW, 5000000);
+        compression_link_note(&link, ROW, 5000000);
     assert_false(compress_for_link(&link));
 }
 

@@ -162,9 +162,9 @@ static void test_consumer_is_away__without_bye_it_is_closed(void **state)
     (void)state;
     dispatch daemon;
     row_cannot_be_sent(&daemon);
-    consumers_still_here(&daemon, 2);
+    consumers_drop_dead(&daemon, 2);
     assert_non_null(daemon.consumer_seats);
-    consumers_still_here(&daemon, INT64_C(2000000000));
+    consumers_drop_dead(&daemon, INT64_C(2000000000));
     assert_null(daemon.consumer_seats);
     assert_non_null(strstr(logged, "consumer gone: Host unreachable"));
 }
