@@ -7,7 +7,7 @@
 #define TESSERA_TESTS_DRY_RUN_COMM_COUNT_H
 
 #include "common/base/hash.h"
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm/comm.h"
 
 enum { COUNTED_GROUPS_MAX = 16 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm/comm.h"
 
 enum { BLOCKS_MAX = 256 }; /* a run makes about thirty, all at its start */
 

@@ -8,7 +8,7 @@
 
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/ops/open.h"
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm/comm.h"
 #include "trainer/run/session.h"
 
 status __real_device_open(int kind, const device_options *options, device **out);

@@ -18,7 +18,7 @@
 #include "common/program/log.h"
 #include "tests/emulated/emulated.h"
 #include "trainer/ops/open.h"
-#include "trainer/parallel/comm_module.h"
+#include "trainer/parallel/comm/comm_module.h"
 
 enum { COUNT = 1000, CALLS = 4, SKIPPED = 77 };
 

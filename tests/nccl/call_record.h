@@ -3,7 +3,7 @@
 #ifndef TESSERA_TESTS_NCCL_CALL_RECORD_H
 #define TESSERA_TESTS_NCCL_CALL_RECORD_H
 
-#include "trainer/parallel/comm_ledger.h"
+#include "trainer/parallel/comm/comm_ledger.h"
 
 /* Reads the record PREFIX.rank, with PREFIX from TESSERA_NCCL_RECORD; without that variable it does
  * nothing. All calls in the ledger must have run by now. Calls and bytes of each kind must be

@@ -1,4 +1,4 @@
-/* test_nccl_world.c: the watcher thread of the NCCL engine (trainer/parallel/nccl_world.c): which
+/* test_nccl_world.c: the watcher thread of the NCCL engine (trainer/parallel/comm/nccl_world.c): which
  * ranks are waited for and for how long, and how a job ends. Ranks are processes of this program
  * without a launcher, so that ThreadSanitizer sees everything. Each case starts this program once
  * per rank, and the exit code of a rank says whether it saw what it should. */

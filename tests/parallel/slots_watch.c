@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/parallel/comm_ledger.h"
+#include "trainer/parallel/comm/comm_ledger.h"
 
 enum { LAYERS = 64 };
 

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "common/base/proc.h"
-#include "trainer/parallel/engine.h"
 #include "trainer/parallel/launcher.h"
 #include "trainer/run/step.h"
 

@@ -6,7 +6,6 @@
 
 #include "common/program/log.h"
 #include "common/program/verb.h"
-#include "trainer/parallel/engine.h"
 #include "trainer/parallel/launcher.h"
 #include "trainer/train/train.h"
 #include "trainer/cli/verbs.h"

@@ -95,6 +95,11 @@ void choices_text(const device_choices *made, const char *scope, bool determinis
 typedef void (*choice_change)(void *user, const char *key, const char *was, const char *now);
 void choices_changes(const char *was, const char *now, choice_change each, void *user);
 
+/* wanted: EXPERTS_* of conf.h. sm: the GPU's compute capability times ten. *out_hopper is whether
+ * Hopper's kernel runs, or else the portable one. ST_UNAVAILABLE if Hopper's is wanted by name and
+ * the GPU is another one. */
+WARN_UNUSED status experts_choose(int wanted, int sm, bool *out_hopper);
+
 #ifdef __cplusplus
 }
 #endif

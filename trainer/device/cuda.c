@@ -2,7 +2,7 @@
  *
  * This file is part of libtessera_cuda.so. The runtime is linked into that library statically and
  * finds the driver when it is first used. The ops are in ../ops/cuda. */
-#include "trainer/device/cuda_open.h"
+#include "trainer/device/cuda_device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -37,4 +37,11 @@ typedef struct cuda_stream {
     size_t block_bytes;
 } cuda_stream;
 
+/* Opens *out; the caller sets its backend and its op table. ST_UNAVAILABLE if there is no driver,
+ * no such GPU or none new enough for the kernels, and if options ask for kernels that it cannot
+ * run; then *out is untouched. */
+WARN_UNUSED status cuda_open_gpu(const device_options *options, cuda_device **out);
+/* Frees what ops kept, and the device. Its arrays and streams have been released before. */
+void cuda_free(cuda_device *cuda);
+
 #endif

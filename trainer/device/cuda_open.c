@@ -1,6 +1,6 @@
 /* cuda_open.c: implements cuda_open.h: finds the GPU, reads its facts, decides whose kernels it
  * runs, and makes its context. */
-#include "trainer/device/cuda_open.h"
+#include "trainer/device/cuda_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "common/program/log.h"
 #include "trainer/device/cublas.h"
 #include "trainer/device/cudnn.h"
-#include "trainer/device/experts_choice.h"
+#include "trainer/device/choices.h"
 #include "trainer/device/nvml.h"
 
 enum { LEAST_SM = 80 }; /* the first generation with bf16 products and asynchronous copies */

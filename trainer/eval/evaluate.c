@@ -14,7 +14,7 @@
 #include "trainer/eval/answers.h"
 #include "trainer/eval/image_swap.h"
 #include "trainer/eval/html_page.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 #include "trainer/run/stop.h"
 
 /* Keeps ranks that evaluate together at the same row. Each rank receives the held-out rows by

@@ -8,6 +8,15 @@
 #include "trainer/ops/cuda_module.h"
 #include "trainer/ops/table.h"
 
+const char *ops_first_missing(const ops_table *table)
+{
+#define OP(name)                                                                                   \
+    if (!table->name)                                                                              \
+        return #name;
+#include "trainer/ops/ops.def"
+    return NULL;
+}
+
 /* Loads the CUDA library. It stays loaded, because devices hold pointers to its functions. */
 static status cuda_backend(cuda_module *out)
 {

@@ -14,11 +14,9 @@
 #define TESSERA_TRAINER_OPS_TABLE_H
 
 #include "trainer/ops/attention.h"
-#include "trainer/ops/dora.h"
+#include "trainer/ops/norm.h"
 #include "trainer/ops/gemm.h"
 #include "trainer/ops/loss_ops.h"
-#include "trainer/ops/norm.h"
-#include "trainer/ops/norm_rope.h"
 #include "trainer/ops/peers.h"
 #include "trainer/ops/pointwise.h"
 #include "trainer/ops/rope.h"

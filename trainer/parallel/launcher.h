@@ -1,8 +1,6 @@
-/* launcher.h: `trainer VERB --nproc N` starts the N ranks of this machine itself.
- *
- * On CPUs it runs Open MPI's mpirun, whose engine carries the collectives there; on GPUs it starts
- * the ranks as its own children (launcher_own.h). Either way it passes SIGTERM, SIGINT and SIGHUP
- * on to the ranks and leaves with the exit code of the first rank that failed. */
+/* launcher.h: starts the ranks of a job on this machine for --nproc, and chooses the device and the
+ * engine of several ranks, as far as its options leave them open (training.backend and comm.engine
+ * at auto). */
 #ifndef TESSERA_TRAINER_PARALLEL_LAUNCHER_H
 #define TESSERA_TRAINER_PARALLEL_LAUNCHER_H
 
@@ -23,5 +21,14 @@ WARN_UNUSED status launch_ranks(conf *options, int ranks, int argc, char **argv)
  * ranks would refuse, so that a refusal is printed once and no rank is started. */
 WARN_UNUSED status launch_again(int ranks, const conf_need *needs, status (*check)(conf *, int),
                                 int argc, char **argv);
+
+/* Fills in the options that are at auto. comm.engine becomes nccl for CUDA and mpi for the CPU; if
+ * training.backend is at auto as well, it becomes CUDA if GPU number `gpu` can be opened in this
+ * process, otherwise the CPU. ST_CONFIG if nccl is requested on the CPU. Ranks that find different
+ * devices learn of it when they meet, since the rank link compares their options. */
+WARN_UNUSED status engine_choose(conf *options, int gpu);
+/* The same, but GPU 0 is tried in a child process, so that this one never opens a GPU. The caller
+ * must not have started threads. */
+WARN_UNUSED status engine_choose_apart(conf *options);
 
 #endif

@@ -18,7 +18,7 @@
 #define TESSERA_TRAINER_PARALLEL_MESH_H
 
 #include "trainer/parallel/layout.h"
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm/comm.h"
 
 /* Groups, by what their ranks may differ in. */
 typedef enum mesh_group {

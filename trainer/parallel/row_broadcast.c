@@ -19,7 +19,7 @@
 #include "common/base/clock.h"
 #include "common/program/log.h"
 #include "common/base/span.h"
-#include "trainer/parallel/tcp.h"
+#include "trainer/parallel/link/tcp.h"
 
 enum { SECRET_BYTES = 16, HOST_BYTES = 128, MACHINE_BYTES = 128, RETRY_NS = 50 * 1000 * 1000 };
 /* How long a process that has connected may take to say which peer it is. */

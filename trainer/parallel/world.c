@@ -13,7 +13,7 @@
 #include "common/program/bar.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
-#include "trainer/parallel/comm_module.h"
+#include "trainer/parallel/comm/comm_module.h"
 
 /* A way of starting ranks, known by the environment variables it sets. A process was started in
  * this way if `mark` is set. */

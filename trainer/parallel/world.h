@@ -11,9 +11,9 @@
 
 #include "common/conf/conf.h"
 #include "common/base/hash.h"
-#include "trainer/parallel/comm.h"
-#include "trainer/parallel/comm_ledger.h"
-#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/comm/comm.h"
+#include "trainer/parallel/comm/comm_ledger.h"
+#include "trainer/parallel/link/rank_link.h"
 
 typedef struct world_place {
     int rank, size;             /* in the job */

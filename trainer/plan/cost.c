@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/device/experts_choice.h"
+#include "trainer/device/choices.h"
 #include "trainer/model/params/params.h"
 #include "trainer/ops/state_codes.h"
 #include "trainer/plan/matrix_work.h"

@@ -11,7 +11,7 @@
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/ops/table.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 #include "trainer/plan/row_work.h"
 #include "trainer/run/session.h"
 #include "trainer/run/session_parts.h"

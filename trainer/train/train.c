@@ -21,7 +21,7 @@
 #include "trainer/device/graph_replay.h"
 #include "trainer/eval/page.h"
 #include "trainer/plan/plan_print.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 #include "trainer/report/rewind.h"
 #include "trainer/report/speed.h"
 #include "trainer/run/session_memory.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/nccl/double/shim.h"
-#include "trainer/parallel/comm_sum.h"
+#include "trainer/parallel/comm/comm_sum.h"
 
 enum { ARRIVE, COMPARE, WRITE, READ, AGAIN };
 

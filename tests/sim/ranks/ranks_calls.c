@@ -1,5 +1,5 @@
 /* ranks_calls.c: what all simulated ranks do together in a step: they agree on a shape, then make a
- * collective call. It stands for the engines' wait (trainer/parallel/mpi_exchange.c). */
+ * collective call. It stands for the engines' wait (trainer/parallel/comm/mpi_exchange.c). */
 #include "tests/sim/ranks/ranks_world.h"
 
 /* How long a rank that is in a call waits before it looks again. */

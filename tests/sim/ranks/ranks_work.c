@@ -1,7 +1,7 @@
 /* ranks_work.c: what a rank does besides watching the others: steps, in each of which it computes,
  * now and then waits for rows, and makes a collective call that all ranks make; now and then a
  * checkpoint is saved, which takes two more calls and goes on beside the next steps. It stands for
- * the engines' wait (trainer/parallel/mpi_exchange.c), the steps around it and the beginning of a
+ * the engines' wait (trainer/parallel/comm/mpi_exchange.c), the steps around it and the beginning of a
  * save (trainer/checkpoint/save/writer_save.c). */
 #include <string.h>
 

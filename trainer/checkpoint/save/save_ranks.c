@@ -13,7 +13,7 @@
 
 #include "common/base/clock.h"
 #include "trainer/checkpoint/hf/hf_write.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 
 enum { POLL_NS = 50000000 };
 /* How long the caches of a network file system may hide a new file. */

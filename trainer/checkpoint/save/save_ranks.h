@@ -15,8 +15,8 @@
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/save/save_core.h"
 #include "trainer/checkpoint/state/train_state.h"
-#include "trainer/parallel/comm.h"
-#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/comm/comm.h"
+#include "trainer/parallel/link/rank_link.h"
 
 typedef struct together {
     const mesh *mesh; /* NULL: one rank */

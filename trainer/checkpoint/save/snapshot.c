@@ -16,8 +16,7 @@
 #include "trainer/checkpoint/save/snapshot_file.h"
 #include "trainer/device/pool.h"
 #include "trainer/model/params/params_states.h"
-#include "trainer/parallel/agree.h"
-#include "trainer/parallel/comm.h"
+#include "trainer/parallel/comm/comm.h"
 
 /* In the folder of checkpoints: the id of the run, which a copy in memory must have too. */
 #define SNAPSHOT_RUN_FILE ".run"

@@ -19,7 +19,7 @@
 #include "common/conf/conf.h"
 #include "trainer/checkpoint/state/progress.h"
 #include "trainer/model/params/params.h"
-#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/link/rank_link.h"
 
 typedef struct snapshot snapshot;
 

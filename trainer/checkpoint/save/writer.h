@@ -18,7 +18,7 @@
 #include "trainer/checkpoint/state/base.h"
 #include "trainer/checkpoint/state/progress.h"
 #include "trainer/model/params/params.h"
-#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/link/rank_link.h"
 
 typedef struct checkpoint_writer checkpoint_writer;
 

@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/checkpoint/save/folder.h"
 #include "trainer/checkpoint/save/writer.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 
 /* Checks this rank's share of a checkpoint and reads its state. */
 static status read_own(const char *folder, int64_t step, const comm *all,

@@ -13,7 +13,7 @@
 #include "common/json/json.h"
 #include "trainer/checkpoint/hf/hf_check.h"
 #include "trainer/checkpoint/hf/hf_write.h"
-#include "trainer/parallel/agree.h"
+#include "trainer/parallel/comm/comm.h"
 
 void base_done(run_base *base)
 {

@@ -15,8 +15,8 @@
 #include "common/program/log.h"
 #include "trainer/model/exchange/exchange.h"
 #include "trainer/ops/table.h"
-#include "trainer/parallel/agree.h"
-#include "trainer/parallel/comm_ledger.h"
+#include "trainer/parallel/comm/comm.h"
+#include "trainer/parallel/comm/comm_ledger.h"
 
 enum {
     ALIGN = 256,

@@ -248,16 +248,16 @@ static __device__ __forceinline__ void store(float *at, const float (&in)[WIDTH]
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
-    for (int with = LANES / 2; with > 0; with /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, with);
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
 }
 
 static __device__ __forceinline__ float warp_max(float x)
 {
 #pragma unroll
-    for (int with = LANES / 2; with > 0; with /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, with));
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
 }
 

@@ -43,8 +43,8 @@ typedef struct bwd {
 static __device__ __forceinline__ float group_sum(float x)
 {
 #pragma unroll
-    for (int with = GROUP / 2; with > 0; with /= 2)
-        x += __shfl_xor_sync(0xffffffffu, x, with);
+    for (int offset = GROUP / 2; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
 }
 

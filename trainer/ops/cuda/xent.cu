@@ -97,9 +97,9 @@ static __device__ inline seen block_seen(seen state)
     __shared__ int places[WARPS];
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
     const float own = state.max;
-    for (int with = LANES / 2; with > 0; with /= 2)
-        take_larger(&state.max, &state.at, __shfl_xor_sync(0xffffffffu, state.max, with),
-                    __shfl_xor_sync(0xffffffffu, state.at, with));
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        take_larger(&state.max, &state.at, __shfl_xor_sync(0xffffffffu, state.max, offset),
+                    __shfl_xor_sync(0xffffffffu, state.at, offset));
     state.sum = warp_sum(state.sum * exp2_fast(base(own) - base(state.max)));
     if (lane == 0) {
         maxima[warp] = state.max;

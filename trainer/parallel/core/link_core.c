@@ -324,11 +324,6 @@ int64_t link_core_due(const link_core *core)
     return due;
 }
 
-const char *link_core_lost(const link_core *core)
-{
-    return core->lost;
-}
-
 /* Whether this rank's own failure is the cause that the job ended with, either heard back through
  * another rank or met by both. */
 static bool is_same(const char *failed, const char *lost)

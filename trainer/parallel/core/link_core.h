@@ -115,8 +115,6 @@ int64_t link_core_due(const link_core *core);
 int link_core_connections(const link_core *core);
 /* Whether another rank waits for something. */
 bool link_core_others_wait(const link_core *core);
-/* The cause that ended the job; "": it has not ended. */
-const char *link_core_lost(const link_core *core);
 
 /* The last line of a rank that ends with the failure `failed`. Before the first step all ranks of
  * one machine fail alike: rank 0 prints the cause, the others print nothing. */

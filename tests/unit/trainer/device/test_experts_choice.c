@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
-#include "trainer/device/experts_choice.h"
+#include "trainer/device/choices.h"
 
 static void test_experts_choice__follows_the_gpu_and_the_wish(void **state)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "tests/harness.h"
-#include "trainer/parallel/comm_sum.h"
+#include "trainer/parallel/comm/comm_sum.h"
 
 static void expect_sum(const uint16_t *values, int peers, comm_reduction reduction, uint16_t want)
 {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "trainer/parallel/rank_link.h"
+#include "trainer/parallel/link/rank_link.h"
 #include "trainer/parallel/core/rank_link_frame.h"
 
 enum { MOST = 8, WORDS = 4096 };

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/parallel/rank_link_find.h"
+#include "trainer/parallel/link/rank_link_find.h"
 
 static const char *const known[] = {"MASTER_ADDR",
                                     "MASTER_PORT",
