@@ -1,4 +1,4 @@
-/* cuda_open.c: implements cuda_open.h: finds the GPU, reads its facts, decides whose kernels it
+/* cuda_open.c: implements cuda_device.h: finds the GPU, reads its facts, decides whose kernels it
  * runs, and makes its context. */
 #include "trainer/device/cuda_device.h"
 

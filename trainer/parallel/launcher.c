@@ -1,6 +1,6 @@
-/* launcher.c: implements launcher.h for CPUs, through Open MPI's mpirun: its command line, the
- * signals that bypass it on their way to the ranks, and its end. Ranks on GPUs are started by
- * launcher_own.c. */
+/* launcher.c: implements launcher.h: which device and engine the ranks get, ranks on GPUs that this
+ * process starts itself, and ranks on CPUs through Open MPI's mpirun: its command line, the signals
+ * that bypass it on their way to the ranks, and its end. */
 #include "trainer/parallel/launcher.h"
 
 #include <arpa/inet.h>
@@ -29,6 +29,9 @@
 #include "trainer/ops/open.h"
 
 /* ---- which device and which engine ---- */
+
+/* A GPU is tried by opening it. The launcher does so in a child
+ * process, since its ranks are forked from it and must find CUDA untouched. */
 
 static bool is_open(const conf *options)
 {
@@ -83,6 +86,10 @@ status engine_choose_apart(conf *options)
 }
 
 /* ---- ranks that this process starts itself ---- */
+
+/* The launcher forks one child per rank, then waits for
+ * signals through a descriptor: on SIGCHLD it collects the ranks that have ended, and other signals
+ * are passed on. After the first failure the others get a limited time to end. */
 
 /* How long the other ranks may go on after one has failed. They hear of it by the rank link and
  * must leave their work within five seconds; ranks that had not met yet would wait for the one that

@@ -28,7 +28,7 @@ WARN_UNUSED status grouped_product(const pass_context *ctx, int mode, const para
  *
  *   y = x W + s (x A) B,   s = alpha / r
  *
- * With lengths (DoRA, Liu et al. 2024, arXiv:2402.09353; ops/dora.h) the rows of what is in
+ * With lengths (DoRA, Liu et al. 2024, arXiv:2402.09353; ops/norm.h) the rows of what is in
  * brackets have a length m of their own, a third row of the registry that begins as their length:
  *
  *   y = x ((m / ||W + s B A||) (W + s B A))t, W [out, in], the norm a constant in backward

@@ -88,7 +88,7 @@ static void note_shares(const unit_finish_args *args)
         args->share[i] += moved * (args->unit_squares[i] / all - args->share[i]);
 }
 
-/* The arithmetic of unit_finish, also in cuda/optim_ops.cu. */
+/* The arithmetic of unit_finish, also in cuda/adamw.cu. */
 status CPU_OP(unit_finish)(stream *queue, const unit_finish_args *args)
 {
     (void)queue;
@@ -121,6 +121,9 @@ status CPU_OP(unit_finish)(stream *queue, const unit_finish_args *args)
 }
 
 /* ---- AdamW ---- */
+
+/* AdamW on the CPU (loss_ops.h). Tensors in acc are updated in place. The others go block
+ * by block: a block's moments are decoded, updated, and encoded with its new scale. */
 
 /* The scalars of the step and of a tensor, in the form that the arithmetic wants. */
 typedef struct adamw_rates {

@@ -1,5 +1,5 @@
 /* rope.c: tables of angles and the rotation (rope.h), alone and after the norm of heads
- * (norm_rope.h), on the CPU. */
+ * (norm.h), on the CPU. */
 #include <string.h>
 
 #include "trainer/ops/cpu/norm_row.h"

@@ -51,6 +51,12 @@ static __device__ inline chunk chunk_of(const optim_list &list, int64_t index)
 
 /* ---- sums and scalars ---- */
 
+/* Sum_squares, step_finish and unit_finish (loss_ops.h) on CUDA.
+ *
+ * Blocks take the chunks of the list in turn, so one launch reads all gradients, 4 bytes an
+ * element. DRAM is the limit. Squares are summed in double, per thread, per warp, per block and
+ * then over chunks, in an order that depends on the list alone. */
+
 /* The sum over a block, always in the same order. */
 static __device__ inline double block_sum_double(double x)
 {

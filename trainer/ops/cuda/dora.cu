@@ -1,4 +1,4 @@
-/* dora.cu: the ops of dora.h on CUDA.
+/* dora.cu: the ops of norm.h on CUDA.
  *
  * dora_norm: a warp has 4 rows of W, so that each piece of A is read from the L2 cache once for
  * them; out x in x 2 bytes of W come from memory, and in x rank x out multiply-adds are the work.

@@ -1,14 +1,20 @@
 /* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and the choice of the kernel:
  * Hopper's (grouped_hopper.cuh) where the device has chosen it (training.experts) and rows are
- * whole 16-byte pieces, otherwise the portable one (grouped_portable.cuh). Both read the groups'
+ * whole 16-byte pieces, otherwise the portable one below. Both read the groups'
  * offsets on the device.
  */
 #include "trainer/ops/cuda/grouped_gemm.cuh"
 
 /* ---- the portable kernel ---- */
 
-#ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
-#define TESSERA_TRAINER_OPS_CUDA_GROUPED_PORTABLE_CUH
+/* The grouped product for every GPU from sm_80 on: tiles of 128 x 128 by
+ * eight warps of 64 x 32 each, with mma.sync fed through three stages of cp.async.
+ *
+ * Tiles are found and numbered as on Hopper (grouped_index.h). Nothing outside an expert's rows is
+ * read; missing rows and columns are zeros in shared memory. ALIGNED means that K and N are
+ * multiples of 8 and the arrays are aligned to 16 bytes, so that data moves 16 bytes at a time;
+ * otherwise it moves element by element. Sums are in f32, in ascending order of the reduced axis,
+ * so the same input gives the same bits. */
 
 #include "trainer/ops/cuda/grouped_scan.cuh"
 #include "trainer/ops/cuda/mma.cuh"
@@ -283,8 +289,6 @@ portable_block(const grouped_work &work, unsigned char *shared, const int32_t *o
         portable_tile<MODE, ALIGNED>(work, grouped_tile_at(&work, first, begin, at, 0), begin,
                                      shared, a, b, out);
 }
-
-#endif
 
 /* ---- the op ---- */
 

@@ -1,4 +1,4 @@
-/* norm_rope.cu: RMSNorm of heads and their rotation (norm_rope.h) on CUDA.
+/* norm_rope.cu: RMSNorm of heads and their rotation (norm.h) on CUDA.
  *
  * Eight lanes own a head of up to 128. A lane holds a piece of the first half and the piece of the
  * second half that it is rotated with, so the rotation needs no other lane. Each element is read

@@ -299,6 +299,12 @@ extern "C" status cuda_route_bwd(stream *queue, const route_bwd_args *args)
 
 /* ---- the load-balancing loss ---- */
 
+/* Route_aux (route.h) on CUDA: the load-balancing loss.
+ *
+ * ADD_STATS reads 4 E bytes per token; GRAD reads 6 E and writes 2 E. DRAM is the limit of both.
+ * The column sums go through one partial sum per STAT_ROWS tokens, which are added in order;
+ * nothing else is summed over tokens. */
+
 enum {
     WARPS = THREADS / LANES,
     COLUMNS = LANES, /* experts that a block of stats_kernel sums, one per lane */

@@ -1,5 +1,5 @@
 /* rows.cu: the ops of rows.h on CUDA in which each row of y has one writer: gather, scatter to
- * distinct rows, and weighted sums. scatter.cuh sums many rows into one.
+ * distinct rows, and weighted sums. Below: many rows summed into one, and patches of pictures.
  *
  * Bytes an element of y: gather 4 (2 for a row that is zeroed, less for one that stays; 2 + 2 /
  * copies where places are given), scatter 6 (10 into float), rows_weighted 4, since the table comes
@@ -9,8 +9,18 @@
 
 /* ---- scattering ---- */
 
-#ifndef TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
-#define TESSERA_TRAINER_OPS_CUDA_SCATTER_CUH
+/* Sums many rows into one with the same bits every time: y[index[c]] += weight[c] x[c
+ * / per], for every item c.
+ *
+ * Each target gets a list of its items: the items are counted, the lists are laid out one after the
+ * other, and the items are put into them. Which list lies where, and in which order items arrive in
+ * it, is left to integer atomics; a list is sorted before it is summed, so that sums see items in
+ * ascending order. A short list is summed by one warp in that order. A long one is summed by the
+ * eight warps of a block, an eighth of the list each, whose sums are added in order.
+ *
+ * Bytes: each row of x once per item; y read and written once per target that occurs; and 16 bytes
+ * an item and 16 a target row for the lists. Items with a negative index or weight 0 count for
+ * nothing. */
 
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
@@ -242,8 +252,6 @@ template <class Y> static status scatter_sums(stream *queue, const scatter_args<
     return scatter_lists_sum<Y, 1>(queue, args, &lists);
 }
 
-#endif
-
 /* ---- gathering ---- */
 
 enum { CORNERS = 4 };
@@ -403,6 +411,13 @@ extern "C" status cuda_rows_weighted_bwd(stream *queue, const rows_weighted_bwd_
 }
 
 /* ---- patches ---- */
+
+/* Patch_input (pointwise.h) on CUDA.
+ *
+ * A thread turns 8 pixels into 16 bytes of bf16, and stores them twice for a still picture, once
+ * per frame. Bytes per patch: 768 read (1536 for a video) and 3072 written; DRAM is the limit. It
+ * computes (x - 127.5) * (1 / 127.5) in float, which rounds to the same bf16 as the quotient for
+ * all 256 values. */
 
 enum {
     THREADS = 256,

@@ -230,6 +230,10 @@ status comm_host_broadcast(const comm *group, comm_at at, void *inout, int64_t b
 
 /* ---- windows ---- */
 
+/* Opens and closes windows (comm.h) so that all ranks of a job have one or none
+ * does. Each of the two steps of opening, making the memory and sharing its address, ends with all
+ * ranks telling each other how they fared (agree.h). */
+
 /* A group of one rank: ordinary device memory and a list with its own address. */
 static status own_new(stream *queue, size_t bytes, comm_window *out)
 {
@@ -313,6 +317,9 @@ void comm_window_close(const comm *group, stream *queue, comm_window *window)
 }
 
 /* ---- agreeing ---- */
+
+/* One gather of each rank's code and value; only if a rank is in
+ * trouble, a broadcast of its words follows. */
 
 /* Answers of so many ranks need no memory that may be lacking: that it lacks is often what a rank
  * has to tell the others. */

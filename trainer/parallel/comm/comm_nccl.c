@@ -12,6 +12,10 @@
 
 /* ---- windows ---- */
 
+/* Windows (comm.h) over NCCL. The memory comes from ncclMemAlloc and is registered
+ * as a symmetric window; NCCL then maps the memory of all ranks that reach each other by load and
+ * store (nccl_lsa.h), and their addresses go into a list that kernels read. */
+
 #ifdef TESSERA_NCCL_WINDOWS
 
 #include "trainer/parallel/comm/nccl_lsa.h"

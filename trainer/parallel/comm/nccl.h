@@ -30,7 +30,7 @@
     X(GroupStart)                                                                                  \
     X(GroupEnd)
 
-/* Functions that nccl_window.c needs. The library has them from 2.28 on, and they are declared here
+/* Functions that comm_nccl.c needs. The library has them from 2.28 on, and they are declared here
  * if the header is of 2.28 or later too. */
 #ifdef TESSERA_NCCL_WINDOWS
 #define NCCL_WINDOW_FUNCTIONS(X)                                                                   \

@@ -1,6 +1,6 @@
 /* nccl_lsa.h: what only NCCL's C++ header nccl_device.h (2.28 and later) says of windows: which
  * ranks reach each other's memory by load and store (NCCL's LSA team), and at which address. For
- * nccl_window.c. */
+ * comm_nccl.c. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_NCCL_LSA_H
 #define TESSERA_TRAINER_PARALLEL_COMM_NCCL_LSA_H
 

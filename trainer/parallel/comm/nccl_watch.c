@@ -1,4 +1,4 @@
-/* nccl_watch.c: calls of NCCL, and the thread that watches them (nccl_state.h).
+/* nccl_watch.c: calls of NCCL, and the thread that watches them (nccl_world.h).
  *
  * Two threads are at work: the one that trains makes the calls, and the watcher looks every
  * LOOK_NS. `calling` is the turn to call NCCL, and `call` says what the thread that has the turn is

@@ -41,7 +41,7 @@ static status host_all_gather(const comm *group, const void *send, void *recv, i
         memcpy(&play.told, send, sizeof play.told);
     for (int peer = 0; peer < group->size; peer++)
         memcpy((char *)recv + peer * bytes, send, (size_t)bytes);
-    /* A message begins with the sender's status (parallel/agree.c). */
+    /* A message begins with the sender's status (comm_agree). */
     if (play.other != ST_OK) {
         const int64_t code = play.other;
         memcpy((char *)recv + bytes, &code, sizeof code);
