@@ -241,7 +241,7 @@ static status check_order(dry *played, int rank)
 
 static status write_part(dry *played, const session *run)
 {
-    const together ranks = together_of(run->params, NULL);
+    const save_ranks ranks = save_ranks_of(run->params, NULL);
     int64_t bytes = 0;
     hf_export_options options = {.source = played->conf.model_path,
                                  .tokenizer = played->conf.model_tokenizer,
@@ -317,7 +317,8 @@ static status play_opened(dry *played, session *run, const comm_ledger *ledger, 
 static status play_in(dry *played, const world *job, int rank, const resume_point *from)
 {
     session run;
-    TRY(session_resume(&played->conf, job, from, &run));
+    TRY(session_connect(&played->conf, job, SESSION_TRAIN, &run));
+    TRY(session_load(from, &run));
     status st =
         from ? dry_check(&played->checks, DRY_GOES_ON, dry_state_bytes(&played->source, run.params),
                          run.params->bytes_read)

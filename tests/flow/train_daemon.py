@@ -149,7 +149,7 @@ def is_gone(layout):
             run["training__steps"] = at + 2
             ended(f, "quiet", start(f, "quiet", layout, **run), 0)
             ended(f, "gone", start(f, "gone", layout, **run), 0)
-        check(f"going on from step {at}" in said(f, "gone"), said(f, "gone"))
+        check(f"resuming from step {at}" in said(f, "gone"), said(f, "gone"))
         same(f, "quiet", "gone", at + 2)
 
 

@@ -46,7 +46,7 @@ def damage_is_noticed():
             said = go(f, "hurt", **rows)
             check("is passed over" in said and os.path.basename(name) in said,
                   f"{name} {how} at {at}: {said}")
-            check("going on from step 2" in said, said)
+            check("resuming from step 2" in said, said)
             same(f, "quiet", "hurt", 3)
 
 
@@ -152,7 +152,7 @@ def a_cursor_that_cannot_be_is_refused():
             check(words in said and "step-2" in said or code == 78, f"{words}: {said}")
             check(max(ledger(f, f"bad-{n}")) == 2, said)
         said = go(f, "bad-0", training__steps=3)
-        check("checkpoint of step 2 is passed over" in said and "there is no cursor" in said and "going on from step 1" in said, said)
+        check("checkpoint of step 2 is passed over" in said and "there is no cursor" in said and "resuming from step 1" in said, said)
         go(f, "run", training__steps=3)
         same(f, "run", "bad-0", 3)
 

@@ -45,7 +45,7 @@ def records_are_added():
         with Daemon(f.config, *words(f, 1)) as daemon:
             said = go_on(f, "run", 1, checkpoint__keep_latest_k=0)
             check(f"data.generation was raised from 0 to 1: after step {done} the run reads" in said, said)
-            check(f"going on from step {done}" in said and "set aside" not in said, said)
+            check(f"resuming from step {done}" in said and "set aside" not in said, said)
             ids, last = samples(f, "run", done + 1)
             check(sorted(ids) == list(range(36)) and ids != sorted(ids), f"{ids}")
             check(f"the run has {last} steps in all, {done} of them done" in said and f" in {last} steps\n" in said, said)
@@ -62,7 +62,7 @@ def records_are_added():
             # Stopped in the middle of the new generation.
             go_on(f, "stopped", 1, training__steps=done + 2)
             said = go_on(f, "stopped", 1, training__steps=0)
-            check(f"going on from step {done + 2}" in said and "was raised" not in said, said)
+            check(f"resuming from step {done + 2}" in said and "was raised" not in said, said)
             same(f, "run", "stopped", last)
             check(daemon.p.poll() is None, "the daemon has ended")
 

@@ -97,7 +97,7 @@ def adapter_and_model_are_the_merged_model():
         said = go(f, "parts", **dict(rows, training__steps=3), **lora, **host)
         check("of frozen weights rest in" in said and "of moments rest in" in said, said)
         five = dict(host, lora__adapter_for="transformers5")
-        check("going on from step 3" in go(f, "parts", **rows, **lora, **five, **always), "the run began again from the start")
+        check("resuming from step 3" in go(f, "parts", **rows, **lora, **five, **always), "the run began again from the start")
         same(f, "run", "parts", 6)
 
         for name, reader in (("run", "transformers4"), ("parts", "transformers5")):
@@ -238,7 +238,7 @@ def a_base_in_fewer_bits(f, rows, lora, before):
     said = go(f, "nf4-parts", code=78, **rows, **lora)
     check("base in nf4" in said and "lora.base is bf16" in said and "convert_states" in said, said)
     said = go(f, "nf4-parts", **rows, **dict(lora, lora__base="int8"), checkpoint__convert_states="true")
-    check("going on from step" in said, said)
+    check("resuming from step" in said, said)
     said = go(f, "nf4-no", code=78, **rows, **dict(coded, checkpoint__model="end"))
     check("trainer export --merge" in said, said)
 

@@ -59,7 +59,7 @@ def frozen_parts_stay():
         half = dict(freeze__pattern="vision,experts,lm_head*",
                     optimizer__groups="merger lr=1e-4 decay=0; router lr=0", **base)
         go(f, "parts", **dict(half, training__steps=2))
-        check("going on from step 2" in go(f, "parts", **half, checkpoint__model="always"), "the run began again from the start")
+        check("resuming from step 2" in go(f, "parts", **half, checkpoint__model="always"), "the run began again from the start")
         same(f, "some", "parts", 3)
         what_was_trained_before_stays(f, half)
         a_drawn_base(f, rows)
@@ -78,7 +78,7 @@ def checkpoints_have_what_is_trained(f, said, was, now, frozen):
     export makes the same one of the checkpoint, if it has the same base."""
     top, base = f.file("some/checkpoint"), f.file("base/checkpoint")
     step = top + "/step-3"
-    check("have what is trained alone" in said and "trainer export --model " + top in said, said)
+    check("contain only trained parameters" in said and "trainer export --model " + top in said, said)
     check(os.listdir(step) == ["training"], os.listdir(step))
     with open(step + "/training/base.json", encoding="utf-8") as file:
         told = json.load(file)

@@ -141,7 +141,7 @@ def a_killed_rank_costs_no_step():
             kept = any(k.startswith("step-") for k in os.listdir(f.file(name + "/checkpoint")))
             said = go(f, name, *words, **told)
             done = max(ledger(f, name))
-            check(("going on from step" in said) == kept and done == STEPS, f"{done} steps, kept: {kept}\n{said}")
+            check(("resuming from step" in said) == kept and done == STEPS, f"{done} steps, kept: {kept}\n{said}")
             check(ledger(f, name) == ledger(f, "whole"), f"rank {lost} killed at step {at}: the ledgers differ")
             last = f"checkpoint/step-{STEPS}/model.safetensors"
             check(bytes_of(f.file(f"{name}/{last}")) == bytes_of(f.file(f"whole/{last}")), f"{name}: other values")

@@ -142,7 +142,7 @@ def a_cut_cable_ends_both_sides():
         done = steps_done(f, "cut")
         p = sites.start(f, "cut", done + 4)
         check(p.wait(LIMIT_S) == 0, text_of(f.file("cut.said"))[-4000:])
-        check("going on from step" in text_of(f.file("cut.said")) and steps_done(f, "cut") == done + 4, text_of(f.file("cut.said"))[-4000:])
+        check("resuming from step" in text_of(f.file("cut.said")) and steps_done(f, "cut") == done + 4, text_of(f.file("cut.said"))[-4000:])
 
 
 print(f"seed {SEED} (TESSERA_SEED repeats it)")

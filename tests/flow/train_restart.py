@@ -123,7 +123,7 @@ def goes_on(f, name, where, step, *ranks, **rows):
     """The killed run is started again: what it says. It must end as the one that was left alone."""
     said = go(f, name, *ranks, **rows)
     place = "the copy in memory " + f.file("memory/") if where == "memory" else f.file(name + "/checkpoint/step-")
-    check(f"going on from step {step} of {place}" in said, f"not from step {step} of {where}: {said}")
+    check(f"resuming from step {step} of {place}" in said, f"not from step {step} of {where}: {said}")
     check(not copies(f), f"a finished run leaves {copies(f)}")
     return said
 
@@ -151,7 +151,7 @@ def a_killed_run_goes_on_from_memory():
         flip(copy, step)
         flip(copy, step - 1)
         said = goes_on(f, "run", "disk", step - 2, **rows)
-        check(said.count("is passed over") == 2 and f"{copy}: this copy in memory, which the run does not go on from" in said, said)
+        check(said.count("is passed over") == 2 and f"{copy}: this copy in memory, which the run does not resume from" in said, said)
         same(f, "quiet", "run", STEPS)
         crashed.again()
         goes_on(f, "run", "disk", step - 2, checkpoint__load_step=step - 2, **rows)
@@ -159,7 +159,7 @@ def a_killed_run_goes_on_from_memory():
         crashed.again()
         shutil.rmtree(f.file("run"))
         said = go(f, "run", **rows)
-        check("it is of another run" in said and "only the disk is left" in said and "going on" not in said, said)
+        check("it is of another run" in said and "only the disk is left" in said and "resuming" not in said, said)
         same(f, "quiet", "run", STEPS)
 
 
@@ -206,7 +206,7 @@ def killed_while_it_updates_in_backward():
             told, said = killed_in_a_step(f, "run", rng.uniform(0.3, 0.9), saved, **rows)
             newer = where == "memory" and copied > on_disk  # a machine that is busy may have saved the step that it copied
             place = f"{copied} of the copy in memory" if newer else f"{on_disk} of {f.file('run/checkpoint/step-')}"
-            check(f"going on from step {place}" in said, f"not from step {place}: {said}")
+            check(f"resuming from step {place}" in said, f"not from step {place}: {said}")
         rows.update(training__steps=told + 2, checkpoint__memory_folder="")
         go(f, "run", **rows)
         go(f, "quiet", **rows)
@@ -256,7 +256,7 @@ def no_room_in_memory():
         p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *command(f, "full", **rows)], capture_output=True,
                            text=True, timeout=LIMIT_S)
         check(p.returncode == 0 and "trained:" in p.stdout, f"exit code {p.returncode}: {p.stderr}")
-        check("after a crash this run can go on only from the disk" in p.stderr and "and there is room for 0.001 GiB" in p.stderr,
+        check("after a crash this run can resume only from the disk" in p.stderr and "and there is room for 0.001 GiB" in p.stderr,
               p.stderr)
 
 

@@ -185,7 +185,7 @@ def told_to_stop_while_it_waits():
         check("trainer export --model" in err and not os.path.exists(f.file("stopped/checkpoint/config.json")), err)
         said = trainer("inspect", f.file("stopped/checkpoint"), code=66)
         check("config.json: cannot open" in said and "trainer export --model" in said, said)
-        check("going on from step" in go(f, "stopped", **how), "the run began again from the start")
+        check("resuming from step" in go(f, "stopped", **how), "the run began again from the start")
         check(os.listdir(f.file(f"stopped/checkpoint/step-{steps}")) == ["training"], "a model in the checkpoint")
         same(f, "quiet", "stopped", steps)
 
@@ -238,7 +238,7 @@ def a_terminal_hangs_up():
             check(os.path.isdir(f.file(f"{name}/checkpoint/step-{at}")), f"step {at} was not kept: {said}")
             rest = dict(rows, training__steps=min(at + 4, HUNG_UP))
             said = go(f, name, *ranks, **rest, **layout)
-            check(f"going on from step {at}" in said and max(ledger(f, name)) == rest["training__steps"], said)
+            check(f"resuming from step {at}" in said and max(ledger(f, name)) == rest["training__steps"], said)
             if not ranks:
                 go(f, "quiet", **rest)
                 check(ledger(f, name) == ledger(f, "quiet"), "the ledgers differ")
@@ -301,7 +301,7 @@ def goes_on_from_recordings_and_kept_steps():
         go(f, "quiet", checkpoint__keep_latest_k=0, **rows)
         go(f, "parts", **dict(rows, training__steps=3))
         said = go(f, "parts", **rows)
-        check("going on from step 3" in said and "differs from the checkpoint: training.steps: 8" in said, said)
+        check("resuming from step 3" in said and "differs from the checkpoint: training.steps: 8" in said, said)
         same(f, "quiet", "parts", 8)
         kept = sorted(os.listdir(f.file("parts/checkpoint")))
         check([k for k in kept if k.startswith("step-")] == ["step-6", "step-7", "step-8"], kept)
@@ -310,7 +310,7 @@ def goes_on_from_recordings_and_kept_steps():
         check("--checkpoint.load_step 0 or another job.dump_folder it begins anew" in said, said)
         # From a step in the middle. Later steps are set aside and made again, bit for bit.
         said = go(f, "quiet", checkpoint__load_step=4, checkpoint__keep_latest_k=0, **rows)
-        check("going on from step 4" in said and said.count("set aside") == 4, said)
+        check("resuming from step 4" in said and said.count("set aside") == 4, said)
         same(f, "quiet", "parts", 8)
         for name in ("ledger.jsonl", "metrics.jsonl"):
             one_line_a_step(f, "quiet", name)

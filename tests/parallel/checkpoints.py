@@ -127,7 +127,7 @@ def damage_is_found_whoever_looks(r):
         said = run(*r.words(folder, 2, "--training.steps", STEPS))
         told = re.search(rf"checkpoint of step {STEPS} is passed over: .*{re.escape(os.path.basename(name))}.*bytes changed", said)
         check(told, f"{name}: {said}")
-        check(f"going on from step {STEPS - EVERY}" in said, f"{name}: {said}")
+        check(f"resuming from step {STEPS - EVERY}" in said, f"{name}: {said}")
         check(r.model(folder, STEPS) == r.model("pair", STEPS), f"{name}: other values")
 
 

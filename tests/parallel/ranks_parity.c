@@ -312,7 +312,7 @@ static status parity(conf *options, const world *job, const char *path, const do
     outcome result = {0};
     if (options->parallelism_world_size == 0)
         options->parallelism_world_size = job->place.size;
-    TRY(session_resume(options, job, NULL, &run));
+    TRY(session_open(options, job, SESSION_TRAIN, &run));
     const int64_t allocated = run.device->counts.allocations;
     status st = record_steps(&run, &result);
     if (st == ST_OK && most)

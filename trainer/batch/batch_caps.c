@@ -168,7 +168,7 @@ static status read_bucket(const json_value *second, const batch_caps *before,
     TRY(read_member(second, "documents", before->docs, most->tokens, &caps.docs));
     TRY(read_member(second, "longest", before->longest, most->tokens, &caps.longest));
     TRY(read_member(second, "images", before->items, most->items, &caps.items));
-    caps.frames = most->frames; /* older daemons do not name the next three */
+    caps.frames = most->frames; /* the next three may be missing */
     caps.targets = caps.tokens;
     if (json_find(second, "frames"))
         TRY(read_member(second, "frames", before->frames, most->frames, &caps.frames));

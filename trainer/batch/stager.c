@@ -256,10 +256,9 @@ static double document_weight(const stager *staging, const row *packed, int64_t 
     double sum = 0;
     if (staging->weighting == WEIGHTING_TOKEN)
         return 1;
-    for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
-         cu_seqlen++)
-        if (packed->labels[cu_seqlen] != NO_LABEL)
-            sum += packed->loss_weight ? packed->loss_weight[cu_seqlen] : 1;
+    for (int64_t token = packed->cu_seqlens[doc]; token < packed->cu_seqlens[doc + 1]; token++)
+        if (packed->labels[token] != NO_LABEL)
+            sum += packed->loss_weight ? packed->loss_weight[token] : 1;
     return sum <= 0 ? 1 : staging->weighting == WEIGHTING_SAMPLE ? 1 / sum : 1 / sqrt(sum);
 }
 
@@ -287,34 +286,33 @@ static status put_text(stager *staging, st_dtype acc, const row *packed, int64_t
         host->doc_prefix[at->docs + doc] = packed->doc_prefix && packed->doc_prefix[doc] >= 0
                                                ? (int32_t)at->docs + packed->doc_prefix[doc]
                                                : -1;
-        for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
-             cu_seqlen++) {
-            int32_t id = packed->input_ids[cu_seqlen], label = packed->labels[cu_seqlen];
+        for (int64_t token = packed->cu_seqlens[doc]; token < packed->cu_seqlens[doc + 1];
+             token++) {
+            int32_t id = packed->input_ids[token], label = packed->labels[token];
             unsigned long long sample = packed->doc_sample_id[doc];
             if (id < 0 || id >= staging->dims->text.vocab)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token id %d is outside the vocabulary of %lld; does "
                             "model.tokenizer belong to this model?",
                             sample, id, (long long)staging->dims->text.vocab);
-            host->input_ids[t0 + cu_seqlen] = id;
-            host->token_samples[t0 + cu_seqlen] = samples;
+            host->input_ids[t0 + token] = id;
+            host->token_samples[t0 + token] = samples;
             for (int axis = 0; axis < 3; axis++)
-                host->positions[axis * stride + t0 + cu_seqlen] =
-                    packed->position_ids[axis * packed->n_tokens + cu_seqlen];
+                host->positions[axis * stride + t0 + token] =
+                    packed->position_ids[axis * packed->n_tokens + token];
             if (label == NO_LABEL) {
                 in_reply = false;
                 continue;
             }
-            if (label < 0 || label >= staging->dims->text.vocab ||
-                cu_seqlen == packed->cu_seqlens[doc])
+            if (label < 0 || label >= staging->dims->text.vocab || token == packed->cu_seqlens[doc])
                 return FAIL(ST_BAD_INPUT, "sample %llu: label %d at token %lld of its document %s",
-                            sample, label, (long long)(cu_seqlen - packed->cu_seqlens[doc]),
+                            sample, label, (long long)(token - packed->cu_seqlens[doc]),
                             label < 0 || label >= staging->dims->text.vocab
                                 ? "is outside the vocabulary"
                                 : "has no token before it");
-            double weight = counts * (packed->loss_weight ? packed->loss_weight[cu_seqlen] : 1);
+            double weight = counts * (packed->loss_weight ? packed->loss_weight[token] : 1);
             int64_t count = at->targets++;
-            host->target_token[count] = (int32_t)(t0 + cu_seqlen - 1);
+            host->target_token[count] = (int32_t)(t0 + token - 1);
             host->target_label[count] = label;
             put_weight(host->target_weight, acc, count, weight);
             host->host_target_reply[count] =

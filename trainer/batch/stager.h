@@ -57,8 +57,8 @@ batch_shape stager_shape(const stager *staging, const row *rows, int64_t n_rows)
  * label on the first token of a document. */
 WARN_UNUSED status stage_rows(stager *staging, stream *queue, const row *rows, int64_t n_rows,
                               device_batch **out);
-/* The same, in this shape or, part by part, what the rows need beyond it. */
+/* The same, in the shape `least` or, part by part, what the rows need beyond it. */
 WARN_UNUSED status stage_rows_in(stager *staging, stream *queue, const row *rows, int64_t n_rows,
-                                 const batch_shape *shape, device_batch **out);
+                                 const batch_shape *least, device_batch **out);
 
 #endif

@@ -35,7 +35,7 @@ static int64_t item_of(const row *packed, int64_t feature, int64_t *inout_item,
 }
 
 /* Writes text_index and visual_index of the row's tokens, and the kind of every item. */
-static status map_tokens(visual_stage *stage, const row *packed, int64_t token)
+static status map_tokens(visual_stage *stage, const row *packed, int64_t first_token)
 {
     device_batch *host = stage->host;
     int64_t item = 0, first = 0;
@@ -43,24 +43,25 @@ static status map_tokens(visual_stage *stage, const row *packed, int64_t token)
     int64_t merged = (packed->n_patches + packed->n_video_patches) / MERGED;
     for (int64_t doc = 0; doc < packed->n_docs; doc++) {
         unsigned long long sample = packed->doc_sample_id[doc];
-        for (int64_t cu_seqlen = packed->cu_seqlens[doc]; cu_seqlen < packed->cu_seqlens[doc + 1];
-             cu_seqlen++) {
-            int32_t id = packed->input_ids[cu_seqlen], visual_row = packed->visual_row[cu_seqlen];
+        for (int64_t token = packed->cu_seqlens[doc]; token < packed->cu_seqlens[doc + 1];
+             token++) {
+            int32_t id = packed->input_ids[token], visual_row = packed->visual_row[token];
             bool image = stage->dims->vision.depth > 0 && id == stage->dims->image_token;
             bool video = stage->dims->vision.depth > 0 && id == stage->dims->video_token;
             if ((visual_row >= 0) != (image || video) || visual_row >= merged)
                 return FAIL(ST_BAD_INPUT,
                             "sample %llu: token %lld of its document has id %d and visual row %d "
                             "(of %lld); exactly the image and video pads must have one",
-                            sample, (long long)(cu_seqlen - packed->cu_seqlens[doc]), id,
-                            visual_row, (long long)merged);
-            host->text_index[token + cu_seqlen] = visual_row >= 0 ? -1 : id;
-            host->visual_index[token + cu_seqlen] = -1;
+                            sample, (long long)(token - packed->cu_seqlens[doc]), id, visual_row,
+                            (long long)merged);
+            host->text_index[first_token + token] = visual_row >= 0 ? -1 : id;
+            host->visual_index[first_token + token] = -1;
             if (visual_row < 0)
                 continue;
             int64_t i = item_of(packed, visual_row, &item, &first);
-            host->visual_index[token + cu_seqlen] = (int32_t)(place[i].rank * stage->feature_rows +
-                                                              place[i].first + visual_row - first);
+            host->visual_index[first_token + token] =
+                (int32_t)(place[i].rank * stage->feature_rows + place[i].first + visual_row -
+                          first);
             int32_t kind = image ? KIND_IMAGE : KIND_VIDEO;
             if (stage->kind[i] != 0 && stage->kind[i] != kind)
                 return FAIL(ST_BAD_INPUT,

@@ -108,8 +108,3 @@ stager *upload_ring_stager(upload_ring *ring)
 {
     return ring->list[0].stager;
 }
-
-int64_t upload_ring_buffers(const upload_ring *ring)
-{
-    return ring->count;
-}

@@ -25,7 +25,7 @@ typedef struct upload_ring_options {
 WARN_UNUSED status upload_ring_new(stream *compute, const model_dims *dims,
                                    const upload_ring_options *options, upload_ring **out);
 /* Frees *l and sets it to NULL; NULL in it is accepted. */
-void upload_ring_free(upload_ring **ring);
+void upload_ring_free(upload_ring **held);
 
 /* How many stagers such a ring has on this backend. in_use: as in the options. */
 int upload_ring_count(const backend_vtable *backend, int in_use);
@@ -44,7 +44,5 @@ WARN_UNUSED status upload_ring_used(upload_ring *ring);
 
 /* One of the ring's stagers, for work on the compute stream outside steps (evaluation). */
 stager *upload_ring_stager(upload_ring *ring);
-/* How many stagers the ring has. */
-int64_t upload_ring_buffers(const upload_ring *ring);
 
 #endif

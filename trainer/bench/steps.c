@@ -207,7 +207,7 @@ static status next_step(session *run, int64_t *queued, int64_t last, step_report
 {
     while (step_under_way(run) <= run->device->backend->ahead && *queued < last)
         TRY(step_queue(run, ++*queued));
-    TRY(step_told(run, out));
+    TRY(step_wait(run, out));
     return isfinite(out->loss)
                ? ST_OK
                : FAIL(ST_INTERNAL, "bench: the loss of step %" PRId64 " is not finite", out->step);

@@ -178,7 +178,7 @@ status check_as_rank(conf *options, int64_t steps, const char *path)
     world_fit(&job, options);
     status st = check_for_ranks(options, job.place.size, &degrees);
     if (st == ST_OK)
-        st = session_resume(options, &job, NULL, &run);
+        st = session_open(options, &job, SESSION_TRAIN, &run);
     if (st == ST_OK)
         st = trace_steps(&run, 1, steps, &found);
     if (st == ST_OK && job.place.rank == 0)

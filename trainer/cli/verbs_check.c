@@ -61,7 +61,7 @@ static void compare_trace(table *cells, const char *name, const trace *got, bool
 static status run_case(const conf *options, int64_t steps, trace *out, table *base)
 {
     session run = {0};
-    status st = session_open(options, SESSION_TRAIN, &run);
+    status st = session_open(options, NULL, SESSION_TRAIN, &run);
     if (st == ST_OK)
         st = trace_steps(&run, 1, steps, out);
     if (st == ST_OK && base) {
@@ -88,7 +88,7 @@ static status save_one(const conf *options, const char *folder, trace *out)
     checkpoint_writer *writer = NULL;
     progress now = {.step = 1, .rows = options->training_global_batch_size};
     status st;
-    TRY_OR(done, session_open(options, SESSION_TRAIN, &run));
+    TRY_OR(done, session_open(options, NULL, SESSION_TRAIN, &run));
     TRY_OR(done, trace_steps(&run, 1, 1, out));
     TRY_OR(done, session_base(&run));
     TRY_OR(done, checkpoint_writer_new(options, folder, &run.dims, run.params, &run.base,
@@ -120,7 +120,8 @@ static status resumed(table *cells)
     snprintf(folder, sizeof folder, "%s/.check-%d", options.job_dump_folder, (int)getpid());
     TRY_OR(done, save_one(&options, folder, &got));
     TRY_OR(done, checkpoint_writer_find(folder, 1, NULL, NULL, from.path, &from.progress, &found));
-    TRY_OR(done, session_resume(&options, NULL, &from, &run));
+    TRY_OR(done, session_connect(&options, NULL, SESSION_TRAIN, &run));
+    TRY_OR(done, session_load(&from, &run));
     TRY_OR(done, trace_steps(&run, 2, cells->steps, &got));
     compare_trace(cells, "resumed after step 1 against straight", &got, true);
 done:
@@ -179,7 +180,7 @@ static status unpacked(table *cells)
     arena_init(&memory, 0);
     conf own = *cells->conf;           /* a shallow copy, whose strings belong to cells->conf */
     own.optimizer_in_backward = false; /* gradients of several rows add up */
-    status st = session_open(&own, SESSION_TRAIN, &run);
+    status st = session_open(&own, NULL, SESSION_TRAIN, &run);
     if (st == ST_OK)
         st = receiver_next(run.train, &got, &waited);
     if (st != ST_OK)

@@ -119,11 +119,11 @@ static status evaluate_as(const conf *options, const world *job)
     bool found;
     status st;
     TRY(world_log(job, options));
-    TRY(session_meet(options, job, SESSION_EVAL, &run));
+    TRY(session_connect(options, job, SESSION_EVAL, &run));
     TRY_OR(done, find_weights(&run, &from, &found, why));
     if (job->place.rank == 0)
         tell_weights(options, found ? &from : NULL, why);
-    TRY_OR(done, session_go_on(found ? &from : NULL, &run));
+    TRY_OR(done, session_load(found ? &from : NULL, &run));
     TRY_OR(done, evaluate_model(&run, found ? from.progress.step : -1, true, options->eval_show,
                                 &result));
     session_check_first_loss(&run, result.loss);

@@ -176,7 +176,7 @@ static status whole_load(const whole_source *source, bool as_is, params *registr
     TRY(set_trained(source, registry));
     TRY(base_find(registry, have ? source->base : NULL, was->seed, &alone, &now));
     snprintf(now.model, sizeof now.model, "%s", source->base);
-    status st = base_check(&now, was, source->training);
+    status st = base_check(&now, was, true, source->training);
     base_done(&now);
     if (st == ST_OK)
         st = load_base(source, have, as_is, registry, queue);

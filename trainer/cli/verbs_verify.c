@@ -186,7 +186,8 @@ status verb_verify(int argc, char **argv)
         goto done;
     }
     TRY_OR(done, find_changes(&options, &other));
-    TRY_OR(done, session_resume(&options, NULL, found ? &start : NULL, &run));
+    TRY_OR(done, session_connect(&options, NULL, SESSION_TRAIN, &run));
+    TRY_OR(done, session_load(found ? &start : NULL, &run));
     TRY_OR(done, check_generation(&run, &start, found, other.earlier_steps));
     st = replay(&run, list, count, start.progress.step, want.to, &other);
 done:

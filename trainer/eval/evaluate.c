@@ -326,7 +326,7 @@ static status take_round(pass *walk)
         status_set(trouble);
         return agree_rows(run, trouble->code, 0);
     }
-    if (stop_heard()) /* asked here, since take_rows notices a signal only if it has to wait */
+    if (stop_signalled()) /* asked here, since take_rows notices a signal only if it has to wait */
         st = FAIL(ST_STOPPED, "the evaluation was stopped by a signal");
     if (st == ST_OK)
         st = take_rows(walk);

@@ -191,7 +191,7 @@ static status choose_own(generator *generation, const growing *doc, int64_t coun
         generation->index[n_own] = (int32_t)at;
         own[n_own++] = i;
     }
-    if (!model_chooses(generation->options.model))
+    if (!model_has_head(generation->options.model))
         return ST_OK;
     TRY(backend->to_device(generation->options.stream, generation->last, generation->index,
                            (size_t)n_own * sizeof *generation->index));

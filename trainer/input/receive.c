@@ -25,7 +25,7 @@ enum {
     LOOK_MS = 1000,
     NAP_MS = 200, /* between two tries: a daemon that starts or drains refuses at once */
 };
-static const int64_t TELL_NS = INT64_C(10) * 1000 * 1000 * 1000;
+static const int64_t LOG_NS = INT64_C(10) * 1000 * 1000 * 1000;
 
 static double seconds_since(int64_t begin)
 {
@@ -34,7 +34,7 @@ static double seconds_since(int64_t begin)
 
 static status came_back(const char *endpoint, int64_t begin)
 {
-    log_warn("prepd at %s is back after %.1f s; its stream goes on after the last row", endpoint,
+    log_warn("prepd at %s is back after %.1f s; its stream continues after the last row", endpoint,
              seconds_since(begin));
     return ST_OK;
 }
@@ -48,7 +48,7 @@ static status rejoin_stream(client *consumer, const char *endpoint, const char *
 {
     const status_note why = *status_last();
     const int64_t begin = clock_ns();
-    int64_t told = begin;
+    int64_t logged = begin;
     log_warn("prepd at %s is gone (%s); waiting for it for up to %g s (prepd.reconnect_timeout)",
              endpoint, why.message, patience_s);
     while (seconds_since(begin) < patience_s) {
@@ -58,8 +58,8 @@ static status rejoin_stream(client *consumer, const char *endpoint, const char *
             return came_back(endpoint, begin);
         if (st != ST_TIMEOUT && st != ST_UNAVAILABLE)
             return st;
-        if (clock_ns() - told >= TELL_NS) {
-            told = clock_ns();
+        if (clock_ns() - logged >= LOG_NS) {
+            logged = clock_ns();
             log_warn("still waiting for prepd at %s after %.0f s: %s", endpoint,
                      seconds_since(begin), status_text());
         }
@@ -112,7 +112,7 @@ struct receiver {
     status_note note;
     /* Used by the step. */
     uint64_t last_row;
-    bool loop_told;
+    bool loop_logged;
     bool (*stopped)(void);
     text_kept cursor;  /* the cursor of the last row taken */
     bad_samples known; /* what the run began with, and what the rows taken have listed */
@@ -368,8 +368,8 @@ int64_t receiver_left_over(const receiver *input)
  * once, when the step takes the first of them (the thread is ahead of it). */
 static void note_loop(receiver *input, const frame *head)
 {
-    if (input->n_taken && head->row <= input->last_row && !input->loop_told) {
-        input->loop_told = true;
+    if (input->n_taken && head->row <= input->last_row && !input->loop_logged) {
+        input->loop_logged = true;
         log_warn("the recording ended after %lld rows and begins again: training.steps asks for "
                  "more rows than it holds",
                  (long long)input->n_taken);
@@ -421,7 +421,7 @@ status receiver_next(receiver *input, received *out, int64_t *inout_waited_ns)
             else
                 wait_a_little(input);
             /* Ranks that share rows must stop after the same row; interrupting the source makes its
-             * thread tell all of them. */
+             * thread report it to all of them. */
             if (input->stopped && input->stopped() && hands_on(input))
                 client_interrupt(input->source);
         }

@@ -45,26 +45,26 @@ typedef struct received {
  * client_open and client_replay do (proto/session/client.h); on ranks that share rows, with the failure of
  * the rank that receives them. The caller closes it with receiver_close, which ends the thread. */
 WARN_UNUSED status receiver_open(const receiver_options *options, receiver **out);
-void receiver_close(receiver **receiver);
+void receiver_close(receiver **held);
 /* The JSON of WELCOME, until the receiver is closed. */
-const char *receiver_welcome(const receiver *receiver);
+const char *receiver_welcome(const receiver *input);
 /* Rows of the recording, once through; -1 with a daemon. */
-int64_t receiver_rows(const receiver *receiver);
-int64_t receiver_left_over(const receiver *receiver); /* see client_left_over */
+int64_t receiver_rows(const receiver *input);
+int64_t receiver_left_over(const receiver *input); /* see client_left_over */
 
 /* Waits for the next row. *inout_waited_ns grows by the time that was spent waiting. ST_END after
  * the last row. ST_STOPPED within a fraction of a second once stopped() is true; on ranks that
  * share rows only the receiving rank's stopped() counts, and all stop after the same row. Otherwise
  * the thread's failure. */
-WARN_UNUSED status receiver_next(receiver *receiver, received *out, int64_t *inout_waited_ns);
+WARN_UNUSED status receiver_next(receiver *input, received *out, int64_t *inout_waited_ns);
 /* Gives the row's slot back to the thread. Does nothing if it was given back already. */
-void receiver_give_back(receiver *receiver, received *got);
+void receiver_give_back(receiver *input, received *got);
 /* Where a run must go on after the last row taken: its cursor (proto/wire.md), "" before the
  * first row. It is the receiver's, and valid until the next receiver_next. */
-const char *receiver_cursor(const receiver *receiver);
+const char *receiver_cursor(const receiver *input);
 /* The bad samples that the run knew when it was resumed and that the rows taken since have listed
  * (options.trains). It is empty for a recording, and on a rank that gets its rows from another one,
  * which has the list. It is the receiver's, and valid until the next receiver_next. */
-const bad_samples *receiver_bad_samples(const receiver *receiver);
+const bad_samples *receiver_bad_samples(const receiver *input);
 
 #endif

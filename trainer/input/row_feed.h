@@ -23,7 +23,7 @@
 
 /* The receiving rank's side. Each returns ST_STOPPED once the broadcast is interrupted. */
 WARN_UNUSED status row_feed_welcome(row_broadcast *feed, const char *welcome);
-WARN_UNUSED status row_feed_send(row_broadcast *feed, const row *row, const frame *head);
+WARN_UNUSED status row_feed_send(row_broadcast *feed, const row *packed, const frame *head);
 /* No more rows will come. `how` is how the stream ended: ST_END, or a failure, whose text is taken
  * from status_last. */
 WARN_UNUSED status row_feed_last(row_broadcast *feed, status how);
@@ -33,10 +33,10 @@ WARN_UNUSED status row_feed_last(row_broadcast *feed, status how);
 WARN_UNUSED status row_feed_await(row_broadcast *feed, char **out_welcome);
 /* The next row; its arrays are in the arena, and *out_bytes is the size of its message. ST_END and
  * failures are those of the receiving rank; the text of a failure names the rank. */
-WARN_UNUSED status row_feed_next(row_broadcast *feed, arena *arena, row *out, frame *out_head,
+WARN_UNUSED status row_feed_next(row_broadcast *feed, arena *memory, row *out, frame *out_head,
                                  int64_t *out_bytes);
 
 /* The size of a row's message in bytes. */
-int64_t row_feed_bytes(const row *row);
+int64_t row_feed_bytes(const row *packed);
 
 #endif

@@ -139,35 +139,35 @@ static void lay_out(model *net, space *sp, const backend_vtable *backend, model_
 {
     const model_options *options = &net->options;
     shape sizes = shape_of(net, backend);
-    bool eye_trains = options->training && !options->vision_frozen;
-    vision_modes eye = {.training = eye_trains,
-                        .recomputed = options->recomputed.vision,
-                        .frozen = options->tower_frozen};
-    decoder_modes text = {.training = options->training,
-                          .recomputed = options->recomputed.text,
-                          .aux = options->router_aux_coef > 0,
-                          .lora = {.rank = options->lora_rank,
-                                   .experts = options->lora_experts,
-                                   .dora = options->lora_dora}};
+    bool vision_trains = options->training && !options->vision_frozen;
+    vision_modes vision_mode = {.training = vision_trains,
+                                .recomputed = options->recomputed.vision,
+                                .frozen = options->tower_frozen};
+    decoder_modes text_mode = {.training = options->training,
+                               .recomputed = options->recomputed.text,
+                               .aux = options->router_aux_coef > 0,
+                               .lora = {.rank = options->lora_rank,
+                                        .experts = options->lora_experts,
+                                        .dora = options->lora_dora}};
     *out = (model_regions){0};
     for (int i = 0; i < net->n_flights; i++) {
         size_t begin = space_mark(sp);
         if (net->has_vision)
-            vision_layout(&net->flight[i].vision, sp, &sizes, eye);
+            vision_layout(&net->flight[i].vision, sp, &sizes, vision_mode);
         size_t seen = space_mark(sp);
-        decoder_layout(&net->flight[i].decoder, sp, &sizes, text);
+        decoder_layout(&net->flight[i].decoder, sp, &sizes, text_mode);
         out->vision_kept += (int64_t)(seen - begin);
         out->text_kept += (int64_t)(space_mark(sp) - seen);
     }
     size_t mark = space_mark(sp), peak = mark;
     for (int i = 0; i < net->n_flights && net->has_vision; i++) {
         space_rewind(sp, mark);
-        vision_layout_scratch(&net->flight[i].vision, sp, &sizes, eye);
+        vision_layout_scratch(&net->flight[i].vision, sp, &sizes, vision_mode);
     }
     out->vision_scratch = scratch(sp, mark, &peak);
     for (int i = 0; i < net->n_flights; i++) {
         space_rewind(sp, mark);
-        decoder_layout_scratch(&net->flight[i].decoder, sp, &sizes, text);
+        decoder_layout_scratch(&net->flight[i].decoder, sp, &sizes, text_mode);
     }
     out->text_scratch = scratch(sp, mark, &peak);
     if (net->part.closes)
@@ -204,15 +204,6 @@ status model_kinds_bytes(const model_dims *dims, const model_options *options,
         vision_saved_layout(&block, &sp, &sizes, kinds);
     *out_block = (int64_t)sp.used;
     parts_done(&net);
-    return ST_OK;
-}
-
-status model_bytes(const model_dims *dims, const model_options *options,
-                   const backend_vtable *backend, int64_t *out_bytes)
-{
-    model_regions regions;
-    TRY(model_regions_of(dims, options, backend, &regions));
-    *out_bytes = regions.total;
     return ST_OK;
 }
 
@@ -412,7 +403,7 @@ static pipeline_exchange pipeline_exchange_of(model *net, stream *queue, const m
     return (pipeline_exchange){step->kind, &net->flight[step->flight].decoder, ctx.sizes.tokens};
 }
 
-status model_hand_over(model *net, stream *queue, const model_pass *next)
+status model_exchange_stage(model *net, stream *queue, const model_pass *next)
 {
     const pipeline_exchange done = net->done, in = pipeline_exchange_of(net, queue, next);
     net->done = (pipeline_exchange){0};
@@ -460,7 +451,7 @@ status model_forward(model *net, stream *queue, const device_batch *batch, const
     targets.nll = nll;
     targets.best = best;
     TRY(check_batch(net, batch));
-    TRY(model_hand_over(net, queue, &step));
+    TRY(model_exchange_stage(net, queue, &step));
     TRY(fsdp_units_begin(ctx.fsdp_units, queue));
     TRY(forward_model(net, sent, &ctx, sums->aux));
     if (net->part.closes) {
@@ -469,7 +460,7 @@ status model_forward(model *net, stream *queue, const device_batch *batch, const
     }
     TRY(fsdp_units_end(ctx.fsdp_units, queue));
     net->done = pipeline_exchange_of(net, queue, &step);
-    return model_hand_over(net, queue, &(model_pass){PASS_NONE});
+    return model_exchange_stage(net, queue, &(model_pass){PASS_NONE});
 }
 
 status model_forward_cached(model *net, stream *queue, const device_batch *batch,
@@ -482,15 +473,15 @@ status model_forward_cached(model *net, stream *queue, const device_batch *batch
     if (ctx.all_tokens > cache->tokens || (cache->step && ctx.context_tokens > cache->queries))
         return FAIL(ST_INTERNAL, "%lld tokens for a cache of batches of %lld and steps of %lld",
                     (long long)ctx.all_tokens, (long long)cache->tokens, (long long)cache->queries);
-    TRY(model_hand_over(net, queue, &step));
+    TRY(model_exchange_stage(net, queue, &step));
     TRY(fsdp_units_begin(ctx.fsdp_units, queue));
     TRY(forward_model(net, &net->flight[0], &ctx, NULL));
     TRY(fsdp_units_end(ctx.fsdp_units, queue));
     net->done = pipeline_exchange_of(net, queue, &step);
-    return model_hand_over(net, queue, &(model_pass){PASS_NONE});
+    return model_exchange_stage(net, queue, &(model_pass){PASS_NONE});
 }
 
-bool model_chooses(const model *net)
+bool model_has_head(const model *net)
 {
     return net->part.closes;
 }
@@ -556,9 +547,9 @@ static int list_vision(const model *net, const vision *tower, int64_t patches, m
     return count;
 }
 
-int model_outputs(const model *net, int of, const device_batch *batch, model_output *out)
+int model_outputs(const model *net, int number, const device_batch *batch, model_output *out)
 {
-    const flight *sent = &net->flight[of];
+    const flight *sent = &net->flight[number];
     const batch_caps sizes = batch_sizes(batch);
     const int64_t first = net->part.first, width = sizes.tokens * net->dims.text.hidden;
     int count = 0;

@@ -5,7 +5,7 @@
  *
  *   model_new                        once, with the largest batch that will come
  *   model_forward_backward           per micro-batch, without a pipeline
- *   model_hand_over, model_run       per pass, with one (parallel/pipeline_stages.h)
+ *   model_exchange_stage, model_run       per pass, with one (parallel/pipeline_stages.h)
  *   model_forward                    evaluation
  *   model_forward_cached, model_logits    generation
  *
@@ -78,10 +78,6 @@ WARN_UNUSED status model_regions_of(const model_dims *dims, const model_options 
 WARN_UNUSED status model_kinds_bytes(const model_dims *dims, const model_options *options,
                                      const backend_vtable *backend, unsigned kinds,
                                      int64_t *out_layer, int64_t *out_block);
-/* The total of model_regions_of. */
-WARN_UNUSED status model_bytes(const model_dims *dims, const model_options *options,
-                               const backend_vtable *backend, int64_t *out_bytes);
-
 /* Device memory that the passes of a step write. The caller clears the sums when a step starts. */
 typedef struct loss_sums {
     double *loss;   /* sum of weight * nll, without the auxiliary loss; added to */
@@ -106,7 +102,7 @@ int model_flights_of(const model_options *options);
 /* Exchanges activations and gradients with the neighbouring pipeline stages: sends what the last
  * pass made and receives what `next` needs. Called before every pass, and with PASS_NONE after the
  * last one. Does nothing if there is one stage. */
-WARN_UNUSED status model_hand_over(model *net, stream *queue, const model_pass *next);
+WARN_UNUSED status model_exchange_stage(model *net, stream *queue, const model_pass *next);
 /* Runs one training pass: adds to the sums in a pass with a loss, and to the gradients of the
  * parameters in a pass with a backward. ST_INTERNAL for a model made without training. Queues work
  * on `queue` and does not wait. */
@@ -125,10 +121,10 @@ WARN_UNUSED status model_forward(model *net, stream *queue, const device_batch *
 WARN_UNUSED status model_forward_cached(model *net, stream *queue, const device_batch *batch,
                                         const kv_cache *cache);
 /* True on the last pipeline stage, which has the last hidden states and so chooses tokens. */
-bool model_chooses(const model *net);
+bool model_has_head(const model *net);
 /* After model_forward or model_forward_cached: writes the logits [count, V] act of `count` tokens
  * of this rank. tokens [count]: their numbers in the rank's batch, on the device. Every rank for
- * which model_chooses is true calls it, also with count = 0. */
+ * which model_has_head is true calls it, also with count = 0. */
 WARN_UNUSED status model_logits(model *net, stream *queue, const int32_t *tokens, int64_t count,
                                 void *out_logits);
 /* Adds bias [L, E] act, device memory that the caller keeps, to the routers' logits from the next
@@ -152,9 +148,9 @@ typedef struct model_output {
     int64_t count;
 } model_output;
 
-/* Writes the outputs of the flight's last micro-batch b, in forward order, to out, which has room
+/* Writes the outputs of the last micro-batch of flight `number`, in forward order, to out, which has room
  * for unit_count entries, and returns their number. The last entry is the residual stream after the
  * last layer: anything that went wrong earlier and reached the text shows there too. */
-int model_outputs(const model *net, int flight, const device_batch *batch, model_output *out);
+int model_outputs(const model *net, int number, const device_batch *batch, model_output *out);
 
 #endif

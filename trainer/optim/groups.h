@@ -24,10 +24,10 @@
 lora_kind groups_lora(const conf *options);
 /* Applies the options to the registry. Call it before params_alloc. ST_CONFIG: a rule cannot be
  * read or matches nothing, or no parameter is left to train. */
-WARN_UNUSED status groups_apply(const conf *options, params *params);
+WARN_UNUSED status groups_apply(const conf *options, params *registry);
 /* Prints a line per set of parameters that are treated alike: how many tensors and parameters,
  * their rate and decay. */
-void groups_print(const conf *options, const params *params, FILE *to);
+void groups_print(const conf *options, const params *registry, FILE *to);
 
 /* Which share of the work a training step does, for its FLOPs. Every share is from 0 to 1. */
 typedef struct training_share {
@@ -41,9 +41,9 @@ typedef struct training_share {
 } training_share;
 
 /* Computes those shares from what is frozen. */
-void groups_share(const params *params, const model_dims *dims, training_share *out);
+void groups_share(const params *registry, const model_dims *dims, training_share *out);
 /* The useful FLOPs of a step: the forward of everything, and the backward of what is trained or
  * passed through. The step's FLOPs by part are in f. */
-int64_t groups_training_flops(const flops *flops, const training_share *share);
+int64_t groups_training_flops(const flops *sum, const training_share *share);
 
 #endif

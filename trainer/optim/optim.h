@@ -30,7 +30,7 @@ typedef struct schedule {
 } schedule;
 
 /* The learning rate of `step`, which counts from 1. Without warm-up, step 1 has the peak. */
-double schedule_lr(const schedule *schedule, int64_t step);
+double schedule_lr(const schedule *rates, int64_t step);
 
 /* The tensor of a trained row, as a list's chunk `first_chunk` and those after it. */
 optim_tensor optim_tensor_of(const conf *options, const param *row, int64_t first_chunk);
@@ -40,37 +40,37 @@ typedef struct optimizer optimizer;
 /* Makes an optimizer for the trained parameters that this rank stores (see groups.h), with the
  * options optimizer.*. It borrows `params`, allocates device and pinned memory, and waits for the
  * stream once. optimizer_free gives all of it back. */
-WARN_UNUSED status optimizer_new(const conf *options, params *params, stream *stream,
+WARN_UNUSED status optimizer_new(const conf *options, params *registry, stream *queue,
                                  optimizer **out);
-void optimizer_free(optimizer **optimizer, stream *stream);
+void optimizer_free(optimizer **held, stream *queue);
 
 /* Queues the copy of an update's scalars. `lr` is its learning rate; `step` counts from 1 and
  * drives the bias corrections. The host's side of the copy is used again by step + 1 + `ahead` of
  * the backend. */
-WARN_UNUSED status optimizer_send(optimizer *optimizer, stream *stream, int64_t step, double lr);
+WARN_UNUSED status optimizer_send(optimizer *optim, stream *queue, int64_t step, double lr);
 /* Queues the update. It reads device memory alone, so it can be captured. `weight` is the step's
  * sum of target weights, on the device. */
-WARN_UNUSED status optimizer_update(optimizer *optimizer, stream *stream, const double *weight);
+WARN_UNUSED status optimizer_update(optimizer *optim, stream *queue, const double *weight);
 /* With optimizer.in_backward (params.in_backward) every unit is updated during the backward pass,
  * as soon as its gradients are summed over the ranks, and optimizer_update is not called. This
  * makes the registry's FSDP units do so. optimizer_send comes before the pass then. loss, weight:
  * [1] each on the device, this rank's sums, which are whole when the backward pass leaves its first
- * unit; borrowed. The gradient is clipped by what the units so far tell of its norm
+ * unit; borrowed. The gradient is clipped by what the units so far show of its norm
  * (ops/loss_ops.h, unit_finish). n_units: of the model. share: [n_units], the part of each unit in
  * the squares of earlier steps, as optimizer_fetch_shares gave it; NULL: there were none, and in
  * the first step each unit is clipped by its own norm. Waits. */
-WARN_UNUSED status optimizer_in_backward(optimizer *optimizer, stream *stream, const double *loss,
+WARN_UNUSED status optimizer_in_backward(optimizer *optim, stream *queue, const double *loss,
                                          const double *weight, int64_t n_units,
                                          const double *share);
 /* Queues the copy of those shares as the last step left them; the same on all ranks. `host` is
  * pinned memory, [n_units], which is written when the stream gets there. */
-WARN_UNUSED status optimizer_fetch_shares(const optimizer *optimizer, stream *stream, double *host);
+WARN_UNUSED status optimizer_fetch_shares(const optimizer *optim, stream *queue, double *host);
 
 /* The unit that a backward pass leaves first among those with something trained. */
-int optimizer_first_unit(const optimizer *optimizer);
+int optimizer_first_unit(const optimizer *optim);
 
 /* optimizer_send followed by optimizer_update. */
-WARN_UNUSED status optimizer_step(optimizer *optimizer, stream *stream, int64_t step, double lr,
+WARN_UNUSED status optimizer_step(optimizer *optim, stream *queue, int64_t step, double lr,
                                   const double *weight);
 
 /* What an update leaves on the device, as it is copied to the host. */
@@ -80,8 +80,7 @@ typedef struct optimizer_facts {
 } optimizer_facts;
 /* Queues the copy of those facts. `host` is pinned memory, which is written when the stream gets
  * there. */
-WARN_UNUSED status optimizer_fetch(const optimizer *optimizer, stream *stream,
-                                   optimizer_facts *host);
+WARN_UNUSED status optimizer_fetch(const optimizer *optim, stream *queue, optimizer_facts *host);
 
 /* The results of the last update. */
 typedef struct optimizer_report {
@@ -96,7 +95,6 @@ typedef struct optimizer_report {
 /* Turns fetched facts into a report. */
 optimizer_report optimizer_report_of(const optimizer_facts *facts);
 /* Fetches the last update's results; waits for the stream. */
-WARN_UNUSED status optimizer_read(const optimizer *optimizer, stream *stream,
-                                  optimizer_report *out);
+WARN_UNUSED status optimizer_read(const optimizer *optim, stream *queue, optimizer_report *out);
 
 #endif

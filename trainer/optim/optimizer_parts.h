@@ -25,7 +25,7 @@ typedef struct host_states host_states;
 /* Takes the buffers. `registry` is borrowed and has moments_on_host; it has been allocated.
  * ST_NO_MEMORY. */
 WARN_UNUSED status host_states_new(params *registry, device *dev, host_states **out);
-void host_states_free(host_states **states, device *dev); /* accepts a pointer to NULL */
+void host_states_free(host_states **held, device *dev); /* accepts a pointer to NULL */
 
 /* Changes the addresses of `tensor`, which is of this row, to those in the buffer of its unit. */
 void host_states_move(const host_states *states, const param *row, optim_tensor *tensor);

@@ -45,7 +45,7 @@ typedef struct line_rates {
 } line_rates;
 void monitor_line(monitor *monitor, const line_rates *rates);
 void monitor_evaluated(monitor *monitor, const evaluation *result);
-/* How a save ended: a checkpoint_told (checkpoint/save/writer.h); `monitor` may be NULL here too. */
+/* How a save ended: a checkpoint_saved (checkpoint/save/writer.h); `monitor` may be NULL here too. */
 void monitor_saved(void *monitor, int64_t step, double seconds, status how);
 
 /* An http_handler; `user` is the monitor. For tests; the thread calls it. */

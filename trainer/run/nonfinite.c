@@ -12,13 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/words.h"
 #include "trainer/model/dims/convert.h"
 #include "trainer/model/qwen3vl.h"
 #include "trainer/model/params/unit_order.h"
 
 enum {
-    RANKS_TOLD = 4,
-    SAMPLES_TOLD = 8,
+    RANKS_NAMED = 4,
+    SAMPLES_NAMED = 8,
     CHUNK = 1 << 18 /* elements that the host looks at in one piece */
 };
 
@@ -30,7 +31,7 @@ typedef struct trace {
     int64_t arrived;  /* that output was received from another pipeline stage */
     int64_t gradient; /* the last unit with such a gradient */
     int64_t n_samples;
-    uint64_t sample[SAMPLES_TOLD];
+    uint64_t sample[SAMPLES_NAMED];
 } trace;
 
 /* Device memory for a sum of squares over one tensor: the list of tensors, and the result. */
@@ -183,28 +184,19 @@ static status find_output(const session *run, const reader *to, device_batch *co
 }
 
 /* The text being written; what does not fit is cut off. */
-typedef struct words {
+typedef struct finding {
     char *to;
     size_t size, used;
-} words;
+} finding;
 
-static void append_phrase(words *said, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define ADD(text, ...)                                                                             \
+    ((text)->used = words_add((text)->to, (text)->size, (text)->used, __VA_ARGS__))
 
-static void append_phrase(words *said, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    const int length = vsnprintf(said->to + said->used, said->size - said->used, fmt, args);
-    va_end(args);
-    said->used =
-        said->used + (size_t)length < said->size ? said->used + (size_t)length : said->size - 1;
-}
-
-static void say_unit(words *said, const model_dims *dims, int unit)
+static void add_unit(finding *text, const model_dims *dims, int unit)
 {
     char name[UNIT_NAME];
     unit_name(dims, unit, name);
-    append_phrase(said, "%s", name);
+    ADD(text, "%s", name);
 }
 
 /* The traces of all ranks. */
@@ -251,27 +243,27 @@ static int count_ranks(const traces *all, rank_choice *is, int64_t of)
 }
 
 /* Lists the ranks for which `is` holds, with the samples of each if wanted. */
-static void say_ranks(words *said, const traces *all, rank_choice *is, int64_t of,
+static void add_ranks(finding *text, const traces *all, rank_choice *is, int64_t of,
                       bool with_samples)
 {
-    int told = 0;
-    for (int j = 0; j < all->count && told < RANKS_TOLD; j++) {
+    int named = 0;
+    for (int j = 0; j < all->count && named < RANKS_NAMED; j++) {
         const trace *traced = &all->of[j];
         if (!is(traced, of))
             continue;
-        append_phrase(said, "%srank %d", told++ ? ", " : "", all->first_rank + j);
+        ADD(text, "%srank %d", named++ ? ", " : "", all->first_rank + j);
         if (!with_samples)
             continue;
-        append_phrase(said, " (samples");
-        for (int64_t i = 0; i < traced->n_samples && i < SAMPLES_TOLD; i++)
-            append_phrase(said, " %" PRIu64, traced->sample[i]);
-        append_phrase(said, "%s)",
-                      traced->n_samples > SAMPLES_TOLD ? " .."
-                      : traced->n_samples              ? ""
-                                                       : " none");
+        ADD(text, " (samples");
+        for (int64_t i = 0; i < traced->n_samples && i < SAMPLES_NAMED; i++)
+            ADD(text, " %" PRIu64, traced->sample[i]);
+        ADD(text, "%s)",
+            traced->n_samples > SAMPLES_NAMED ? " .."
+            : traced->n_samples               ? ""
+                                              : " none");
     }
-    if (count_ranks(all, is, of) > told)
-        append_phrase(said, " and %d more", count_ranks(all, is, of) - told);
+    if (count_ranks(all, is, of) > named)
+        ADD(text, " and %d more", count_ranks(all, is, of) - named);
 }
 
 /* The first unit whose output some rank found not finite; -1: no rank did. */
@@ -307,62 +299,60 @@ static int64_t first_param(const session *run, const traces *all)
     return first;
 }
 
-static void say_forward(words *said, const session *run, const traces *all, bool looked)
+static void add_forward(finding *text, const session *run, const traces *all, bool looked)
 {
     const int64_t unit = first_unit(all);
     const bool head = looked && unit < 0 && all->accumulation == 1;
     if (unit >= 0 && !count_ranks(all, made_output, unit)) {
-        append_phrase(said, "what the pipeline stage before sent to ");
-        say_ranks(said, all, was_given, unit, true);
-        append_phrase(said, " after ");
-        say_unit(said, &run->dims, (int)unit);
-        append_phrase(said, " is not finite; that stage no longer keeps the micro-batch");
+        ADD(text, "what the pipeline stage before sent to ");
+        add_ranks(text, all, was_given, unit, true);
+        ADD(text, " after ");
+        add_unit(text, &run->dims, (int)unit);
+        ADD(text, " is not finite; that stage no longer keeps the micro-batch");
     } else if (unit >= 0 || head) {
-        append_phrase(said, "the forward pass is not finite from ");
-        say_unit(said, &run->dims, head ? unit_head(&run->dims) : (int)unit);
-        append_phrase(said, " on: ");
-        say_ranks(said, all, head ? lost : made_output, unit, true);
+        ADD(text, "the forward pass is not finite from ");
+        add_unit(text, &run->dims, head ? unit_head(&run->dims) : (int)unit);
+        ADD(text, " on: ");
+        add_ranks(text, all, head ? lost : made_output, unit, true);
     } else {
-        append_phrase(said, "the loss is not finite: ");
-        say_ranks(said, all, lost, 0, true);
-        append_phrase(
-            said, looked ? "; it went wrong in the head, or in an earlier micro-batch, of which no "
+        ADD(text, "the loss is not finite: ");
+        add_ranks(text, all, lost, 0, true);
+        ADD(text, looked ? "; it went wrong in the head, or in an earlier micro-batch, of which no "
                            "outputs are kept"
                          : "; the layer is not known, because the next step was already under way");
     }
 }
 
-static void say_all(words *said, const session *run, const traces *all, bool looked)
+static void write_finding(finding *text, const session *run, const traces *all, bool looked)
 {
     const int64_t value = first_param(run, all), gradient = last_unit(all);
     if (value >= 0) {
-        append_phrase(said, "values of ");
-        say_unit(said, &run->dims, run->params->list[value].unit);
-        append_phrase(said, " (%s) are not finite, stored by ", run->params->list[value].name);
-        say_ranks(said, all, stores_value, value, false);
-        append_phrase(said, "; ");
+        ADD(text, "values of ");
+        add_unit(text, &run->dims, run->params->list[value].unit);
+        ADD(text, " (%s) are not finite, stored by ", run->params->list[value].name);
+        add_ranks(text, all, stores_value, value, false);
+        ADD(text, "; ");
     }
     if (first_unit(all) >= 0 || count_ranks(all, lost, 0)) {
-        say_forward(said, run, all, looked);
+        add_forward(text, run, all, looked);
     } else if (gradient >= 0) {
-        append_phrase(said, "every loss is finite, and in the backward pass ");
-        say_unit(said, &run->dims, (int)gradient);
-        append_phrase(said, " is the first whose gradient is not, held by ");
-        say_ranks(said, all, holds_gradient, gradient, all->count == 1);
+        ADD(text, "every loss is finite, and in the backward pass ");
+        add_unit(text, &run->dims, (int)gradient);
+        ADD(text, " is the first whose gradient is not, held by ");
+        add_ranks(text, all, holds_gradient, gradient, all->count == 1);
     } else {
-        append_phrase(said,
-                      "every loss is finite; the layer is not known, because the next step was "
-                      "already under way");
+        ADD(text, "every loss is finite; the layer is not known, because the next step was "
+                  "already under way");
     }
 }
 
 /* Gathers the traces of all ranks and writes the text. */
-static status share_traces(const session *run, const trace *own, words *said, bool looked)
+static status share_traces(const session *run, const trace *own, finding *text, bool looked)
 {
     const comm *all = mesh_comm(&run->mesh, MESH_WORLD);
-    traces told = {own, 1, run->mesh.rank, run->accumulation};
+    traces known = {own, 1, run->mesh.rank, run->accumulation};
     if (all->size == 1) {
-        say_all(said, run, &told, looked);
+        write_finding(text, run, &known, looked);
         return ST_OK;
     }
     trace *of = calloc((size_t)all->size, sizeof *of);
@@ -370,9 +360,9 @@ static status share_traces(const session *run, const trace *own, words *said, bo
         return FAIL(ST_NO_MEMORY, "no memory for the findings of %d ranks", all->size);
     status st =
         comm_host_all_gather(all, (comm_at){"find what is not finite", -1}, own, of, sizeof *own);
-    told = (traces){of, all->size, 0, run->accumulation};
+    known = (traces){of, all->size, 0, run->accumulation};
     if (st == ST_OK)
-        say_all(said, run, &told, looked);
+        write_finding(text, run, &known, looked);
     free(of);
     return st;
 }
@@ -385,8 +375,8 @@ status nonfinite_find(session *run, const step_report *report, double own_loss,
                  .output = -1,
                  .gradient = -1,
                  .n_samples = report->n_samples};
-    words said = {.to = out, .size = size};
-    for (int64_t i = 0; i < report->n_samples && i < SAMPLES_TOLD; i++)
+    finding text = {.to = out, .size = size};
+    for (int64_t i = 0; i < report->n_samples && i < SAMPLES_NAMED; i++)
         own.sample[i] = report->sample[i];
     out[0] = '\0';
     TRY(run->device->backend->wait(run->stream));
@@ -395,11 +385,11 @@ status nonfinite_find(session *run, const step_report *report, double own_loss,
     status st = host.raw && host.value ? ST_OK : FAIL(ST_NO_MEMORY, "no memory to look at values");
     if (st == ST_OK)
         st = find_params(run, &host, batch != NULL && !run->params->in_backward, &own);
-    if (run->params->in_backward) /* gradients are gone by now, but the update has told */
+    if (run->params->in_backward) /* gradients are gone by now, but the update has found it */
         own.gradient = report->stopped_at;
     if (st == ST_OK && batch)
         st = find_output(run, &host, batch, &own);
     free(host.value);
     free(host.raw);
-    return st == ST_OK ? share_traces(run, &own, &said, batch != NULL) : st;
+    return st == ST_OK ? share_traces(run, &own, &text, batch != NULL) : st;
 }

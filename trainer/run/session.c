@@ -1,9 +1,9 @@
 /* session.c: opens a session in order, each part from what the parts before it found:
  *
- *   device, mesh        session_device.c; after these the ranks can speak with each other
+ *   device, mesh        session_device.c; after these the ranks can exchange messages
  *   model, memory plan  session_model.c, session_memory.c; a plan over memory.limit is refused here
  *   values              from a checkpoint, files or the initialiser
- *   stream, shapes      session_stream.c; rows from prepd or a recording, whose WELCOME tells row
+ *   stream, shapes      session_stream.c; rows from prepd or a recording, whose WELCOME has row
  *                       length and capacities; planned once more
  *   trial               trial.c: which kernels the ranks use, by trying them in these shapes
  *   step                activations, upload ring, optimiser, capture
@@ -69,7 +69,7 @@ static status open_generator(session *run)
 }
 
 /* With optimizer.in_backward: makes the optimizer update units, and takes over what the checkpoint
- * says of their shares. */
+ * has of their shares. */
 static status update_in_backward(session *run)
 {
     const progress *from = run->from ? &run->from->progress : NULL;
@@ -134,7 +134,7 @@ static status open_step(session *run, enum session_use use)
     TRY(optimizer_new(settings, run->params, run->stream, &run->optimizer));
     if (run->params->in_backward)
         TRY(update_in_backward(run));
-    TRY(session_memory_tell_host(run));
+    TRY(session_memory_log_host(run));
     TRY(reserve_workspace(run));
     TRY(session_capture(run));
     return step_open(run);
@@ -166,7 +166,7 @@ static status open_mesh(session *run, const world *job)
 
 /* Opens the device, the mesh of ranks and, to train, the registry. To evaluate it is opened later:
  * whether it has adapters depends on the checkpoint. */
-static status meet_world(const conf *settings, const world *job, enum session_use use, session *out)
+status session_connect(const conf *settings, const world *job, enum session_use use, session *out)
 {
     memset(out, 0, sizeof *out);
     out->world = job;
@@ -187,69 +187,47 @@ failed:
     return st;
 }
 
-static status open_rest(const resume_point *from, session *out)
+status session_load(const resume_point *from, session *inout)
 {
-    const conf *settings = out->conf;
-    const enum session_use use = out->use;
+    const conf *settings = inout->conf;
+    const enum session_use use = inout->use;
     status st = ST_OK;
-    out->from = from;
+    inout->from = from;
     memory_plan widest;
     if (use == SESSION_EVAL)
-        TRY_OR(failed, session_model(out));
-    TRY_OR(failed, session_memory_plan(out, &widest));
-    out->planned_by_options = widest.total;
+        TRY_OR(failed, session_model(inout));
+    TRY_OR(failed, session_memory_plan(inout, &widest));
+    inout->planned_by_options = widest.total;
     const char *folder;
     if (model_files_folder(settings, &folder) == ST_OK)
-        TRY_OR(failed, tokenizer_load(folder, &out->tokenizer));
+        TRY_OR(failed, tokenizer_load(folder, &inout->tokenizer));
     if (!settings->feed_replay[0]) /* a recording has its own row length, which open_shape checks */
-        TRY_OR(failed, session_memory_check(out));
-    TRY_OR(failed, session_values(out));
+        TRY_OR(failed, session_memory_check(inout));
+    TRY_OR(failed, session_values(inout));
     if (use == SESSION_TRAIN)
-        TRY_OR(failed, session_train_stream(out));
-    TRY_OR(failed, open_shape(out));
-    TRY_OR(failed, trial_run(out)); /* while the memory of activations is still free */
-    out->planned.cudnn &= choices_have_cudnn(&out->device->choices);
-    TRY_OR(failed, open_step(out, use));
+        TRY_OR(failed, session_train_stream(inout));
+    TRY_OR(failed, open_shape(inout));
+    TRY_OR(failed, trial_run(inout)); /* while the memory of activations is still free */
+    inout->planned.cudnn &= choices_have_cudnn(&inout->device->choices);
+    TRY_OR(failed, open_step(inout, use));
     return ST_OK;
 failed:
-    session_close(out);
+    session_close(inout);
     return st;
 }
 
-static status open_from(const conf *settings, const world *job, enum session_use use,
-                        const resume_point *from, session *out)
+status session_open(const conf *settings, const world *job, enum session_use use, session *out)
 {
-    TRY(meet_world(settings, job, use, out));
-    return open_rest(from, out);
-}
-
-status session_open(const conf *settings, enum session_use use, session *out)
-{
-    return open_from(settings, NULL, use, NULL, out);
+    TRY(session_connect(settings, job, use, out));
+    return session_load(NULL, out);
 }
 
 status session_open_bench(const conf *settings, const world *job, bool any_stream, session *out)
 {
-    TRY(meet_world(settings, job, SESSION_TRAIN, out));
+    TRY(session_connect(settings, job, SESSION_TRAIN, out));
     out->any_stream = any_stream;
     out->for_bench = true;
-    return open_rest(NULL, out);
-}
-
-status session_meet(const conf *settings, const world *job, enum session_use use, session *out)
-{
-    return meet_world(settings, job, use, out);
-}
-
-status session_go_on(const resume_point *from, session *inout)
-{
-    return open_rest(from, inout);
-}
-
-status session_resume(const conf *settings, const world *job, const resume_point *from,
-                      session *out)
-{
-    return open_from(settings, job, SESSION_TRAIN, from, out);
+    return session_load(NULL, out);
 }
 
 void session_close(session *run)

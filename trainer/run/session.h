@@ -88,18 +88,18 @@ typedef struct session {
     struct step_slots *steps; /* steps under way; owned by step.c */
 } session;
 
-/* Opens everything for one rank; with SESSION_TRAIN also the train stream and the optimiser. All
- * session_open* and session_resume leave *out closed when they fail. Options, world and resume
- * point are borrowed until session_close. */
-WARN_UNUSED status session_open(const conf *settings, enum session_use use, session *out);
-/* Opens SESSION_TRAIN for a bench as a rank of `world` (NULL: alone). Values that would be drawn
+/* Opens everything for a rank of `job` (NULL: alone); with SESSION_TRAIN also the train stream and
+ * the optimiser. Calls that open leave *out closed when they fail. Options, world and resume point
+ * are borrowed until session_close. */
+WARN_UNUSED status session_open(const conf *settings, const world *job, enum session_use use,
+                                session *out);
+/* Opens SESSION_TRAIN for a bench as a rank of `job` (NULL: alone). Values that would be drawn
  * repeat, which saves most of the time that a big model takes to open. With any_stream it takes
  * whatever the daemon streams: the daemon's options are not compared with ours, so the model folder
  * needs no tokenizer. */
-WARN_UNUSED status session_open_bench(const conf *settings, const world *world, bool any_stream,
+WARN_UNUSED status session_open_bench(const conf *settings, const world *job, bool any_stream,
                                       session *out);
-/* Names the base and hashes what is frozen, once, for checkpoints. Every rank calls it. Without
- * storage there is nothing to hash. */
+/* Names the base and hashes what is frozen, once, for checkpoints. Every rank calls it. */
 WARN_UNUSED status session_base(session *run);
 /* Whether the registry has adapters and frozen rows by the options. An evaluation of weight files
  * alone has neither. */
@@ -111,28 +111,25 @@ static inline bool session_has_parts(const session *run)
 WARN_UNUSED status session_dims(const conf *options, model_dims *out);
 /* Returns ST_CONFIG if the layout needs another number of ranks than `there`. */
 WARN_UNUSED status session_check_layout(const conf *settings, int there);
-/* Opens SESSION_TRAIN as a rank of `world` (NULL: alone), with values, moments and stream as the
- * checkpoint `from` left them; with from NULL it does what session_open does. Returns ST_CONFIG,
- * naming the option, if the stream would differ from the checkpoint's. */
-WARN_UNUSED status session_resume(const conf *settings, const world *world,
-                                  const resume_point *from, session *out);
-/* session_resume in two parts, also for an evaluation. session_meet opens the device, the mesh and,
- * with SESSION_TRAIN, the registry without values; after it the ranks can talk to each other over
- * out->mesh, for instance to agree on a checkpoint. session_go_on opens the rest. With SESSION_EVAL
- * a world of one rank evaluates alone, whatever the layout. */
-WARN_UNUSED status session_meet(const conf *settings, const world *world, enum session_use use,
-                                session *out);
-WARN_UNUSED status session_go_on(const resume_point *from, session *inout);
+/* session_open in two parts. session_connect opens the device, the mesh and, with SESSION_TRAIN, the
+ * registry without values; after it the ranks can exchange messages over out->mesh, for instance to
+ * agree on a checkpoint. session_load opens the rest, with values, moments and stream as the
+ * checkpoint `from` left them (NULL: from the start). ST_CONFIG names the option if the stream would
+ * differ from the checkpoint's. With SESSION_EVAL a world of one rank evaluates alone, whatever the
+ * layout. */
+WARN_UNUSED status session_connect(const conf *settings, const world *job, enum session_use use,
+                                   session *out);
+WARN_UNUSED status session_load(const resume_point *from, session *inout);
 /* Releases everything, also of a session that is only partly open. */
-void session_close(session *session);
+void session_close(session *run);
 
 /* Opens another stream of the same daemon, such as "eval", with a receiver of its own. With
  * feed.replay the rows come from that recording. */
-WARN_UNUSED status session_stream(const session *session, const char *stream_name,
-                                  const conf *settings, receiver **out);
+WARN_UNUSED status session_stream(const session *run, const char *stream_name, const conf *settings,
+                                  receiver **out);
 
 /* Between these two calls nothing is captured and no graph runs. */
-void session_capture_pause(session *session, bool paused);
+void session_capture_pause(session *run, bool paused);
 
 /* True if a run with these options evaluates. Held-out rows come from a daemon; a recording has
  * only the rows it was made of. */
@@ -141,6 +138,6 @@ bool session_evaluates(const conf *settings);
 /* Warns if the first loss is near ln(vocabulary), the loss of a model that guesses, although the
  * values were read from files: the weights may be untrained, or in a layout that was misread. Also
  * warns if the loss is not finite. */
-void session_check_first_loss(const session *session, double loss);
+void session_check_first_loss(const session *run, double loss);
 
 #endif

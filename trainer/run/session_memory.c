@@ -26,7 +26,7 @@ static bool knows_shapes(const session *run)
     return run->buckets.count > 0;
 }
 
-/* What a rank tells the others of its device. */
+/* What a rank sends the others of its device. */
 typedef struct device_facts {
     plan_room room;
     int64_t multiprocessors, cudnn;
@@ -246,7 +246,7 @@ status session_memory_check(const session *run)
     return check_host(run, &plan);
 }
 
-status session_memory_tell_host(const session *run)
+status session_memory_log_host(const session *run)
 {
     const double gib = 1073741824.0;
     memory_plan plan;
@@ -274,7 +274,7 @@ status session_memory_taken(const session *run, size_t *out)
     return ST_OK;
 }
 
-status session_memory_tell(const session *run)
+status session_memory_print(const session *run)
 {
     const double gib = 1073741824.0;
     const device *dev = run->device;

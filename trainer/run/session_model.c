@@ -104,9 +104,9 @@ static status load_frozen(const session *run, bool have)
 }
 
 /* Gives frozen parameters the values of the base, and checks that it is the one that the checkpoint
- * belongs to. The checkpoint of an early trainer does not say (`early`); it has all values itself.
- */
-static status load_base(session *run, bool have, bool early, const char *training)
+ * belongs to. A checkpoint of a run that froze nothing does not name one
+ * (`may_lack`); it has all values. */
+static status load_base(session *run, bool have, bool may_lack, const char *training)
 {
     run_base then = {0};
     bool there;
@@ -114,22 +114,18 @@ static status load_base(session *run, bool have, bool early, const char *trainin
         return ST_OK;
     TRY(load_frozen(run, have));
     TRY(base_read(training, &then, &there));
-    if (!there && !early)
+    if (!there && !may_lack)
         return FAIL_IN(ST_NO_INPUT, training,
-                       "there is no base.json, so nothing says which base the copy in memory "
-                       "belongs to; begin anew with checkpoint.load_step 0");
+                       "there is no base.json, so the base of the copy in memory is not "
+                       "known; begin anew with checkpoint.load_step 0");
     status st = there ? session_base(run) : ST_OK;
     if (st == ST_OK && there)
-        st = base_check(&run->base, &then, run->from->path);
-    if (st == ST_OK && there)
-        st = base_check_lengths(&run->base, &then, run->from->path);
-    if (st == ST_OK && there && !run->params->convert_states)
-        st = base_check_form(&run->base, &then, run->from->path);
+        st = base_check(&run->base, &then, run->params->convert_states, run->from->path);
     base_done(&then);
     return st;
 }
 
-static void tell_kept(const params *registry)
+static void log_kept(const params *registry)
 {
     int64_t kept = 0;
     for (int64_t i = 0; i < registry->count; i++)
@@ -140,7 +136,7 @@ static void tell_kept(const params *registry)
                  kept);
 }
 
-/* A checkpoint of an early trainer has frozen values itself. They may differ from those of
+/* A checkpoint may have frozen values itself. They may differ from those of
  * model.path, which a base in fewer bits is made of. */
 static status refuse_own_base(const session *run, const char *training)
 {
@@ -176,7 +172,7 @@ static status load_copy(session *run, bool have)
 }
 
 /* Gives the parameters the values of a checkpoint, or of a copy in memory. */
-static status go_on(session *run, bool have)
+static status load_resumed(session *run, bool have)
 {
     const resume_point *from = run->from;
     status st = from->copy ? load_copy(run, have) : load_checkpoint(run, have, from->path);
@@ -189,9 +185,9 @@ static status go_on(session *run, bool have)
                                   ? "evaluate model.path alone"
                                   : "choose another job.dump_folder, or begin anew");
     TRY(st);
-    tell_kept(run->params);
+    log_kept(run->params);
     run->from_weights = true;
-    log_info("going on from step %" PRId64 " of %s%s bytes=%" PRId64, from->progress.step,
+    log_info("resuming from step %" PRId64 " of %s%s bytes=%" PRId64, from->progress.step,
              from->copy ? "the copy in memory " : "", from->path, run->params->bytes_read);
     return ST_OK;
 }
@@ -204,7 +200,7 @@ status session_values(session *run)
     warn_without_base(run, have);
     TRY(params_alloc(run->params, run->stream, use == SESSION_TRAIN));
     if (run->from)
-        return go_on(run, have);
+        return load_resumed(run, have);
     if (have) {
         TRY(hf_load(run->params, run->stream, options->model_path));
         TRY(params_init_adapters(run->params, run->stream, (uint64_t)options->training_seed));

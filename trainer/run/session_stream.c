@@ -13,7 +13,7 @@
 #include "trainer/plan/memory.h"
 #include "trainer/run/stop.h"
 
-static void tell_waiting(const char *endpoint, double seconds, const char *why)
+static void log_waiting(const char *endpoint, double seconds, const char *why)
 {
     log_info("waiting for prepd at %s, for %.0f s so far: %s", endpoint, seconds, why);
 }
@@ -24,9 +24,9 @@ static void client_settings(const session *run, const char *stream_name, const c
     const conf *settings = run->conf;
     /* Training rows are divided over the consumers; held-out rows go to every rank. */
     const bool mine = strcmp(stream_name, "train") == 0;
-    /* stop_heard and not stop_asked, because a rank that stops waiting for rows tells the others by
-     * a void step (step.h) or, while it evaluates, through eval/evaluate.c. */
-    how->stopped = stop_heard;
+    /* stop_signalled and not stop_asked, because a rank that stops waiting for rows tells the others
+     * by a void step (step.h) or, while it evaluates, through eval/evaluate.c. */
+    how->stopped = stop_signalled;
     how->reconnect_s = settings->prepd_reconnect_timeout;
     how->trains = mine;
     how->replay = (replay_options){.rank = mine ? run->mesh.place.consumer : 0,
@@ -43,8 +43,8 @@ static void client_settings(const session *run, const char *stream_name, const c
         .rows_later = !mine || settings->training_steps > 0, /* else the schedule needs the count */
         .timeout_ms = (int)(settings->feed_timeout * 1000.0),
         .patient = true,
-        .waiting = tell_waiting,
-        .stopped = stop_heard,
+        .waiting = log_waiting,
+        .stopped = stop_signalled,
     };
     /* Consumers take turns with the held-out rows, so there is a slot for the row of each. */
     const int64_t held_out = layout_consumers(&run->mesh.layout) + 1;

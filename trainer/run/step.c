@@ -7,10 +7,10 @@
  *                 send_counts   this rank's counts go to the device, to be summed with the loss
  *                 update_params sums over ranks, gradient norm, AdamW
  *                 fetch_facts   results are copied to pinned host memory, then an event is recorded
- *   step_told     waits for that event, reads the results, and fills the report
+ *   step_wait     waits for that event, reads the results, and fills the report
  *
  * Every step under way has a slot with memory of its own, so that the next one may be queued before
- * this one is told. */
+ * this one is reported. */
 #include "trainer/run/step.h"
 
 #include <inttypes.h>
@@ -37,7 +37,7 @@ typedef struct step_facts {
     double void_weight;            /* sent in place of the weight when the step is void */
 } step_facts;
 
-/* A step from the time it is queued until it is told, and the memory that its report points to. */
+/* A step from the time it is queued until it is reported, and the memory that its report points to. */
 typedef struct step_slot {
     step_report report;
     step_rows rows;
@@ -48,16 +48,16 @@ typedef struct step_slot {
 } step_slot;
 
 struct step_slots {
-    int64_t count;        /* 1 + ahead */
-    int64_t queued, told; /* how many steps since the session was opened */
-    bool half_queued;     /* a step failed while it was queued, and its first part is under way */
-    step_totals *totals;  /* device memory; NULL for one rank */
+    int64_t count;            /* 1 + ahead */
+    int64_t queued, finished; /* how many steps since the session was opened */
+    bool half_queued;    /* a step failed while it was queued, and its first part is under way */
+    step_totals *totals; /* device memory; NULL for one rank */
     step_slot slot[SLOTS_MAX];
     device_batch *batch[LAYOUT_STAGES]; /* the micro-batches under way, by the model's flights */
-    int64_t unsaid_wait_ns; /* waiting time of told steps that other ranks have not heard of yet */
-    status_note no_rows;    /* why this rank has no more rows; ST_OK: it has some */
-    bool is_void;           /* the step told last was void */
-    char where[1024];       /* what step_report.where points to */
+    int64_t unshared_wait_ns;           /* wait time of finished steps that is not summed yet */
+    status_note no_rows;                /* why this rank has no more rows; ST_OK: it has some */
+    bool is_void;                       /* the last finished step was void */
+    char where[1024];                   /* what step_report.where points to */
 };
 
 static size_t expert_count_bytes(const session *run)
@@ -136,7 +136,7 @@ void step_close(session *run)
 
 int64_t step_under_way(const session *run)
 {
-    return run->steps->queued - run->steps->told;
+    return run->steps->queued - run->steps->finished;
 }
 
 bool step_is_void(const session *run)
@@ -180,7 +180,7 @@ static status take_pass(session *run, const stage_pass *part, step_slot *slot)
     if (run->params->in_backward)
         TRY(send_void(run, slot)); /* before the pass changes a value */
     const model_pass next = {part->kind, flight, all->batch[flight]};
-    TRY(model_hand_over(run->model, run->stream, &next));
+    TRY(model_exchange_stage(run->model, run->stream, &next));
     TRY(run_pass(run, &next));
     return part->kind == PASS_FORWARD ? ST_OK : upload_ring_used(run->upload_ring);
 }
@@ -195,7 +195,7 @@ static status take_passes(session *run, step_slot *slot)
         const stage_pass part = stage_pass_at(stage, stages, run->accumulation, i);
         TRY(take_pass(run, &part, slot));
     }
-    return model_hand_over(run->model, run->stream, &(model_pass){PASS_NONE});
+    return model_exchange_stage(run->model, run->stream, &(model_pass){PASS_NONE});
 }
 
 static status clear(session *run)
@@ -257,9 +257,9 @@ static status send_counts(session *run, step_slot *slot)
 {
     if (!step_shared(run))
         return ST_OK;
-    slot->report.stop = stop_heard();
-    step_totals_of(run, &slot->report, run->steps->unsaid_wait_ns, &slot->facts->ours);
-    run->steps->unsaid_wait_ns = 0;
+    slot->report.stop = stop_signalled();
+    step_totals_of(run, &slot->report, run->steps->unshared_wait_ns, &slot->facts->ours);
+    run->steps->unshared_wait_ns = 0;
     TRY(run->device->backend->to_host(run->stream, &slot->facts->own_loss, run->sums.loss,
                                       sizeof slot->facts->own_loss));
     return run->device->backend->to_device(run->stream, run->steps->totals, &slot->facts->ours,
@@ -270,7 +270,8 @@ status step_queue(session *run, int64_t step)
 {
     struct step_slots *all = run->steps;
     if (step_under_way(run) == all->count)
-        return FAIL(ST_INTERNAL, "step %" PRId64 " is queued before an earlier one was told", step);
+        return FAIL(ST_INTERNAL, "step %" PRId64 " is queued before an earlier one was waited for",
+                    step);
     step_slot *slot = &all->slot[all->queued % all->count];
     step_report *report = &slot->report;
     memset(report, 0, sizeof *report);
@@ -299,8 +300,8 @@ status step_queue(session *run, int64_t step)
     return ST_OK;
 }
 
-/* Says why a step is void, as far as this rank knows. */
-static status tell_void(session *run, const step_report *report)
+/* Returns why a step is void, as far as this rank knows. */
+static status void_status(session *run, const step_report *report)
 {
     run->steps->is_void = true;
     if (run->steps->no_rows.code != ST_OK) {
@@ -334,10 +335,10 @@ static status find_where(session *run, const step_facts *facts, step_report *rep
                           sizeof all->where);
 }
 
-status step_told(session *run, step_report *out)
+status step_wait(session *run, step_report *out)
 {
     struct step_slots *all = run->steps;
-    step_slot *slot = &all->slot[all->told % all->count];
+    step_slot *slot = &all->slot[all->finished % all->count];
     step_report *report = &slot->report;
     TRY(run->device->backend->event_wait(run->device, slot->done));
     TRY(run->device->backend->event_ns(slot->wanted, slot->rows.arrived, &report->input_ns));
@@ -345,8 +346,8 @@ status step_told(session *run, step_report *out)
      * the step before. Only the idle part counts. */
     if (slot->rows.first_wait_ns > report->input_ns)
         report->wait_ns -= slot->rows.first_wait_ns - report->input_ns;
-    run->steps->unsaid_wait_ns += report->wait_ns;
-    all->told++;
+    run->steps->unshared_wait_ns += report->wait_ns;
+    all->finished++;
     const step_facts *facts = slot->facts;
     optimizer_report updated = optimizer_report_of(&facts->update);
     report->loss = facts->weight > 0.0 ? facts->loss / facts->weight : 0.0;
@@ -360,20 +361,20 @@ status step_told(session *run, step_report *out)
     if (step_shared(run))
         step_totals_into(run, &facts->totals, report);
     if (model_exchange(run->model))
-        exchange_told_moved(model_exchange(run->model), facts->moved,
-                            run->dims.text.hidden *
-                                (int64_t)st_dtype_size(run->device->backend->act));
+        exchange_enter_moved(model_exchange(run->model), facts->moved,
+                             run->dims.text.hidden *
+                                 (int64_t)st_dtype_size(run->device->backend->act));
     if (report->stop)
         stop_agree();
     TRY(find_where(run, facts, report));
     *out = *report;
-    return isinf(facts->weight) ? tell_void(run, report) : ST_OK;
+    return isinf(facts->weight) ? void_status(run, report) : ST_OK;
 }
 
 status step_run(session *run, int64_t step, step_report *out)
 {
     TRY(step_queue(run, step));
-    return step_told(run, out);
+    return step_wait(run, out);
 }
 
 received_work step_received_work(const session *run, const step_report *step)

@@ -1,12 +1,12 @@
 /* step.h: one optimiser step: rows -> micro-batches -> gradients -> update of the values.
  *
- * A step is first queued and later told. step_queue hands all of its work to the device; step_told
+ * A step is queued first; its results are read later. step_queue hands all of its work to the device; step_wait
  * waits until the device has done that work and returns what came of it. A backend may have several
  * steps under way at once (backend_vtable.ahead: 1 on CUDA, 0 on the CPU), so that the device never
  * waits for the host. The price is that the host learns of a step's loss, and of a skipped update,
  * one step late.
  *
- * A step allocates nothing on the device, and the host waits only for rows and in step_told. */
+ * A step allocates nothing on the device, and the host waits only for rows and in step_wait. */
 #ifndef TESSERA_TRAINER_RUN_STEP_H
 #define TESSERA_TRAINER_RUN_STEP_H
 
@@ -43,7 +43,7 @@ typedef struct step_report {
      * part, in the worst micro-batch. balance is 0 for a single rank. */
     double balance, own_context_balance, own_vision_balance;
     /* Predicted time of the step's rows: of this rank's while it is queued, of all consumers' once
-     * it is told. */
+     * it has finished. */
     int64_t cost;
     /* [n_samples] sample ids in stream order. The session owns them; they stay valid until
      * step_queue has been called once for every step that may be under way. */
@@ -56,7 +56,7 @@ typedef struct step_report {
     int64_t input_ns;
     /* Time without rows. The wait for the first micro-batch counts only as far as the device stood
      * idle with it (input_ns); waits for later ones count whole, so this is an upper bound. With
-     * several ranks it is the longest wait of any rank, taken over the steps told since the step
+     * several ranks it is the longest wait of any rank, taken over the steps finished since the step
      * before was queued, because a rank knows only after a step how long it waited in it. */
     int64_t wait_ns;
     hash128 rows_digest;    /* chain over the digests of the rows */
@@ -84,23 +84,23 @@ typedef struct step_report {
  * weights tells every rank that the step is void, and none of them changes a value. All later steps
  * of such a session are void too. A stream that ends inside a step counts as such a failure,
  * because the daemon completes the last step of a stream with empty rows. */
-WARN_UNUSED status step_queue(session *session, int64_t step);
-/* How many steps are queued and not yet told; at most 1 + backend_vtable.ahead. */
-int64_t step_under_way(const session *session);
+WARN_UNUSED status step_queue(session *run, int64_t step);
+/* How many steps are queued and not yet waited for; at most 1 + backend_vtable.ahead. */
+int64_t step_under_way(const session *run);
 /* Waits for the oldest step under way and reports it. For a void step the status says why this rank
  * has no rows; if it was another rank that had none, ST_STOPPED if a rank was asked to stop and
  * ST_UNAVAILABLE otherwise. *out is filled in either case. */
-WARN_UNUSED status step_told(session *session, step_report *out);
-/* True if the step told last was void: the values are those after the step before it. */
-bool step_is_void(const session *session);
-/* step_queue and step_told in one call. */
-WARN_UNUSED status step_run(session *session, int64_t step, step_report *out);
+WARN_UNUSED status step_wait(session *run, step_report *out);
+/* True if the last finished step was void: the values are those after the step before it. */
+bool step_is_void(const session *run);
+/* step_queue and step_wait in one call. */
+WARN_UNUSED status step_run(session *run, int64_t step, step_report *out);
 /* What this rank worked on in a step, as input for the formula of received bytes (plan/received.h).
  * It lacks the expert slots, which the caller counts or assumes to be even. */
-received_work step_received_work(const session *session, const step_report *step);
+received_work step_received_work(const session *run, const step_report *step);
 
 /* Memory for the steps under way; called by session_open and session_close. */
-WARN_UNUSED status step_open(session *session);
-void step_close(session *session);
+WARN_UNUSED status step_open(session *run);
+void step_close(session *run);
 
 #endif

@@ -56,14 +56,14 @@ static inline bool step_shared(const session *opened)
 
 /* Fills *out with this rank's share of the step. Among ranks that share rows only the first one
  * counts them, so that nothing is counted twice. waited_ns is the waiting time of earlier steps
- * that no other rank has heard of yet. */
-void step_totals_of(const session *session, const step_report *report, int64_t waited_ns,
+ * that is not summed yet. */
+void step_totals_of(const session *run, const step_report *report, int64_t waited_ns,
                     step_totals *out);
 /* Replaces the counts of *inout, which are this rank's, by those of all ranks. */
-void step_totals_into(const session *session, const step_totals *totals, step_report *inout);
+void step_totals_into(const session *run, const step_totals *totals, step_report *inout);
 /* Queues the sums: the step's loss, its weight and *counts (all in device memory) become those of
  * all ranks. */
-WARN_UNUSED status step_totals_sum(const session *session, step_totals *counts);
+WARN_UNUSED status step_totals_sum(const session *run, step_totals *counts);
 
 /* ---- where a gradient that is not finite came from (nonfinite.c) ----
  *
@@ -78,7 +78,7 @@ WARN_UNUSED status step_totals_sum(const session *session, step_totals *counts);
  * the micro-batches that the kept outputs belong to, one for each flight of the model
  * (model/qwen3vl.h); NULL when another step is under way, so that outputs and gradients are no
  * longer those of this step. */
-WARN_UNUSED status nonfinite_find(session *session, const step_report *report, double own_loss,
+WARN_UNUSED status nonfinite_find(session *run, const step_report *report, double own_loss,
                                   device_batch *const *batch, char *out, size_t size);
 
 #endif

@@ -18,10 +18,10 @@
 #include "common/base/proc.h"
 
 /* Signals go to the process as a whole, so this state is global. */
-static atomic_bool heard, hung_up, agreed, together;
+static atomic_bool signalled, hung_up, agreed, together;
 static _Atomic int64_t begun_ns; /* when the process began to stop; 0: it has not */
 static int64_t given_ns;         /* from then to the deadline */
-static bool tells;
+static bool logs_signal;
 static int wake = -1; /* an eventfd, written once begun_ns is set */
 
 /* Starts the deadline, once. Calls only what a signal handler may call. */
@@ -38,7 +38,7 @@ static void on_signal(int number)
     const int kept = errno;
     if (number == SIGHUP)
         atomic_store(&hung_up, true);
-    atomic_store(&heard, true);
+    atomic_store(&signalled, true);
     begin_to_stop();
     errno = kept;
 }
@@ -50,7 +50,7 @@ static void *see_to_the_end(void *unused)
     (void)unused;
     while (read(wake, &count, sizeof count) != (ssize_t)sizeof count) {
     }
-    if (tells && atomic_load(&heard))
+    if (logs_signal && atomic_load(&signalled))
         log_info("stopping after the current step, within checkpoint.exit_deadline; %s",
                  atomic_load(&hung_up) ? "the terminal has hung up (SIGHUP)"
                                        : "the same signal again ends the run at once");
@@ -64,13 +64,13 @@ static void *see_to_the_end(void *unused)
     _exit(status_exit_code(ST_TIMEOUT));
 }
 
-status stop_listen(double deadline_s, bool tells_)
+status stop_listen(double deadline_s, bool logs)
 {
     const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     const struct sigaction hangup = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     pthread_t thread;
     given_ns = deadline_s > 0 ? (int64_t)(deadline_s * 1e9) : 1;
-    tells = tells_;
+    logs_signal = logs;
     wake = eventfd(0, EFD_CLOEXEC);
     if (wake < 0)
         return FAIL(ST_OS, "cannot make an eventfd for checkpoint.exit_deadline: %s",
@@ -92,14 +92,14 @@ void stop_by_deadline(void)
     begin_to_stop();
 }
 
-bool stop_heard(void)
+bool stop_signalled(void)
 {
-    return atomic_load(&heard);
+    return atomic_load(&signalled);
 }
 
 bool stop_asked(void)
 {
-    return atomic_load(&together) ? atomic_load(&agreed) : stop_heard();
+    return atomic_load(&together) ? atomic_load(&agreed) : stop_signalled();
 }
 
 void stop_together(void)

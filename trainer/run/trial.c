@@ -236,16 +236,16 @@ static status trial_work_capture_sum(trial_work *work, const comm *group, comm_a
 
 enum { CAUSE_MAX = 800 };
 
-/* What a rank tells the others: its ways, and those that it began with. */
-typedef struct word {
+/* What a rank sends the others: its ways, and those that it began with. */
+typedef struct vote {
     uint8_t way[CHOICES], first[CHOICES];
-} word;
+} vote;
 
 typedef struct trial {
     session *run;
     device_choices *made; /* the device's */
     const comm *group;
-    word own;
+    vote own;
     uint8_t agreed[CHOICES]; /* after the last round */
     bool begun;              /* there was a round */
     char cause[CHOICES][CAUSE_MAX];
@@ -254,7 +254,7 @@ typedef struct trial {
 static const comm_at AT = {"try kernels", -1};
 
 /* Takes the next way after a failure, and keeps the cause. Returns the failure if there is no other
- * way, or if it is none of the device's or the library's: a lack of memory says nothing of a way,
+ * way, or if it is none of the device's or the library's: a lack of memory is no fault of a way,
  * and would make all ranks slower where the remedy is a smaller micro-batch. */
 static status move_on(trial *state, int choice, status st)
 {
@@ -322,7 +322,7 @@ static void describe_fallback(device *dev, int choice, const char *now)
 }
 
 /* Says that all ranks take another way, because of rank `who`. */
-static status tell_fallback(const trial *state, int choice, int who)
+static status report_fallback(const trial *state, int choice, int who)
 {
     char where[48] = "";
     const char *cause = state->cause[choice], *was = choice_way(choice, state->agreed[choice]),
@@ -337,24 +337,24 @@ static status tell_fallback(const trial *state, int choice, int who)
     return ST_OK;
 }
 
-/* Takes the way on which all ranks agree; said: what each of them has tried. */
-static status agree_choice(trial *state, const word *said, int choice, bool *inout_again)
+/* Takes the way on which all ranks agree; votes: what each of them has tried. */
+static status agree_choice(trial *state, const vote *votes, int choice, bool *inout_again)
 {
     int who = 0;
     for (int rank = 0; rank < state->group->size; rank++) {
-        if (!state->begun && said[rank].first[choice] < state->agreed[choice])
-            state->agreed[choice] = said[rank].first[choice];
-        if (said[rank].way[choice] > said[who].way[choice])
+        if (!state->begun && votes[rank].first[choice] < state->agreed[choice])
+            state->agreed[choice] = votes[rank].first[choice];
+        if (votes[rank].way[choice] > votes[who].way[choice])
             who = rank;
     }
-    const uint8_t way = said[who].way[choice];
+    const uint8_t way = votes[who].way[choice];
     for (int rank = 0; rank < state->group->size; rank++)
-        *inout_again |= said[rank].way[choice] != way;
+        *inout_again |= votes[rank].way[choice] != way;
     state->made->way[choice] = way;
     if (way == state->agreed[choice])
         return ST_OK;
     TRY(comm_host_broadcast(state->group, AT, state->cause[choice], CAUSE_MAX, who));
-    TRY(tell_fallback(state, choice, who));
+    TRY(report_fallback(state, choice, who));
     state->agreed[choice] = way;
     return ST_OK;
 }
@@ -365,14 +365,14 @@ static status agree_all(trial *state, status tried, bool *out_again)
 {
     bool again = false;
     TRY(comm_agree(state->group, AT, tried, 0));
-    word *said = calloc((size_t)state->group->size, sizeof *said);
-    if (!said)
+    vote *votes = calloc((size_t)state->group->size, sizeof *votes);
+    if (!votes)
         return FAIL(ST_NO_MEMORY, "no memory for the answers of %d ranks", state->group->size);
     memcpy(state->own.way, state->made->way, sizeof state->own.way);
-    status st = comm_host_all_gather(state->group, AT, &state->own, said, sizeof *said);
+    status st = comm_host_all_gather(state->group, AT, &state->own, votes, sizeof *votes);
     for (int choice = 0; choice < CHOICES && st == ST_OK; choice++)
-        st = agree_choice(state, said, choice, &again);
-    free(said);
+        st = agree_choice(state, votes, choice, &again);
+    free(votes);
     state->begun = true;
     *out_again = again;
     return st;

@@ -109,7 +109,7 @@ static status find_start(training *run)
                                    run->from.path, &run->from.progress, &run->resumes));
     if (!run->resumes)
         return ST_OK;
-    tell_changes(run->from.progress.config, run->now.config);
+    training_log_changes(run->from.progress.config, run->now.config);
     char *config = run->now.config;
     run->now.config = NULL;
     status st = progress_copy(&run->from.progress, &run->now);
@@ -253,7 +253,7 @@ static status rewind_files(const training *run)
 static status show_memory(training *run)
 {
     const session *opened = &run->session;
-    /* Where there is no GPU, plan is about an H200 unless it is told otherwise. */
+    /* Where there is no GPU, plan is about an H200 unless an option names another. */
     const char *named = plan_device_is_cpu(&opened->planned) ? " --device cpu" : "";
     char text[MEMORY_BYTES_TEXT];
     memory_plan plan;
@@ -278,22 +278,22 @@ static status open_writer(training *run)
     if (training_is_first(run))
         TRY(checkpoint_writer_clear_after(run->folder, run->now.step));
     TRY(session_base(&run->session));
-    const status st = training_is_first(run) ? checkpoint_writer_try(run->folder) : ST_OK;
+    const status st = training_is_first(run) ? checkpoint_folder_probe(run->folder) : ST_OK;
     TRY(comm_agree(mesh_comm(&run->session.mesh, MESH_WORLD), (comm_at){"open checkpoints", -1}, st,
                    0));
     if (run->snapshot)
         TRY(snapshot_ready(run->snapshot, !run->resumes));
     /* No checkpoint says yet which base a copy in memory belongs to. */
-    if (snapshot_lives(run->snapshot) && !run->resumes && training_is_first(run) &&
+    if (snapshot_is_on_shm(run->snapshot) && !run->resumes && training_is_first(run) &&
         base_wanted(run->session.params))
         TRY(base_write(&run->session.base, run->folder));
     TRY(checkpoint_writer_new(run->conf, run->folder, &run->session.dims, run->session.params,
                               &run->session.base, run->session.stream, run->world->rank_link,
                               run->snapshot, &run->checkpoint_writer));
-    checkpoint_writer_tells(run->checkpoint_writer, monitor_saved, run->monitor);
+    checkpoint_writer_on_saved(run->checkpoint_writer, monitor_saved, run->monitor);
     if (run->resumes)
-        checkpoint_writer_goes_on(run->checkpoint_writer, training_on_disk(run));
-    tell_parts(run);
+        checkpoint_writer_set_resumed(run->checkpoint_writer, training_on_disk(run));
+    training_log_parts(run);
     return ST_OK;
 }
 
@@ -310,12 +310,12 @@ static status open_run(training *run)
         TRY(monitor_new(options, &run->monitor));
     if (training_is_first(run) && session_evaluates(options) && options->eval_page[0])
         TRY(page_try(options->eval_page)); /* fails now, not hours later at the first evaluation */
-    TRY(session_meet(options, run->world, SESSION_TRAIN, &run->session));
+    TRY(session_connect(options, run->world, SESSION_TRAIN, &run->session));
     TRY(find_start(run));
-    TRY(session_go_on(run->resumes ? &run->from : NULL, &run->session));
+    TRY(session_load(run->resumes ? &run->from : NULL, &run->session));
     if (run->resumes) {
-        tell_choices(run);
-        tell_finished(run);
+        training_log_choices(run);
+        training_log_finished(run);
     }
     if (run->session.new_generation)
         TRY(begin_generation(run));
@@ -347,7 +347,7 @@ static void close_run(training *run)
 {
     checkpoint_writer_free(&run->checkpoint_writer);
     snapshot_free(&run->snapshot);
-    monitor_free(&run->monitor); /* after the writer, which tells it how its last save ended */
+    monitor_free(&run->monitor); /* after the writer, which reports its last save to it */
     ledger_close(&run->ledger);
     reporter_free(&run->reporter);
     profile_free(&run->profile);
@@ -371,14 +371,14 @@ static status finish_training(training *run, status st)
     if (run->profile)
         profile_print(profile_read(run->profile), stdout);
     if (training_is_first(run))
-        tell_report(run, NULL);
+        training_write_report(run, NULL);
     if (options->checkpoint_enable &&
         !run->partial) /* before the evaluation, whose failure must not cost the model */
         st = training_leave(run);
     if (st == ST_OK && run->snapshot && !run->partial)
         snapshot_finish(run->snapshot);
     if (run->no_rows)
-        return tell_no_rows(run, &why, st);
+        return training_no_rows(run, &why, st);
     TRY(st);
     if (run->bad_step)
         return FAIL(ST_BAD_INPUT,
@@ -388,7 +388,7 @@ static status finish_training(training *run, status st)
                     run->partial ? "; a part of the model was updated in this step, so it is not "
                                    "saved, and the same command goes on from the last checkpoint"
                                  : "");
-    return tell_result(run);
+    return training_result(run);
 }
 
 /* Whether this is a trial run, too short for its model to be missed. */

@@ -10,7 +10,7 @@
 /* Runs everything that one rank of trainer train does. Ends when training.steps are done, the
  * stream has ended, or a signal was received; all three are ST_OK. `world` is borrowed.
  * profiled: the time of a step is measured call by call, and printed at the end. */
-WARN_UNUSED status train_run(const conf *options, const world *world, bool profiled);
+WARN_UNUSED status train_run(const conf *options, const world *job, bool profiled);
 
 /* Refuses what options, model and recording make impossible for `there` ranks, of which `here` are
  * on this machine and share what must be shared of it. It opens no device

@@ -18,8 +18,8 @@ static model_when model_of(const training *run)
     return checkpoint_writer_when(run->conf, run->session.params);
 }
 
-/* is_over: the run has come to its end, and was not told to stop before. */
-static void tell_written(const training *run, bool is_over)
+/* is_over: the run has come to its end, and was not asked to stop before. */
+static void log_written(const training *run, bool is_over)
 {
     const model_when when = model_of(run);
     if (!training_is_first(run))
@@ -39,7 +39,7 @@ static void tell_written(const training *run, bool is_over)
 static status export_whole(training *run, const char *folder)
 {
     const conf *options = run->conf;
-    const together ranks = together_of(run->session.params, run->world->rank_link);
+    const save_ranks ranks = save_ranks_of(run->session.params, run->world->rank_link);
     const hf_export_options how = {.source = options->model_path,
                                    .tokenizer = options->model_tokenizer,
                                    .dtype = HF_EXPORT_AS_SOURCE,
@@ -72,13 +72,13 @@ static status leave_whole(training *run)
     const bool first = training_is_first(run);
     checkpoint_writer *writer = run->checkpoint_writer;
     TRY(hf_path(aside, run->folder, FOLDER_ASIDE));
-    TRY(checkpoint_writer_settle(writer, first ? folder_remove(aside) : ST_OK, run->now.step));
+    TRY(checkpoint_writer_barrier(writer, first ? folder_remove(aside) : ST_OK, run->now.step));
     TRY(states_settle(run->session.params, run->session.stream));
     TRY(lora_gather(run->session.params, run->session.stream));
     rank_link_waits(run->world->rank_link, "the whole model");
     status st = export_whole(run, aside);
     rank_link_waits(run->world->rank_link, NULL);
-    st = checkpoint_writer_settle(writer, st, run->now.step);
+    st = checkpoint_writer_barrier(writer, st, run->now.step);
     if (st != ST_OK)
         return drop_unwritten(run, aside, st);
     return first ? folder_put(aside, run->folder) : ST_OK;
@@ -92,14 +92,14 @@ status training_leave(training *run)
     bool is_kept = run->resumes && training_on_disk(run) == run->now.step;
     if (!is_kept)
         TRY(training_save(run));
-    status st = tell_unkept(run, checkpoint_writer_wait(run->checkpoint_writer));
+    status st = training_not_kept(run, checkpoint_writer_wait(run->checkpoint_writer));
     if (st == ST_OK)
         st = checkpoint_writer_publish(run->checkpoint_writer, run->now.step);
     /* A rank that leaves with an error ends the other ranks. So even on an error it first waits
      * until all of them have finished writing. */
-    TRY(checkpoint_writer_settle(run->checkpoint_writer, st, run->now.step));
+    TRY(checkpoint_writer_barrier(run->checkpoint_writer, st, run->now.step));
     if (is_over && model_of(run) == MODEL_AT_END)
         TRY(leave_whole(run));
-    tell_written(run, is_over);
+    log_written(run, is_over);
     return ST_OK;
 }

@@ -20,10 +20,10 @@ static status spare_ledger(training *run, status st)
 {
     if (st != ST_IO)
         return st;
-    if (!run->ledger_told)
-        log_warn("the ledger has gaps from step %" PRId64 " on (this is said once): %s",
-                 run->now.step, status_text());
-    run->ledger_told = true;
+    if (!run->ledger_warned)
+        log_warn("the ledger has gaps from step %" PRId64 " on (logged once): %s", run->now.step,
+                 status_text());
+    run->ledger_warned = true;
     return ST_OK;
 }
 
@@ -33,8 +33,8 @@ static status unite_quarantines(training *run)
 {
     const int64_t before = run->known.n;
     char *text = NULL;
-    TRY(quarantine_unite(mesh_comm(&run->session.mesh, MESH_WORLD),
-                         receiver_bad_samples(run->session.train), &run->known));
+    TRY(save_unite_bad_samples(mesh_comm(&run->session.mesh, MESH_WORLD),
+                               receiver_bad_samples(run->session.train), &run->known));
     if (run->known.n == before)
         return ST_OK;
     TRY(bad_samples_write(&run->known, &text));
@@ -72,7 +72,7 @@ static bool check_leap(training *run, const step_report *report)
     if (report->step <= run->session.schedule.warmup_steps ||
         !spike_add(&run->spike, report->loss, &median))
         return false;
-    tell_leap(run, report, median);
+    training_warn_leap(run, report, median);
     return true;
 }
 
@@ -84,12 +84,12 @@ static status note_step(training *run, const step_report *report)
         run->now.first_loss = report->loss;
         session_check_first_loss(&run->session, report->loss);
     }
-    if (++run->told == MEMORY_STEP) {
+    if (++run->done == MEMORY_STEP) {
         bar_clear();
-        TRY(session_memory_tell(&run->session));
+        TRY(session_memory_print(&run->session));
     }
     if (report->skipped)
-        tell_skipped(run, report);
+        training_warn_skipped(run, report);
     run->now.step = report->step;
     run->now.rows += report->rows;
     run->now.last_loss = report->loss;
@@ -100,7 +100,7 @@ static status note_step(training *run, const step_report *report)
     const bool leaps = check_leap(run, report);
     if (run->ledger)
         TRY(spare_ledger(run, ledger_add(run->ledger, report, leaps,
-                                         run->told == 1 ? run->session.choices : "")));
+                                         run->done == 1 ? run->session.choices : "")));
     monitor_step(run->monitor, report);
     TRY(reporter_step(run->reporter, report));
     /* The update of a bad step was not applied, so a checkpoint written after it has the values
@@ -128,7 +128,7 @@ static bool checkpoint_due(const training *run, int64_t step)
 static bool copy_due(const training *run, int64_t step)
 {
     const int64_t interval = run->conf->checkpoint_memory_interval;
-    return snapshot_lives(run->snapshot) && interval && step % interval == 0 &&
+    return snapshot_is_on_shm(run->snapshot) && interval && step % interval == 0 &&
            step != run->conf->training_steps;
 }
 
@@ -146,7 +146,7 @@ static status between_steps(training *run)
     if (evaluation_due(run, run->now.step)) {
         int64_t start = clock_ns();
         monitor_phase(run->monitor, PHASE_EVALUATING);
-        status st = tell_evaluation(run);
+        status st = training_evaluate(run);
         monitor_phase(run->monitor, PHASE_TRAINING);
         if (costs_a_figure(st)) {
             log_warn("step %" PRId64 " is not evaluated: %s", run->now.step, status_text());
@@ -164,7 +164,7 @@ static status between_steps(training *run)
     return ST_OK;
 }
 
-/* Queues as many steps as may be under way beside the one that is told next. None is queued after a
+/* Queues as many steps as may be under way beside the one that is waited for next. None is queued after a
  * step whose values are about to be evaluated or saved, nor after the last one. */
 static status queue_steps(training *run)
 {
@@ -213,9 +213,9 @@ static status next_step(training *run, bool *inout_ended, step_report *out)
         return st;
     if (step_under_way(opened) == 0)
         return st == ST_OK ? ST_STOPPED : st;
-    st = step_told(opened, out); /* a step that is under way is finished and counts */
+    st = step_wait(opened, out); /* a step that is under way is finished and counts */
     while (step_is_void(opened) && step_under_way(opened) > 0)
-        st = step_told(opened, out); /* steps queued after a void one are void too */
+        st = step_wait(opened, out); /* steps queued after a void one are void too */
     return st;
 }
 
@@ -227,7 +227,7 @@ status training_steps(training *run)
         step_report report;
         status st = next_step(run, &ended, &report);
         if (st == ST_END) {
-            tell_end(run);
+            training_log_end(run);
             return ST_OK;
         }
         if (st == ST_OK)

@@ -196,7 +196,7 @@ status disk_do(world *all, int rank, const save_action *action, save_answer *out
         return ST_OK;
     case SAVE_NAP:
         return ST_OK;
-    case SAVE_TELL:
+    case SAVE_POST:
         process_tell(all, rank, action->mark, action->text);
         return ST_OK;
     default:

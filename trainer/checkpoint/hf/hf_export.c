@@ -206,16 +206,8 @@ static status write_index(const hf_plan *plan, const char *folder)
 static status write_weights(const hf_plan *plan, const char *folder,
                             const hf_export_options *options, stream *queue)
 {
-    const bool slices = options->writers > 1;
-    if (slices)
-        TRY(hf_write_slices(plan, folder, options->writer == 0, queue, options->value_bytes));
-    for (int64_t file = 0, first = 0; file < plan->n_files && !slices; file++) {
-        int64_t count = 0;
-        while (first + count < plan->count && plan->items[first + count].file == file)
-            count++;
-        TRY(hf_write_items(folder, plan->files[file], plan->items + first, count, queue));
-        first += count;
-    }
+    const hf_part own = {.alone = options->writers <= 1, .with_header = options->writer == 0};
+    TRY(hf_write_slices(plan, folder, own, queue, options->value_bytes));
     if (plan->single || options->writer > 0)
         return ST_OK;
     return plan->same ? hf_copy_file(options->source, folder, index_name)

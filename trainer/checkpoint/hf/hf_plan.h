@@ -13,6 +13,17 @@
 
 enum { HF_NAME_MAX = 256 };
 
+/* A tensor to write, and where it goes. */
+typedef struct hf_item {
+    param_piece piece;
+    st_dtype dtype;
+    int64_t file;  /* number of the file in the plan */
+    int64_t place; /* order within the file */
+    /* Its bytes in the source's file, if its value is taken from there and not from the device;
+     * what an adapter adds to it is added. NULL otherwise. */
+    const uint8_t *source;
+} hf_item;
+
 typedef struct hf_plan {
     hf_item *items; /* heap; in the order of files and of places in them */
     int64_t count;
@@ -29,16 +40,19 @@ WARN_UNUSED status hf_plan_make(const params *registry, const hf_export_options 
                                 hf_plan *out);
 void hf_plan_done(hf_plan *plan);
 
-/* ---- writing it (hf_slices.c) ----
- *
- * Several ranks write one file together: it has its final size from the start, and each rank writes
- * what it stores at the place where it belongs. */
+/* ---- writing it (hf_slices.c) ---- */
 
-/* Writes this rank's part of every tensor of the plan into `folder`, synced. with_headers: also
- * writes the headers of the files, which one of the ranks does. A file is whole only after all
- * ranks have written. *out_bytes (may be NULL): bytes of values that were written. Values of a
- * device without storage are counted and left as holes in the files. */
-WARN_UNUSED status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers,
+/* Which of the ranks that write a file together writes a part of it. */
+typedef struct hf_part {
+    bool alone;       /* there is no other: each file is NAME.tmp until it is whole */
+    bool with_header; /* writes the headers of the files, which one of the ranks does */
+} hf_part;
+
+/* Writes this rank's part of every tensor of the plan into `folder`, synced. Files have their final
+ * size from the start, and each rank writes what it stores at the place where it belongs, so a file
+ * is whole only after all ranks have written. *out_bytes (may be NULL): bytes of values that were
+ * written. Values of a device without storage are counted and left as holes in the files. */
+WARN_UNUSED status hf_write_slices(const hf_plan *plan, const char *folder, hf_part own,
                                    stream *queue, int64_t *out_bytes);
 
 #endif

@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include "trainer/checkpoint/hf/hf_plan.h"
+#include "common/base/file.h"
+#include "trainer/checkpoint/hf/hf_write.h"
 #include "trainer/model/dims/convert.h"
 #include "trainer/model/params/lora_params.h"
 
-enum { CHUNK = 1 << 18 /* values moved at once */ };
+enum { CHUNK = 1 << 18 /* values moved at once, but of a matrix that is transposed */ };
 
 /* A tensor's place in an open file. */
 typedef struct target {
@@ -22,14 +24,15 @@ typedef struct target {
     st_dtype dtype;
     const uint8_t *source; /* the tensor's bytes in the source's file, or NULL (hf_item) */
     bool copies;           /* these are written as they are: no adapter is added */
+    bool alone;            /* this rank writes all of it, also what is left in the source's files */
     int64_t *bytes;        /* counts the bytes of values */
 } target;
 
 typedef struct buffers {
-    double *values; /* [CHUNK] in the rank's own order */
-    double *column; /* [CHUNK] one column of them */
-    double *source; /* [CHUNK] of the source's file */
-    void *bytes;    /* [CHUNK] in the file's dtype */
+    double *values; /* [CHUNK], or one expert's matrix if that is more, in the rank's own order */
+    double *column; /* [CHUNK] one column of them; the next two likewise */
+    double *source; /* of the source's file */
+    void *bytes;    /* in the file's dtype */
 } buffers;
 
 static status put_bytes(const target *place, const void *data, size_t size, off_t at)
@@ -50,6 +53,14 @@ static status put_bytes(const target *place, const void *data, size_t size, off_
     return ST_OK;
 }
 
+static void add_values(const uint8_t *bytes, st_dtype dtype, int64_t count, double *inout,
+                       double *room)
+{
+    convert_to_double(room, bytes, dtype, count);
+    for (int64_t i = 0; i < count; i++)
+        inout[i] += room[i];
+}
+
 /* Writes `count` values at element `stored` of the tensor: `from`, the source's, or their sum. */
 static status put_values(const target *place, int64_t stored, int64_t count, double *from,
                          const buffers *rooms)
@@ -58,7 +69,7 @@ static status put_values(const target *place, int64_t stored, int64_t count, dou
     *place->bytes += count * (int64_t)size;
     const uint8_t *source = place->source ? place->source + (size_t)stored * size : NULL;
     if (source && !place->copies)
-        hf_add_values(source, place->dtype, count, from, rooms->source);
+        add_values(source, place->dtype, count, from, rooms->source);
     if (!place->copies)
         convert_from_double(rooms->bytes, place->dtype, from, count);
     return put_bytes(place, place->copies ? source : rooms->bytes, (size_t)count * size,
@@ -116,18 +127,18 @@ static status read_values(const param *weight, const target *file, stream *queue
     return lora_merge(weight, queue, first, count, to);
 }
 
-/* Writes all that this rank stores of one piece. */
+/* Writes what this rank has to write of one piece. */
 static status put_piece(const param_piece *piece, const target *file, stream *queue,
                         const buffers *rooms)
 {
     const param *weight = piece->weight;
-    const int64_t end = weight->own_first + weight->own_n,
+    const int64_t start = file->alone ? 0 : weight->own_first,
+                  end = file->alone ? weight->n_local : start + weight->own_n,
                   matrix = weight->local[1] * weight->local[2];
     const bool transposes = piece->exchanged || piece->expert >= 0;
-    for (int64_t at = weight->own_first, i; at < end; at += i) {
-        i = end - at < CHUNK ? end - at : CHUNK;
-        if (transposes && i > matrix - at % matrix) /* one expert at a time */
-            i = matrix - at % matrix;
+    for (int64_t at = start, i; at < end; at += i) {
+        const int64_t most = transposes ? matrix - at % matrix : CHUNK; /* one expert at a time */
+        i = end - at < most ? end - at : most;
         int64_t expert = transposes ? weight->held.first[0] + at / matrix : 0;
         if (piece->expert >= 0 && piece->expert != expert)
             continue;
@@ -147,25 +158,44 @@ static status put_piece(const param_piece *piece, const target *file, stream *qu
     return ST_OK;
 }
 
-static status put_file(const hf_item *items, int64_t count, const char *path, bool with_header,
+/* *out: the header of a safetensors file of items [count], in heap memory. */
+static status make_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size)
+{
+    static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
+    st_tensor *list = calloc((size_t)(count > 0 ? count : 1), sizeof *list);
+    if (!list)
+        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        const param_piece *piece = &items[i].piece;
+        list[i] =
+            (st_tensor){.name = piece->name, .dtype = items[i].dtype, .n_dims = piece->n_dims};
+        memcpy(list[i].shape, piece->shape, (size_t)piece->n_dims * sizeof(int64_t));
+        list[i].data.size = (size_t)piece->count * st_dtype_size(items[i].dtype);
+    }
+    status st = st_header(list, (size_t)count, &meta, 1, out, out_size);
+    free(list);
+    return st;
+}
+
+static status put_file(const hf_item *items, int64_t count, const char *path, hf_part own,
                        stream *queue, const buffers *rooms, int64_t *inout_bytes)
 {
     uint8_t *header = NULL;
     size_t size = 0;
-    target file = {.path = path, .bytes = inout_bytes};
-    TRY(hf_header(items, count, &header, &size));
+    target file = {.path = path, .alone = own.alone, .bytes = inout_bytes};
+    TRY(make_header(items, count, &header, &size));
     off_t end = (off_t)size;
     for (int64_t i = 0; i < count; i++)
         end += (off_t)(items[i].piece.count * (int64_t)st_dtype_size(items[i].dtype));
     status st = ST_OK;
-    file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    file.fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (own.alone ? O_TRUNC : 0), 0666);
     if (file.fd < 0) {
         free(header);
         return FAIL_IN(ST_CANT_CREATE, path, "%s", strerror(errno));
     }
     if (ftruncate(file.fd, end) != 0)
         st = FAIL_IN(ST_IO, path, "ftruncate: %s", strerror(errno));
-    if (st == ST_OK && with_header)
+    if (st == ST_OK && own.with_header)
         st = put_bytes(&file, header, size, 0);
     file.at = (off_t)size;
     for (int64_t i = 0; i < count && st == ST_OK; i++) {
@@ -186,12 +216,41 @@ static status put_file(const hf_item *items, int64_t count, const char *path, bo
     return st;
 }
 
-status hf_write_slices(const hf_plan *plan, const char *folder, bool with_headers, stream *queue,
+/* Writes a file under another name and renames it when it is whole. */
+static status put_alone(const hf_item *items, int64_t count, const char *path, hf_part own,
+                        stream *queue, const buffers *rooms, int64_t *inout_bytes)
+{
+    char temp[STATUS_PATH_MAX + 8];
+    snprintf(temp, sizeof temp, "%s.tmp", path);
+    status st = put_file(items, count, temp, own, queue, rooms, inout_bytes);
+    if (st == ST_OK && rename(temp, path) != 0)
+        st = FAIL_IN(ST_IO, path, "rename: %s", strerror(errno));
+    if (st != ST_OK)
+        unlink(temp);
+    return st == ST_OK ? file_sync_parent(path) : st;
+}
+
+/* Values of the largest matrix that is transposed, on this rank. */
+static int64_t largest_matrix(const hf_plan *plan)
+{
+    int64_t largest = 0;
+    for (int64_t i = 0; i < plan->count; i++) {
+        const param_piece *piece = &plan->items[i].piece;
+        const int64_t matrix = piece->weight->local[1] * piece->weight->local[2];
+        if ((piece->exchanged || piece->expert >= 0) && matrix > largest)
+            largest = matrix;
+    }
+    return largest;
+}
+
+status hf_write_slices(const hf_plan *plan, const char *folder, hf_part own, stream *queue,
                        int64_t *out_bytes)
 {
+    const int64_t largest = largest_matrix(plan);
+    const size_t room = sizeof(double) * (size_t)(largest > CHUNK ? largest : CHUNK);
     int64_t bytes = 0;
-    buffers rooms = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
-                     malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double))};
+    buffers rooms = {malloc(room), malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
+                     malloc(CHUNK * sizeof(double))};
     status st = rooms.values && rooms.column && rooms.source && rooms.bytes
                     ? ST_OK
                     : FAIL(ST_NO_MEMORY, "no memory to write weights");
@@ -201,7 +260,8 @@ status hf_write_slices(const hf_plan *plan, const char *folder, bool with_header
             i++;
         st = hf_path(path, folder, plan->files[file]);
         if (st == ST_OK)
-            st = put_file(plan->items + first, i, path, with_headers, queue, &rooms, &bytes);
+            st = (own.alone ? put_alone : put_file)(plan->items + first, i, path, own, queue,
+                                                    &rooms, &bytes);
     }
     free(rooms.values);
     free(rooms.column);

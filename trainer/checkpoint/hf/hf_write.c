@@ -10,9 +10,6 @@
 
 #include "common/base/file.h"
 #include "trainer/model/dims/convert.h"
-#include "trainer/model/params/lora_params.h"
-
-enum { CHUNK = 1 << 18 /* values moved at once */ };
 
 status hf_path(char out[STATUS_PATH_MAX], const char *folder, const char *name)
 {
@@ -104,133 +101,7 @@ status hf_copy_file(const char *from_folder, const char *folder, const char *nam
     return st;
 }
 
-/* Reads values of a matrix with its adapter merged in, or only what the adapter adds. */
-static status read_values(const param *weight, bool added_only, stream *queue, int64_t first,
-                          int64_t count, double *to)
-{
-    if (!added_only)
-        return lora_read_merged(weight, queue, first, count, to);
-    memset(to, 0, (size_t)count * sizeof *to);
-    return lora_merge(weight, queue, first, count, to);
-}
-
-/* The same for `count` values of a piece from element `first` on. A piece of one expert consists of
- * columns of its matrix, which is read whole when its first value is asked for. */
-static status read_piece(const param_piece *piece, bool added_only, stream *queue, int64_t first,
-                         int64_t count, double *to, double *matrix)
-{
-    const param *weight = piece->weight;
-    if (piece->expert < 0)
-        return read_values(weight, added_only, queue, first, count, to);
-    int64_t in = weight->shape[1], out = weight->shape[2];
-    if (first == 0)
-        TRY(read_values(weight, added_only, queue, piece->expert * in * out, in * out, matrix));
-    for (int64_t i = 0; i < count; i++) {
-        int64_t row = (first + i) / in, column = (first + i) % in;
-        to[i] = matrix[column * out + piece->column + row];
-    }
-    return ST_OK;
-}
-
-void hf_add_values(const uint8_t *bytes, st_dtype dtype, int64_t count, double *inout, double *room)
-{
-    convert_to_double(room, bytes, dtype, count);
-    for (int64_t i = 0; i < count; i++)
-        inout[i] += room[i];
-}
-
-typedef struct buffers {
-    double *values; /* [CHUNK] */
-    double *source; /* [CHUNK] */
-    void *bytes;    /* [CHUNK] in the file's dtype */
-    double *matrix; /* [in, out] of one expert */
-} buffers;
-
-/* source: the piece's bytes in the source's file, to which an adapter is added, or NULL. */
-static status put_piece(output *out, const param_piece *piece, const uint8_t *source,
-                        st_dtype dtype, stream *queue, buffers rooms)
-{
-    const size_t size = st_dtype_size(dtype);
-    if (piece->exchanged) { /* all columns of each expert in turn */
-        param_piece one = {.weight = piece->weight, .count = piece->shape[1] * piece->shape[2]};
-        for (one.expert = 0; one.expert < piece->shape[0]; one.expert++)
-            TRY(put_piece(out, &one,
-                          source ? source + (size_t)(one.expert * one.count) * size : NULL, dtype,
-                          queue, rooms));
-        return ST_OK;
-    }
-    for (int64_t at = 0; at < piece->count; at += CHUNK) {
-        int64_t count = piece->count - at < CHUNK ? piece->count - at : CHUNK;
-        TRY(read_piece(piece, source != NULL, queue, at, count, rooms.values, rooms.matrix));
-        if (source)
-            hf_add_values(source + (size_t)at * size, dtype, count, rooms.values, rooms.source);
-        convert_from_double(rooms.bytes, dtype, rooms.values, count);
-        TRY(output_put(out, rooms.bytes, (size_t)count * size));
-    }
-    return ST_OK;
-}
-
-static status put_item(output *out, const hf_item *item, stream *queue, buffers rooms)
-{
-    const size_t bytes = (size_t)item->piece.count * st_dtype_size(item->dtype);
-    const status st = item->source && !item->piece.weight->lora
-                          ? output_put(out, item->source, bytes)
-                          : put_piece(out, &item->piece, item->source, item->dtype, queue, rooms);
-    if (item->source)
-        st_forget(span_of(item->source, bytes)); /* a base may be larger than memory */
-    return st;
-}
-
 static const st_meta meta = {"format", "pt"}; /* transformers refuses a file without it */
-
-status hf_header(const hf_item *items, int64_t count, uint8_t **out, size_t *out_size)
-{
-    st_tensor *list = calloc((size_t)(count > 0 ? count : 1), sizeof *list);
-    if (!list)
-        return FAIL(ST_NO_MEMORY, "no memory for %lld tensors", (long long)count);
-    for (int64_t i = 0; i < count; i++) {
-        const param_piece *piece = &items[i].piece;
-        list[i] =
-            (st_tensor){.name = piece->name, .dtype = items[i].dtype, .n_dims = piece->n_dims};
-        memcpy(list[i].shape, piece->shape, (size_t)piece->n_dims * sizeof(int64_t));
-        list[i].data.size = (size_t)piece->count * st_dtype_size(items[i].dtype);
-    }
-    status st = st_header(list, (size_t)count, &meta, 1, out, out_size);
-    free(list);
-    return st;
-}
-
-status hf_write_items(const char *folder, const char *name, const hf_item *items, int64_t count,
-                      stream *queue)
-{
-    int64_t largest = 1;
-    for (int64_t i = 0; i < count; i++) {
-        const param *weight = items[i].piece.weight;
-        if (weight->group == GROUP_EXPERTS && weight->shape[1] * weight->shape[2] > largest)
-            largest = weight->shape[1] * weight->shape[2];
-    }
-    output out;
-    uint8_t *header = NULL;
-    size_t header_size = 0;
-    TRY(hf_header(items, count, &header, &header_size));
-    buffers rooms = {malloc(CHUNK * sizeof(double)), malloc(CHUNK * sizeof(double)),
-                     malloc(CHUNK * sizeof(double)), malloc((size_t)largest * sizeof(double))};
-    status st = rooms.values && rooms.source && rooms.bytes && rooms.matrix
-                    ? output_open(&out, folder, name)
-                    : FAIL(ST_NO_MEMORY, "no memory to write weights");
-    if (st == ST_OK) {
-        st = output_put(&out, header, header_size);
-        for (int64_t i = 0; i < count && st == ST_OK; i++)
-            st = put_item(&out, &items[i], queue, rooms);
-        st = output_close(&out, st);
-    }
-    free(rooms.matrix);
-    free(rooms.bytes);
-    free(rooms.source);
-    free(rooms.values);
-    free(header);
-    return st;
-}
 
 static status put_values(output *out, const st_tensor *tensor, int64_t number, hf_reader read,
                          void *context)

@@ -41,9 +41,9 @@ typedef struct folder_known {
 /* Seals the checkpoint at `path`: writes its manifest, synced, with every file below path. Files in
  * known [count] are entered with their given digest; all others are read and hashed. */
 WARN_UNUSED status folder_seal(const char *path, const folder_known *known, int count);
-/* Checks the seal of the checkpoint at `path`. Of several ranks each reads and hashes its share of
- * the files, all shares about equal in bytes; together they read every byte. ST_BAD_INPUT names a
- * file that is missing or has another size or content, or a manifest that was changed. */
+/* Checks the seal of the checkpoint at `path`. Of several ranks each reads and hashes every ranks-th
+ * file; together they read every byte. ST_BAD_INPUT names a file that is missing or has another size
+ * or content, or a manifest that was changed. */
 WARN_UNUSED status folder_check(const char *path, int rank, int ranks);
 
 /* *out: the steps of all checkpoints in the folder, rising, in heap memory; a folder that does not

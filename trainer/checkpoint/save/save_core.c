@@ -84,8 +84,8 @@ static void keep_cause(save_core *core, status code)
 
 /* ---- the ranks but the first ---- */
 
-/* Says what this rank's failure was, by a mark or otherwise. */
-static save_action say_failure(save_core *core, save_kind by)
+/* Leaves this rank's failure, as a mark or over the link. */
+static save_action mark_failure(save_core *core, save_kind by)
 {
     status_set(&core->why);
     snprintf(core->text, sizeof core->text, "rank %d: %s", core->rank, status_text());
@@ -97,15 +97,15 @@ static save_action say_failure(save_core *core, save_kind by)
 /* What follows in this rank's part. */
 static save_action next_of_part(save_core *core, const save_answer *answer)
 {
-    if (core->last == SAVE_TELL || (core->last == SAVE_MARK && answer->code == ST_OK))
+    if (core->last == SAVE_POST || (core->last == SAVE_MARK && answer->code == ST_OK))
         return end_save(core);
     if (core->last == SAVE_MARK) {
         if (core->code == ST_OK)
             keep_cause(core, answer->code);
-        return say_failure(core, SAVE_TELL);
+        return mark_failure(core, SAVE_POST);
     }
     if (core->last == SAVE_REMOVE_OWN)
-        return say_failure(core, SAVE_MARK);
+        return mark_failure(core, SAVE_MARK);
     if (answer->code != ST_OK) {
         keep_cause(core, answer->code);
         return (save_action){.kind = SAVE_REMOVE_OWN};
@@ -145,7 +145,7 @@ static save_action await_next(save_core *core, const save_answer *answer)
 }
 
 /* After a look for a mark. */
-static save_action see_mark(save_core *core, const save_answer *answer)
+static save_action after_look(save_core *core, const save_answer *answer)
 {
     const int64_t now = answer->now_ns;
     if (answer->mark == MARK_DONE)
@@ -190,7 +190,7 @@ static save_action next_of_first(save_core *core, const save_answer *answer)
     case SAVE_UNMARK:
         return answer->code == ST_OK ? await_next(core, answer) : fail_save(core, answer->code);
     case SAVE_LOOK:
-        return answer->code == ST_OK ? see_mark(core, answer) : fail_save(core, answer->code);
+        return answer->code == ST_OK ? after_look(core, answer) : fail_save(core, answer->code);
     case SAVE_NAP:
         return (save_action){.kind = SAVE_LOOK, .writer = core->waits_for};
     case SAVE_SEAL:

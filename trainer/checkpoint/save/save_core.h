@@ -3,6 +3,12 @@
  * checkpoint its name and lets old ones go. save_ranks.h says what marks are, writer.h what a save
  * is.
  *
+ *   the others   FILL, DIGEST, MARK done. After a failure: REMOVE_OWN, MARK failed or full; where not
+ *                even a mark can be left, POST.
+ *   the first    FILL; for each other writer LOOK and NAP until there is a mark, UNMARK; SEAL; COMMIT
+ *                in the steps of commit_step; PRUNE. After a failure: DISCARD; on a full disk
+ *                MAKE_ROOM, and if no other rank writes MAKE_FOLDER and all of it once more.
+ *
  * It is a pure state machine: it returns the next action, the caller (writer_save.c, and
  * tests/sim/ranks) does it and returns how it went. It calls no file and no clock. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_SAVE_CORE_H
@@ -14,7 +20,6 @@
 
 /* The order in which a finished checkpoint gets its name, so that a process may die between any two
  * of these steps: what has the name step-N is whole at every instant. */
-
 typedef enum commit_step {
     COMMIT_CLEAR_TRASH, /* delete .step-N.trash */
     COMMIT_EXCHANGE,    /* exchange the names of .step-N.writing and step-N. It fails if there is no
@@ -46,8 +51,8 @@ typedef enum save_kind {
     SAVE_DIGEST,      /* hash this rank's own training file: the answer's text */
     SAVE_REMOVE_OWN,  /* delete that file, which makes room on a full disk; may fail */
     SAVE_MARK,        /* leave `mark` with `text`, by a rename */
-    SAVE_TELL,        /* that failed: tell the first rank over the rank link; cannot fail */
-    SAVE_LOOK,        /* look for a mark of `writer`, among what was told too: the answer's mark
+    SAVE_POST,        /* that failed: send it to the first rank over the rank link; cannot fail */
+    SAVE_LOOK,        /* look for a mark of `writer`, also one that was posted: the answer's mark
                         and its text; of MARK_NONE the name of the file that is waited for */
     SAVE_NAP,         /* let a moment pass */
     SAVE_UNMARK,      /* delete the mark MARK_DONE of `writer` */

@@ -17,23 +17,23 @@
 
 enum { POLL_NS = 50000000 };
 /* How long the caches of a network file system may hide a new file. */
-static const int64_t SEE_NS = 15 * (int64_t)1000000000;
+static const int64_t SHOWN_NS = 15 * (int64_t)1000000000;
 
-together together_of(const params *registry, rank_link *link)
+save_ranks save_ranks_of(const params *registry, rank_link *link)
 {
     const mesh *ranks = registry->mesh;
     if (!ranks || ranks->layout.world == 1)
-        return (together){.writer = {0, 1}, .writes = true, .first = true};
+        return (save_ranks){.writer = {0, 1}, .writes = true, .first = true};
     const comm *whole = mesh_comm(ranks, MESH_WHOLE);
-    return (together){.mesh = ranks,
-                      .link = link,
-                      .writer = {ranks->place.pipeline * whole->size + whole->rank,
-                                 (int)ranks->layout.pipeline * whole->size},
-                      .writes = ranks->place.replicate == 0,
-                      .first = ranks->rank == 0};
+    return (save_ranks){.mesh = ranks,
+                        .link = link,
+                        .writer = {ranks->place.pipeline * whole->size + whole->rank,
+                                   (int)ranks->layout.pipeline * whole->size},
+                        .writes = ranks->place.replicate == 0,
+                        .first = ranks->rank == 0};
 }
 
-status together_settled(const together *ranks, status mine, int64_t step)
+status save_barrier(const save_ranks *ranks, status mine, int64_t step)
 {
     if (!ranks->mesh)
         return mine;
@@ -42,10 +42,10 @@ status together_settled(const together *ranks, status mine, int64_t step)
 }
 
 /* Looks for a file for a while, since a network file system may show a new one late. */
-static status see_file(const char *path, const char *folder)
+static status wait_for_file(const char *path, const char *folder)
 {
     for (int64_t begin = clock_ns(); access(path, F_OK) != 0;) {
-        if (clock_ns() - begin > SEE_NS)
+        if (clock_ns() - begin > SHOWN_NS)
             return FAIL_IN(ST_CONFIG, folder,
                            "this rank does not see a file that rank 0 has just written there: all "
                            "ranks write their checkpoints into one folder, so job.dump_folder "
@@ -55,7 +55,7 @@ static status see_file(const char *path, const char *folder)
     return ST_OK;
 }
 
-status together_see(const together *ranks, const char *folder, status mine)
+status save_check_shared_folder(const save_ranks *ranks, const char *folder, status mine)
 {
     if (!ranks->mesh)
         return mine;
@@ -69,14 +69,14 @@ status together_see(const together *ranks, const char *folder, status mine)
         mine = hf_path(path, folder, name);
     if (mine == ST_OK && ranks->first)
         mine = hf_write_text(folder, name, "", 0);
-    TRY(together_settled(ranks, mine, 0)); /* the file has been written */
-    status st = together_settled(ranks, see_file(path, folder), 0);
+    TRY(save_barrier(ranks, mine, 0)); /* the file has been written */
+    status st = save_barrier(ranks, wait_for_file(path, folder), 0);
     if (ranks->first)
         unlink(path);
     return st;
 }
 
-status together_agree(const together *ranks, int32_t *inout)
+status save_broadcast(const save_ranks *ranks, int32_t *inout)
 {
     if (!ranks->mesh)
         return ST_OK;
@@ -94,14 +94,14 @@ static status mark_path(char out[STATUS_PATH_MAX], const char *training, int ran
     return hf_path(out, training, name);
 }
 
-static status own_path(const together *ranks, const char *training, char out[STATUS_PATH_MAX])
+static status own_path(const save_ranks *ranks, const char *training, char out[STATUS_PATH_MAX])
 {
     char name[64];
     train_state_name(ranks->writer, name);
     return hf_path(out, training, name);
 }
 
-status together_digest(const together *ranks, const char *training, char out[HASH_TEXT])
+status save_own_digest(const save_ranks *ranks, const char *training, char out[HASH_TEXT])
 {
     char path[STATUS_PATH_MAX];
     hash128 digest;
@@ -111,14 +111,15 @@ status together_digest(const together *ranks, const char *training, char out[HAS
     return ST_OK;
 }
 
-void together_remove_own(const together *ranks, const char *training)
+void save_remove_own(const save_ranks *ranks, const char *training)
 {
     char path[STATUS_PATH_MAX];
     if (own_path(ranks, training, path) == ST_OK)
         unlink(path);
 }
 
-status together_mark(const together *ranks, const char *training, save_mark mark, const char *text)
+status save_leave_mark(const save_ranks *ranks, const char *training, save_mark mark,
+                       const char *text)
 {
     char name[64];
     snprintf(name, sizeof name, ".rank-%d.%s", ranks->writer.rank, mark_kind[mark]);
@@ -137,8 +138,8 @@ static bool read_mark(const char *path, char *out, size_t room)
     return true;
 }
 
-status together_look(const together *ranks, const char *training, int writer, save_mark *out_mark,
-                     char *out, size_t size, folder_known *known)
+status save_find_mark(const save_ranks *ranks, const char *training, int writer,
+                      save_mark *out_mark, char *out, size_t size, folder_known *known)
 {
     static const save_mark looked_for[] = {MARK_FULL, MARK_FAILED};
     char path[STATUS_PATH_MAX], done[STATUS_PATH_MAX], name[64];
@@ -164,15 +165,15 @@ status together_look(const together *ranks, const char *training, int writer, sa
 }
 
 /* A note has the numbers of save, writer and mark before the text. */
-void together_tell(const together *ranks, int64_t save, save_mark mark, const char *text)
+void save_post_mark(const save_ranks *ranks, int64_t save, save_mark mark, const char *text)
 {
     char note[RANK_LINK_NOTE_MAX];
     snprintf(note, sizeof note, "%" PRId64 " %d %d %s", save, ranks->writer.rank, (int)mark, text);
     rank_link_tell(ranks->link, note);
 }
 
-bool together_told(const together *ranks, int64_t save, int writer, save_mark *out_mark, char *out,
-                   size_t size)
+bool save_posted_mark(const save_ranks *ranks, int64_t save, int writer, save_mark *out_mark,
+                      char *out, size_t size)
 {
     char note[RANK_LINK_NOTE_MAX], wanted[64];
     const int length = snprintf(wanted, sizeof wanted, "%" PRId64 " %d ", save, writer);
@@ -187,7 +188,7 @@ bool together_told(const together *ranks, int64_t save, int writer, save_mark *o
     return false;
 }
 
-status together_unmark(const char *training, int writer)
+status save_remove_mark(const char *training, int writer)
 {
     char path[STATUS_PATH_MAX];
     TRY(mark_path(path, training, writer, MARK_DONE));
@@ -250,18 +251,18 @@ static status find_news(const bad_samples *known, const bad_samples *all, bad_sa
     return ST_OK;
 }
 
-status quarantine_unite(const comm *group, const bad_samples *known, bad_samples *inout_all)
+status save_unite_bad_samples(const comm *all, const bad_samples *known, bad_samples *inout_all)
 {
     bad_samples news = {0};
-    int64_t *left = (int64_t *)calloc((size_t)group->size, sizeof *left);
+    int64_t *left = (int64_t *)calloc((size_t)all->size, sizeof *left);
     status st = left ? find_news(known, inout_all, &news)
-                     : FAIL(ST_NO_MEMORY, "no memory for the lists of %d ranks", group->size);
-    st = comm_agree(group, AT, st, 0);
+                     : FAIL(ST_NO_MEMORY, "no memory for the lists of %d ranks", all->size);
+    st = comm_agree(all, AT, st, 0);
     if (st == ST_OK)
-        st = comm_host_all_gather(group, AT, &news.n, left, sizeof *left);
-    for (int rank = 0; st == ST_OK && rank < group->size; rank++)
+        st = comm_host_all_gather(all, AT, &news.n, left, sizeof *left);
+    for (int rank = 0; st == ST_OK && rank < all->size; rank++)
         if (left[rank] > 0) {
-            st = gather_ids(group, &news, left, inout_all);
+            st = gather_ids(all, &news, left, inout_all);
             break;
         }
     if (st == ST_OK && known->index[0])

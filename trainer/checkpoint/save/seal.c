@@ -162,62 +162,8 @@ static status check_file(const json_value *entry, const char *base, const char *
     return ST_OK;
 }
 
-typedef struct share {
-    size_t file;
-    int64_t bytes;
-} share;
-
-static int by_bytes(const void *left, const void *right)
-{
-    const share *first = left, *second = right;
-    if (first->bytes != second->bytes)
-        return first->bytes > second->bytes ? -1 : 1;
-    return first->file < second->file ? -1 : first->file > second->file;
-}
-
-/* Reads the sizes from the manifest, which is not checked yet. If the sum of all sizes does not
- * overflow, no rank's share will. */
-static status sizes_of(const json_value *files, const char *manifest, share *list)
-{
-    int64_t all = 0;
-    for (size_t i = 0; i < json_count(files); i++) {
-        list[i].file = i;
-        TRY(json_want_int(json_item(files, i), "bytes", manifest, &list[i].bytes));
-        if (list[i].bytes < 0 || __builtin_add_overflow(all, list[i].bytes, &all))
-            return FAIL_IN(ST_BAD_INPUT, manifest,
-                           "it names sizes that no files can have, negative or too large");
-    }
-    return ST_OK;
-}
-
-/* mine [files]: which files this rank reads. The largest file is given away first, each to the rank
- * that has the fewest bytes so far. */
-static status share_files(const json_value *files, const char *manifest, int rank, int ranks,
-                          bool *mine)
-{
-    const size_t count = json_count(files);
-    share *list = calloc(count + 1, sizeof *list);
-    int64_t *sum = calloc((size_t)ranks, sizeof *sum);
-    status st = list && sum ? ST_OK : FAIL(ST_NO_MEMORY, "no memory for a list of files");
-    if (st == ST_OK)
-        st = sizes_of(files, manifest, list);
-    if (st == ST_OK)
-        qsort(list, count, sizeof *list, by_bytes);
-    for (size_t i = 0; i < count && st == ST_OK; i++) {
-        int least = 0;
-        for (int j = 1; j < ranks; j++)
-            least = sum[j] < sum[least] ? j : least;
-        sum[least] += list[i].bytes;
-        mine[list[i].file] = least == rank;
-    }
-    free(list);
-    free(sum);
-    return st;
-}
-
 status folder_check(const char *path, int rank, int ranks)
 {
-    bool *mine = NULL;
     char manifest[STATUS_PATH_MAX], training[STATUS_PATH_MAX], text[HASH_TEXT];
     const char *seal;
     int64_t version;
@@ -238,19 +184,13 @@ status folder_check(const char *path, int rank, int ranks)
     TRY_OR(done, json_want_array(value, "files", manifest, &files));
     TRY_OR(done, json_want_text(value, "seal", manifest, &seal));
     TRY_OR(done, hasher_new(&hash));
-    mine = calloc(json_count(files) + 1, sizeof *mine);
-    if (!mine) {
-        st = FAIL(ST_NO_MEMORY, "no memory for a list of files");
-        goto done;
-    }
-    TRY_OR(done, share_files(files, manifest, rank, ranks, mine));
     for (size_t i = 0; i < json_count(files); i++)
-        TRY_OR(done, check_file(json_item(files, i), path, manifest, mine[i], hash));
+        TRY_OR(done, check_file(json_item(files, i), path, manifest,
+                                i % (size_t)ranks == (size_t)rank, hash));
     hash_print(hasher_value(hash), text);
     if (strcmp(text, seal) != 0)
         st = FAIL_IN(ST_BAD_INPUT, manifest, "its list of files was changed");
 done:
-    free(mine);
     hasher_free(&hash);
     json_free(&value);
     return st;

@@ -34,7 +34,7 @@ struct snapshot {
     char *layout; /* the text of shape; heap */
     snapshot_shape shape;
     snapshot_file *file; /* NULL: none */
-    bool lives, pinned;
+    bool on_shm, pinned;
     int newest; /* the side that was written last */
     int kept;   /* the side that a checkpoint is written from */
     bool found; /* snapshot_find has found `newest` */
@@ -193,9 +193,9 @@ const char *snapshot_path(const snapshot *shot)
     return shot->path;
 }
 
-bool snapshot_lives(const snapshot *shot)
+bool snapshot_is_on_shm(const snapshot *shot)
 {
-    return shot && shot->lives;
+    return shot && shot->on_shm;
 }
 
 status snapshot_load(const snapshot *shot, params *registry)
@@ -232,9 +232,9 @@ static status settle_id(snapshot *shot, bool begins)
     return comm_host_broadcast(shot->all, AT, &shot->shape.run, sizeof shot->shape.run, 0);
 }
 
-/* Says that copies which this run does not go on from go: the one in the place of its own, and
+/* Removes copies that this run does not resume from: the one in the place of its own, and
  * those of ranks that it does not have. */
-static void tell_replaced(const snapshot *shot)
+static void log_replaced(const snapshot *shot)
 {
     const size_t length = strlen(shot->path) - strlen(strrchr(shot->path, '-') + 1);
     char path[STATUS_PATH_MAX];
@@ -243,7 +243,7 @@ static void tell_replaced(const snapshot *shot)
                 (int)sizeof path ||
             access(path, F_OK) != 0)
             return;
-        log_warn("%s: this copy in memory, which the run does not go on from, %s", path,
+        log_warn("%s: this copy in memory, which the run does not resume from, %s", path,
                  rank == shot->all->rank ? "is replaced" : "is removed");
         if (unlink(path) != 0)
             log_warn("%s: %s", path, strerror(errno));
@@ -256,7 +256,7 @@ static status take_room(snapshot *shot)
     if (shot->found)
         return snapshot_file_begin(shot->file, 1 - shot->newest);
     snapshot_file_close(&shot->file);
-    tell_replaced(shot);
+    log_replaced(shot);
     /* All ranks look before any of them takes its room. */
     TRY(comm_agree(
         shot->all, AT,
@@ -293,13 +293,13 @@ static void drop_file(snapshot *shot, bool removed)
     snapshot_file_close(&shot->file);
 }
 
-static void tell_ready(const snapshot *shot)
+static void log_ready(const snapshot *shot)
 {
     char when[64] = "";
     if (shot->conf->checkpoint_memory_interval > 0)
         snprintf(when, sizeof when, "every %" PRId64 " steps and ",
                  shot->conf->checkpoint_memory_interval);
-    log_info("a copy of values and moments is kept in %s %swith each checkpoint, to go on from "
+    log_info("a copy of values and moments is kept in %s %swith each checkpoint, to resume from "
              "after a crash; it takes %.3f GiB of memory until the run ends",
              shot->path, when, (double)snapshot_file_bytes(&shot->shape) / GIB);
 }
@@ -313,15 +313,15 @@ status snapshot_ready(snapshot *shot, bool begins)
     if (st == ST_OK)
         st = pin(shot);
     st = comm_agree(shot->all, AT, st == ST_OK ? ST_OK : ST_CANT_CREATE, 0);
-    shot->lives = st == ST_OK;
+    shot->on_shm = st == ST_OK;
     if (st == ST_OK) {
-        tell_ready(shot);
+        log_ready(shot);
         return ST_OK;
     }
     drop_file(shot, true);
     if (st != ST_CANT_CREATE)
         return st;
-    log_warn("after a crash this run can go on only from the disk, since no copy is kept in "
+    log_warn("after a crash this run can resume only from the disk, since no copy is kept in "
              "checkpoint.memory_folder: %s",
              status_text());
     return ST_OK;
@@ -381,9 +381,10 @@ static status copy_blocks(const snapshot *shot)
  * stay in use for checkpoints. */
 static void give_up(snapshot *shot)
 {
-    shot->lives = false;
+    shot->on_shm = false;
     unlink(shot->path);
-    log_warn("from now on, after a crash this run can go on only from the disk: %s", status_text());
+    log_warn("from now on, after a crash this run can resume only from the disk: %s",
+             status_text());
 }
 
 static status begin_hashing(snapshot *shot, const progress *state)
@@ -400,7 +401,7 @@ static status begin_hashing(snapshot *shot, const progress *state)
 static status settle_hashes(snapshot *shot, int64_t step)
 {
     status st = wait_hashed(shot);
-    if (!shot->lives)
+    if (!shot->on_shm)
         return ST_OK;
     st = comm_agree(shot->all, AT, st == ST_OK ? ST_OK : ST_IO, step);
     if (st != ST_IO)
@@ -415,11 +416,11 @@ status snapshot_take(snapshot *shot, const progress *state, bool written)
     TRY(settle_hashes(shot, state->step));
     TRY(any_writes(shot, written, &busy));
     shot->newest = 1 - (busy ? shot->kept : shot->newest);
-    status st = shot->lives ? snapshot_file_begin(shot->file, shot->newest) : ST_OK;
+    status st = shot->on_shm ? snapshot_file_begin(shot->file, shot->newest) : ST_OK;
     TRY(copy_blocks(shot));
-    if (st == ST_OK && shot->lives)
+    if (st == ST_OK && shot->on_shm)
         st = begin_hashing(shot, state);
-    if (st != ST_OK) { /* the next call tells the other ranks */
+    if (st != ST_OK) { /* the other ranks learn of it in the next call */
         shot->outcome = st;
         shot->note = *status_last();
     }
@@ -440,9 +441,9 @@ void snapshot_finish(snapshot *shot)
 {
     if (wait_hashed(shot) != ST_OK)
         status_clear(); /* it goes all the same */
-    if (shot->lives)
+    if (shot->on_shm)
         unlink(shot->path);
-    shot->lives = false;
+    shot->on_shm = false;
 }
 
 void snapshot_free(snapshot **held)
@@ -450,15 +451,15 @@ void snapshot_free(snapshot **held)
     snapshot *shot = *held;
     if (!shot)
         return;
-    const bool is_whole = wait_hashed(shot) == ST_OK && shot->lives &&
+    const bool is_whole = wait_hashed(shot) == ST_OK && shot->on_shm &&
                           snapshot_file_step(shot->file, shot->newest) > 0;
     if (is_whole)
         log_event(shot->all->rank == 0 ? LOG_WARN : LOG_INFO,
-                  "%s keeps step %" PRId64 " in %.3f GiB of memory: the same command goes on "
-                  "from it; if you will not, remove it",
+                  "%s keeps step %" PRId64 " in %.3f GiB of memory: the same command resumes "
+                  "from it; remove it if you will not",
                   shot->path, snapshot_file_step(shot->file, shot->newest),
                   (double)snapshot_file_bytes(&shot->shape) / GIB);
-    drop_file(shot, shot->lives && !is_whole);
+    drop_file(shot, shot->on_shm && !is_whole);
     free(shot->layout);
     free(shot);
     *held = NULL;
@@ -559,7 +560,7 @@ static bool is_damage(status st)
 }
 
 /* Says why copies that are there cannot be used. */
-static status tell_unusable(const snapshot *shot, status mine)
+static status log_unusable(const snapshot *shot, status mine)
 {
     status st = comm_agree(shot->all, FIND, mine, 0);
     if (st == ST_OK)
@@ -581,7 +582,7 @@ static status find_common(snapshot *shot, const own_steps *of, status mine, int6
     if (!there)
         return ST_OK;
     if (step == 0)
-        return tell_unusable(shot, mine);
+        return log_unusable(shot, mine);
     for (; step > 0 && step >= least && !*out_found; step = common_step(of, ranks, step)) {
         const status st = try_step(shot, step, out);
         *out_found = st == ST_OK;

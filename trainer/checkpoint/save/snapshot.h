@@ -1,5 +1,5 @@
 /* snapshot.h: a run's copies of values, moments and state in host memory that outlives the process
- * (snapshot_file.h), so that after a crash on the same machine the run goes on in seconds. Each
+ * (snapshot_file.h), so that after a crash on the same machine the run resumes in seconds. Each
  * rank has one file in checkpoint.memory_folder, named after the folder of checkpoints.
  *
  *   snapshot_new     names the file, and finds out what it must hold; after session_model
@@ -39,16 +39,16 @@ WARN_UNUSED status snapshot_find(snapshot *shot, int64_t least, progress *out, b
 /* Copies what snapshot_find found into the registry, and makes the compute copies from it. Frozen
  * values are in no copy: they must have been loaded before. */
 WARN_UNUSED status snapshot_load(const snapshot *shot, params *registry);
-/* What was found is not used after all, on no rank: the run goes on without it. */
+/* What was found is not used after all, on no rank: the run continues without it. */
 void snapshot_forget(snapshot *shot);
 /* Where the copies of this rank lie. */
 const char *snapshot_path(const snapshot *shot);
 
 /* Makes the file, or goes on with the one whose step was loaded. begins: the run starts with step
  * 1, and nothing of an earlier run in this folder is its own. If there is no room, a warning says
- * that after a crash only the disk is left, and snapshot_lives is false from then on. */
+ * that after a crash the run resumes from disk, and snapshot_is_on_shm is false from then on. */
 WARN_UNUSED status snapshot_ready(snapshot *shot, bool begins);
-bool snapshot_lives(const snapshot *shot);
+bool snapshot_is_on_shm(const snapshot *shot);
 /* Copies values and moments, with the run's state, to the side that is not the newest, and waits
  * for the copy but not for its hashes. written: on this rank a checkpoint is being written from the
  * side of snapshot_keep_side, which then stays as it is. */
@@ -61,6 +61,6 @@ void *snapshot_block(const snapshot *shot, int block);
 /* Removes the file of a run that its checkpoint on disk has whole. */
 void snapshot_finish(snapshot *shot);
 /* Accepts a pointer to NULL. */
-void snapshot_free(snapshot **shot);
+void snapshot_free(snapshot **held);
 
 #endif

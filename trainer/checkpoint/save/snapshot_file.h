@@ -52,7 +52,7 @@ WARN_UNUSED status snapshot_file_make(const char *path, const snapshot_shape *sh
 /* Bytes that a file of this shape takes, without its texts. */
 int64_t snapshot_file_bytes(const snapshot_shape *shape);
 /* Ends its use; the file stays. Accepts a pointer to NULL. */
-void snapshot_file_close(snapshot_file **file);
+void snapshot_file_close(snapshot_file **held);
 
 /* The step of which this side has a copy; 0: it is not whole. Its blocks are not compared with
  * their hashes. */

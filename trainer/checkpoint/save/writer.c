@@ -6,7 +6,7 @@
  *   writer_begin_folder 1  old checkpoints make room if they must; .step-N.writing is made
  *   writer_take_copy       values and moments are copied to host memory; steps go on after that
  *   fill_folder            Hugging Face files, training state, adapters 1, state.json 1
- *   marks                  the others say that they are done; the first one waits for that
+ *   marks                  the others leave marks that they are done; the first one waits for them
  *   folder_seal 1          the manifest
  *   folder_commit_step 1   the rename
  *   prune_by_policy 1      old checkpoints go
@@ -33,21 +33,22 @@
 #include "trainer/checkpoint/save/writer_parts.h"
 #include "trainer/ops/open.h"
 
-static void tell_outcome(const checkpoint_writer *writer, int64_t step, int64_t start_ns, status st)
+static void report_outcome(const checkpoint_writer *writer, int64_t step, int64_t start_ns,
+                           status st)
 {
-    if (writer->told)
-        writer->told(writer->told_user, step, (double)(clock_ns() - start_ns) * 1e-9, st);
+    if (writer->on_saved)
+        writer->on_saved(writer->saved_user, step, (double)(clock_ns() - start_ns) * 1e-9, st);
 }
 
-static void save_and_tell(checkpoint_writer *writer)
+static void save_and_report(checkpoint_writer *writer)
 {
     int64_t start = clock_ns();
     status st = writer_write_files(writer);
     writer->outcome = st;
-    tell_outcome(writer, writer->todo.step, start, st);
+    report_outcome(writer, writer->todo.step, start, st);
     if (st == ST_OK) {
         writer->last_step = writer->todo.step;
-        if (writer->together.first)
+        if (writer->ranks.first)
             log_info("checkpoint written step=%" PRId64 " seconds=%.1f", writer->todo.step,
                      (double)(clock_ns() - start) * 1e-9);
         return;
@@ -69,7 +70,7 @@ static void *writer_thread(void *user)
             break;
         pthread_mutex_unlock(
             &writer->lock); /* while busy, todo and snapshot belong to this thread */
-        save_and_tell(writer);
+        save_and_report(writer);
         pthread_mutex_lock(&writer->lock);
         writer->busy = false;
         pthread_cond_broadcast(&writer->changed);
@@ -89,7 +90,7 @@ static status open_background(checkpoint_writer *writer)
     return ST_OK;
 }
 
-status checkpoint_writer_try(const char *folder)
+status checkpoint_folder_probe(const char *folder)
 {
     TRY(file_make_folders(folder));
     if (access(folder, W_OK | X_OK) == 0)
@@ -113,15 +114,15 @@ status checkpoint_writer_new(const conf *options, const char *folder, const mode
                                   .live_stream = queue,
                                   .view = *registry,
                                   .view_stream = queue,
-                                  .shot = snapshot_lives(shot) ? shot : NULL,
+                                  .shot = snapshot_is_on_shm(shot) ? shot : NULL,
                                   .watch = watch};
     pthread_mutex_init(&writer->lock, NULL);
     pthread_cond_init(&writer->changed, NULL);
     snprintf(writer->folder, sizeof writer->folder, "%s", folder);
-    writer->together = together_of(registry, watch);
-    writer->background = checkpoint_writer_in_background(options) && writer->together.writes;
-    status st = writer->together.first ? checkpoint_writer_try(folder) : file_make_folders(folder);
-    st = together_see(&writer->together, folder, st);
+    writer->ranks = save_ranks_of(registry, watch);
+    writer->background = checkpoint_writer_in_background(options) && writer->ranks.writes;
+    status st = writer->ranks.first ? checkpoint_folder_probe(folder) : file_make_folders(folder);
+    st = save_check_shared_folder(&writer->ranks, folder, st);
     if (st == ST_OK && writer->background)
         st = open_background(writer);
     if (st != ST_OK) {
@@ -160,21 +161,21 @@ void checkpoint_writer_free(checkpoint_writer **held)
 
 enum { SAVE_KEPT, SAVE_GO, SAVE_NO_FOLDER };
 
-/* Begins a save: the first rank makes the folder, and *out says on all ranks what it found. */
+/* Begins a save: the first rank makes the folder, and *out is on all ranks what it found. */
 static status begin_save(checkpoint_writer *writer, int64_t step, int32_t *out)
 {
-    /* The log already said how the save before this one ended. */
+    /* The log has how the save before this one ended. */
     bool kept = checkpoint_writer_wait(writer) == ST_OK && writer->last_step == step;
-    TRY(together_settled(&writer->together, ST_OK, step));
+    TRY(save_barrier(&writer->ranks, ST_OK, step));
     *out = kept ? SAVE_KEPT : SAVE_GO;
-    if (!kept && writer->together.first && writer_begin_folder(writer, step) != ST_OK) {
+    if (!kept && writer->ranks.first && writer_begin_folder(writer, step) != ST_OK) {
         writer->outcome = status_last()->code;
         writer->note = *status_last();
-        tell_outcome(writer, step, clock_ns(), writer->outcome);
+        report_outcome(writer, step, clock_ns(), writer->outcome);
         log_error("the checkpoint of step %" PRId64 " is not written: %s", step, status_text());
         *out = SAVE_NO_FOLDER;
     }
-    return together_agree(&writer->together, out);
+    return save_broadcast(&writer->ranks, out);
 }
 
 status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
@@ -188,12 +189,12 @@ status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
     writer->saves++;
     TRY(writer_take_adapters(writer));
     TRY(writer_take_copy(writer, state));
-    if (!writer->together.writes)
+    if (!writer->ranks.writes)
         return ST_OK;
     TRY(progress_copy(state, &writer->todo));
     if (!writer->background) {
         rank_link_waits(writer->watch, WRITER_FILES);
-        save_and_tell(writer);
+        save_and_report(writer);
         rank_link_waits(writer->watch, NULL);
         return ST_OK;
     }
@@ -206,7 +207,7 @@ status checkpoint_writer_save(checkpoint_writer *writer, const progress *state)
 
 status checkpoint_writer_keep(checkpoint_writer *writer, const progress *state)
 {
-    if (!snapshot_lives(writer->shot))
+    if (!snapshot_is_on_shm(writer->shot))
         return ST_OK;
     pthread_mutex_lock(&writer->lock);
     const bool written = writer->busy;
@@ -232,7 +233,7 @@ status checkpoint_writer_wait(checkpoint_writer *writer)
 
 status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step)
 {
-    if (!writer->together.first)
+    if (!writer->ranks.first)
         return ST_OK;
     rank_link_waits(writer->watch,
                     WRITER_FILES); /* without hard links all files are copied, which takes long */
@@ -241,20 +242,20 @@ status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step)
     return st;
 }
 
-status checkpoint_writer_settle(const checkpoint_writer *writer, status mine, int64_t step)
+status checkpoint_writer_barrier(const checkpoint_writer *writer, status mine, int64_t step)
 {
-    return together_settled(&writer->together, mine, step);
+    return save_barrier(&writer->ranks, mine, step);
 }
 
-void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from)
+void checkpoint_writer_set_resumed(checkpoint_writer *writer, int64_t from)
 {
     writer->last_step = from;
 }
 
-void checkpoint_writer_tells(checkpoint_writer *writer, checkpoint_told told, void *user)
+void checkpoint_writer_on_saved(checkpoint_writer *writer, checkpoint_saved on_saved, void *user)
 {
-    writer->told = told;
-    writer->told_user = user;
+    writer->on_saved = on_saved;
+    writer->saved_user = user;
 }
 
 int64_t checkpoint_writer_last_step(const checkpoint_writer *writer)

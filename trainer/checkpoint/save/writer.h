@@ -23,10 +23,10 @@
 typedef struct checkpoint_writer checkpoint_writer;
 
 /* Makes the folder of checkpoints. ST_CANT_CREATE if they cannot be written there. */
-WARN_UNUSED status checkpoint_writer_try(const char *folder);
+WARN_UNUSED status checkpoint_folder_probe(const char *folder);
 /* folder: where checkpoints go, created if it does not exist. It must be the same for all ranks,
- * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch: is
- * told while this rank waits for files, so that the other ranks are patient; NULL: one rank. base:
+ * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch:
+ * gets notice while this rank waits for files, so that the other ranks are patient; NULL: one rank. base:
  * of the frozen parameters, without rows if there are none. shot: where copies of values and
  * moments are kept; NULL, or one that does not live: the writer has memory of its own for one copy.
  * All arguments are borrowed until checkpoint_writer_free. */
@@ -35,7 +35,7 @@ WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder
                                          const run_base *base, stream *queue, rank_link *watch,
                                          snapshot *shot, checkpoint_writer **out);
 /* Waits for a save that is under way. Accepts a pointer to NULL. */
-void checkpoint_writer_free(checkpoint_writer **writer);
+void checkpoint_writer_free(checkpoint_writer **held);
 /* Whether these options write in the background, and so need host memory for a snapshot. */
 bool checkpoint_writer_in_background(const conf *options);
 /* When a run writes the whole model: never, when it ends, or with every checkpoint as well. */
@@ -68,16 +68,15 @@ WARN_UNUSED status checkpoint_writer_wait(checkpoint_writer *writer);
 WARN_UNUSED status checkpoint_writer_publish(checkpoint_writer *writer, int64_t step);
 /* Waits until all ranks have come here, and fails on all of them if one has failed, so that none
  * ends the others while they still write. mine: how this rank fared. */
-WARN_UNUSED status checkpoint_writer_settle(const checkpoint_writer *writer, status mine,
-                                            int64_t step);
-/* To be called once: says which checkpoint is the last whole one: that from which the run goes on,
- * or of a run that goes on from a copy in memory the newest one, which counts as whole unchecked;
- * 0: there is none. */
-void checkpoint_writer_goes_on(checkpoint_writer *writer, int64_t from);
-/* Hears how each save ended: the time it took, and its status. Called by the thread that wrote. */
-typedef void (*checkpoint_told)(void *user, int64_t step, double seconds, status how);
+WARN_UNUSED status checkpoint_writer_barrier(const checkpoint_writer *writer, status mine,
+                                             int64_t step);
+/* To be called once: sets the last whole checkpoint: the one that the run resumes from, or when it
+ * resumes from memory the newest on disk, which is not checked again; 0: there is none. */
+void checkpoint_writer_set_resumed(checkpoint_writer *writer, int64_t from);
+/* Called by the writer's thread after each save: the time it took, and its status. */
+typedef void (*checkpoint_saved)(void *user, int64_t step, double seconds, status how);
 /* To be called before the first save; `user` is borrowed. */
-void checkpoint_writer_tells(checkpoint_writer *writer, checkpoint_told told, void *user);
+void checkpoint_writer_on_saved(checkpoint_writer *writer, checkpoint_saved on_saved, void *user);
 /* The step of the last whole checkpoint, of this run or the one it went on from; 0:
  * there is none. */
 int64_t checkpoint_writer_last_step(const checkpoint_writer *writer);
@@ -96,9 +95,9 @@ WARN_UNUSED status checkpoint_writer_find(const char *folder, int64_t load_step,
 /* *out: the step of the newest checkpoint in the folder, not checked, the same on all ranks; 0:
  * there is none. */
 WARN_UNUSED status checkpoint_writer_newest(const char *folder, const comm *all, int64_t *out);
-/* Called before a run goes on from `step` (0: from the start). Deletes what an earlier process left
+/* Called before a run resumes after step `after` (0: from the start). Deletes what an earlier process left
  * half made, and renames checkpoints of later steps, damaged or not, to FOLDER/set-aside-step-N
  * (.2, .3 and so on if that name is taken), so that none is mistaken for this run's own. */
-WARN_UNUSED status checkpoint_writer_clear_after(const char *folder, int64_t step);
+WARN_UNUSED status checkpoint_writer_clear_after(const char *folder, int64_t after);
 
 #endif

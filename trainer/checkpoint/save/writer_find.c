@@ -1,4 +1,4 @@
-/* writer_find.c: finds the checkpoint that a run goes on from, and sets the ones after it aside
+/* writer_find.c: finds the checkpoint that a run resumes from, and sets the ones after it aside
  * (checkpoint_writer_find and checkpoint_writer_clear_after of writer.h). Rank 0 lists the steps;
  * then all ranks check one checkpoint after the other, newest first, each its share of the bytes,
  * and agree on the outcome. */
@@ -109,7 +109,7 @@ status checkpoint_writer_find(const char *folder, int64_t load_step, const comm 
     if (st == ST_OK && count > 0 && !*out_found)
         return FAIL_IN(ST_BAD_INPUT, folder,
                        "none of the %" PRId64
-                       " checkpoints is whole; begin anew with checkpoint.load_step 0",
+                       " checkpoints is whole; start over with checkpoint.load_step 0",
                        count);
     return st;
 }
@@ -128,7 +128,7 @@ static status set_aside(const char *folder, int64_t step)
     if (rename(from, to) != 0)
         return FAIL_IN(ST_IO, from, "rename: %s", strerror(errno));
     log_warn("the checkpoint of step %" PRId64
-             " is set aside as %s, since the run goes on from an earlier step",
+             " is set aside as %s, since the run resumes from an earlier step",
              step, to);
     return ST_OK;
 }

@@ -12,7 +12,7 @@
 /* The blocks of a copy; a snapshot has those before the frozen values. */
 enum { WRITER_VALUES, WRITER_MOMENTS1, WRITER_MOMENTS2, WRITER_FROZEN, WRITER_BLOCKS };
 
-/* What the other ranks are told that this one waits for. */
+/* What this rank waits for, as the other ranks report it. */
 #define WRITER_FILES "its checkpoint"
 
 struct checkpoint_writer {
@@ -23,7 +23,7 @@ struct checkpoint_writer {
     const run_base *base; /* names the model; no rows: nothing is frozen */
     stream *live_stream;
     bool background;
-    together together;
+    save_ranks ranks;
     rank_link *watch;
     atomic_bool leaving; /* checkpoint_writer_free has begun */
     /* What is written: the live parameters, or in the background the snapshot. */
@@ -39,14 +39,14 @@ struct checkpoint_writer {
     bool thread_runs;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool busy, quit;      /* a save is in progress; the thread is to end */
-    int64_t saves;        /* how many were begun, the same number on all ranks */
-    progress todo;        /* the state that belongs to it */
-    status outcome;       /* how the last save ended */
-    status_note note;     /* the cause, if it failed */
-    int64_t last_step;    /* of the last whole checkpoint */
-    checkpoint_told told; /* NULL: no one asked for it */
-    void *told_user;
+    bool busy, quit;           /* a save is in progress; the thread is to end */
+    int64_t saves;             /* how many were begun, the same number on all ranks */
+    progress todo;             /* the state that belongs to it */
+    status outcome;            /* how the last save ended */
+    status_note note;          /* the cause, if it failed */
+    int64_t last_step;         /* of the last whole checkpoint */
+    checkpoint_saved on_saved; /* NULL: none */
+    void *saved_user;
 };
 
 /* Writes what writer->todo says, from fill_folder to prune_by_policy in the list of writer.c. The

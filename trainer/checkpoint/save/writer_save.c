@@ -20,7 +20,7 @@ enum { NAP_NS = 50000000 }; /* between two looks for another rank's mark */
 static status fill_folder(checkpoint_writer *writer, const char *path)
 {
     char training[STATUS_PATH_MAX], adapter[STATUS_PATH_MAX];
-    const state_writer own = writer->together.writer;
+    const state_writer own = writer->ranks.writer;
     const bool whole = checkpoint_writer_whole(writer->conf, writer->live);
     const hf_export_options options = {.source = writer->conf->model_path,
                                        .tokenizer = writer->conf->model_tokenizer,
@@ -33,7 +33,7 @@ static status fill_folder(checkpoint_writer *writer, const char *path)
     if (whole)
         TRY(hf_export(&writer->view, writer->view_stream, writer->dims, path, &options));
     TRY(train_state_write(&writer->view, writer->view_stream, own, training));
-    if (!writer->together.first)
+    if (!writer->ranks.first)
         return ST_OK;
     if (writer->base->count || !whole)
         TRY(base_write(writer->base, training));
@@ -53,7 +53,7 @@ static status make_writing(const checkpoint_writer *writer, int64_t step)
 }
 
 /* Makes room on the disk first.
- * That can take a while, so the other ranks are told to be patient. */
+ * That can take a while, so the other ranks get notice. */
 status writer_begin_folder(const checkpoint_writer *writer, int64_t step)
 {
     rank_link_waits(writer->watch, WRITER_FILES);
@@ -96,48 +96,42 @@ static void prune_old(const checkpoint_writer *writer)
 
 static status look_for_mark(saving *save, int writer, save_answer *out)
 {
-    const together *ranks = &save->writer->together;
-    if (together_told(ranks, save->writer->saves, writer, &out->mark, save->text,
-                      sizeof save->text))
+    const save_ranks *ranks = &save->writer->ranks;
+    if (save_posted_mark(ranks, save->writer->saves, writer, &out->mark, save->text,
+                         sizeof save->text))
         return ST_OK;
-    return together_look(ranks, save->training, writer, &out->mark, save->text, sizeof save->text,
-                         &save->theirs[writer - 1]);
+    return save_find_mark(ranks, save->training, writer, &out->mark, save->text, sizeof save->text,
+                          &save->theirs[writer - 1]);
 }
 
-/* Does what the core answered, on a rank of several. */
-static status do_mark(saving *save, const save_action *action, save_answer *out)
-{
-    const together *ranks = &save->writer->together;
-    out->text = save->text;
-    switch (action->kind) {
-    case SAVE_DIGEST:
-        return together_digest(ranks, save->training, save->text);
-    case SAVE_REMOVE_OWN:
-        together_remove_own(ranks, save->training);
-        return ST_OK;
-    case SAVE_TELL:
-        together_tell(ranks, save->writer->saves, action->mark, action->text);
-        return ST_OK;
-    case SAVE_MARK:
-        return together_mark(ranks, save->training, action->mark, action->text);
-    case SAVE_LOOK:
-        return look_for_mark(save, action->writer, out);
-    case SAVE_UNMARK:
-        return together_unmark(save->training, action->writer);
-    default:
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-        return ST_OK;
-    }
-}
-
+/* Does what the core returned (save_core.h says in which order, and what each action is). */
 static status do_action(saving *save, const save_action *action, save_answer *out)
 {
     checkpoint_writer *const writer = save->writer;
+    const save_ranks *ranks = &writer->ranks;
+    out->text = save->text;
     switch (action->kind) {
     case SAVE_FILL:
         return fill_folder(writer, save->path);
+    case SAVE_DIGEST:
+        return save_own_digest(ranks, save->training, save->text);
+    case SAVE_REMOVE_OWN:
+        save_remove_own(ranks, save->training);
+        return ST_OK;
+    case SAVE_MARK:
+        return save_leave_mark(ranks, save->training, action->mark, action->text);
+    case SAVE_POST:
+        save_post_mark(ranks, writer->saves, action->mark, action->text);
+        return ST_OK;
+    case SAVE_LOOK:
+        return look_for_mark(save, action->writer, out);
+    case SAVE_NAP:
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        return ST_OK;
+    case SAVE_UNMARK:
+        return save_remove_mark(save->training, action->writer);
     case SAVE_SEAL:
-        return folder_seal(save->path, save->theirs, writer->together.writer.ranks - 1);
+        return folder_seal(save->path, save->theirs, ranks->writer.ranks - 1);
     case SAVE_COMMIT:
         return folder_commit_step(writer->folder, writer->todo.step, action->commit, &out->absent);
     case SAVE_DISCARD: /* so that it does not fill the disk */
@@ -151,14 +145,15 @@ static status do_action(saving *save, const save_action *action, save_answer *ou
     case SAVE_PRUNE:
         prune_old(writer);
         return ST_OK;
-    default:
-        return do_mark(save, action, out);
+    case SAVE_END:
+        break;
     }
+    return ST_OK;
 }
 
 status writer_write_files(checkpoint_writer *writer)
 {
-    const state_writer own = writer->together.writer;
+    const state_writer own = writer->ranks.writer;
     saving save = {.writer = writer};
     save_core core;
     save_answer answer = {.now_ns = clock_ns()};
@@ -167,8 +162,7 @@ status writer_write_files(checkpoint_writer *writer)
     save.theirs = calloc((size_t)own.ranks, sizeof *save.theirs);
     if (!save.theirs)
         return FAIL(ST_NO_MEMORY, "no memory for %d ranks' digests", own.ranks);
-    save_core_begin(&core, writer->together.mesh ? writer->together.mesh->rank : 0, own.rank,
-                    own.ranks);
+    save_core_begin(&core, writer->ranks.mesh ? writer->ranks.mesh->rank : 0, own.rank, own.ranks);
     save_action action = save_core_next(&core, &answer);
     while (action.kind != SAVE_END) {
         answer = (save_answer){0};

@@ -157,7 +157,14 @@ static const base_row *find_row(const run_base *base, int64_t guess, const char 
     return NULL;
 }
 
-status base_check(const run_base *now, const run_base *then, const char *path)
+const char *base_form_name(weight_form form)
+{
+    static const char *const names[] = {
+        [WEIGHT_PLAIN] = "bf16", [WEIGHT_INT8] = "int8", [WEIGHT_NF4] = "nf4"};
+    return names[form];
+}
+
+static status check_rows(const run_base *now, const run_base *then, const char *path)
 {
     if (now->drawn && then->drawn && now->seed != then->seed)
         return FAIL_IN(ST_CONFIG, path,
@@ -177,7 +184,8 @@ status base_check(const run_base *now, const run_base *then, const char *path)
     return ST_OK;
 }
 
-status base_check_lengths(const run_base *now, const run_base *then, const char *path)
+/* Only adapters with lengths of rows (lora.dora) have magnitudes. */
+static status check_lengths(const run_base *now, const run_base *then, const char *path)
 {
     if (!then->lora.rank || !now->lora.rank || then->lora.dora == now->lora.dora)
         return ST_OK;
@@ -189,14 +197,7 @@ status base_check_lengths(const run_base *now, const run_base *then, const char 
                    then->lora.dora ? "true" : "false", now->lora.dora ? "true" : "false");
 }
 
-const char *base_form_name(weight_form form)
-{
-    static const char *const names[] = {
-        [WEIGHT_PLAIN] = "bf16", [WEIGHT_INT8] = "int8", [WEIGHT_NF4] = "nf4"};
-    return names[form];
-}
-
-status base_check_form(const run_base *now, const run_base *then, const char *path)
+static status check_form(const run_base *now, const run_base *then, const char *path)
 {
     if (now->form == then->form)
         return ST_OK;
@@ -204,6 +205,13 @@ status base_check_form(const run_base *now, const run_base *then, const char *pa
                    "its adapters were trained beside a base in %s, and lora.base is %s now: set it "
                    "as it was, or checkpoint.convert_states to true to go on beside the other",
                    base_form_name(then->form), base_form_name(now->form));
+}
+
+status base_check(const run_base *now, const run_base *then, bool converts, const char *path)
+{
+    TRY(check_rows(now, then, path));
+    TRY(check_lengths(now, then, path));
+    return converts ? ST_OK : check_form(now, then, path);
 }
 
 /* ---- base.json ---- */

@@ -54,15 +54,12 @@ WARN_UNUSED status base_write(const run_base *base, const char *folder);
 /* Reads it; *out_there is false if there is none, as in the checkpoints of early trainers and of
  * runs that freeze nothing and save whole models. */
 WARN_UNUSED status base_read(const char *folder, run_base *out, bool *out_there);
-/* Checks that what was frozen `then` and still is has the same digest `now`. ST_CONFIG names the
- * first tensor that differs. */
-WARN_UNUSED status base_check(const run_base *now, const run_base *then, const char *path);
-
-/* Checks that adapters have lengths of rows (lora.dora) `now` if they had them `then`, and only
- * then. ST_CONFIG. */
-WARN_UNUSED status base_check_lengths(const run_base *now, const run_base *then, const char *path);
-/* Checks that the base's matrices are kept in the same form `now` as `then`. ST_CONFIG. */
-WARN_UNUSED status base_check_form(const run_base *now, const run_base *then, const char *path);
+/* Checks that what was frozen `then` and still is has the same digest `now`; that adapters have
+ * lengths of rows (lora.dora) now if they had them, and only then; and, unless converts
+ * (checkpoint.convert_states), that the base's matrices are kept in the same form. ST_CONFIG names
+ * what differs; path: where `then` was read. */
+WARN_UNUSED status base_check(const run_base *now, const run_base *then, bool converts,
+                              const char *path);
 /* What lora.base calls a form. */
 const char *base_form_name(weight_form form);
 

@@ -199,16 +199,16 @@ static status read_texts(const json_value *value, const char *path, progress *do
         char **to;
     } texts[] = {{"cursor", &done->cursor},
                  {"stream_options", &done->stream_options},
-                 {"config", &done->config}};
+                 {"recording", &done->recording},
+                 {"config", &done->config},
+                 {"choices", &done->choices}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char *text;
         TRY(json_want_text(value, texts[i].key, path, &text));
         TRY(progress_set_text(texts[i].to, text));
     }
-    /* These may be missing: older trainers did not write them. */
-    TRY(progress_set_text(&done->quarantine, json_text(json_find(value, "quarantine"), "")));
-    TRY(progress_set_text(&done->choices, json_text(json_find(value, "choices"), "")));
-    return progress_set_text(&done->recording, json_text(json_find(value, "recording"), ""));
+    /* An object names the file of the list (read_list). */
+    return progress_set_text(&done->quarantine, json_text(json_find(value, "quarantine"), ""));
 }
 
 /* They may be missing: see progress.h. */
@@ -317,14 +317,14 @@ status progress_check(const progress *state, const char *path)
     const int64_t steps = state->step - state->earlier_steps;
     const bool is_recording = !state->stream_options || !state->stream_options[0];
     if (is_recording)
-        return state->rows >= steps ? ST_OK
-                                    : FAIL_IN(ST_BAD_INPUT, path,
-                                              "it says that %lld rows were enough for %lld steps",
-                                              (long long)state->rows, (long long)steps);
+        return state->rows >= steps
+                   ? ST_OK
+                   : FAIL_IN(ST_BAD_INPUT, path, "it has %lld rows as enough for %lld steps",
+                             (long long)state->rows, (long long)steps);
     TRY(step_rows_of(state->stream_options, path, &step_rows));
     if (state->rows % step_rows != 0 || state->rows / step_rows != steps)
         return FAIL_IN(ST_BAD_INPUT, path,
-                       "it says that %lld rows were taken by %lld steps of %lld rows each",
+                       "it has %lld rows as taken by %lld steps of %lld rows each",
                        (long long)state->rows, (long long)steps, (long long)step_rows);
     TRY(check_quarantine(state, path));
     return state->rows == 0 ? ST_OK : cursor_read(state->cursor, path, "train", step_rows, &row);

@@ -1,5 +1,5 @@
 /* progress.h: how far a run is: all that a checkpoint holds besides values and moments (its
- * state.json). A run needs nothing else to go on. There is no other random state, since every draw
+ * state.json). A run needs nothing else to resume. There is no other random state, since every draw
  * (order of samples, answers, first values) is a function of training.seed and of what is drawn
  * for. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_STATE_PROGRESS_H
@@ -50,11 +50,11 @@ WARN_UNUSED status progress_write(const progress *state, const char *folder);
 WARN_UNUSED status progress_read(const char *folder, progress *out);
 /* The same from the text that was read at `path`. */
 WARN_UNUSED status progress_parse(const char *text, const char *path, progress *out);
-/* Checks that a run can go on from it. Of a daemon's stream there must be a cursor of the training
+/* Checks that a run can resume from it. Of a daemon's stream there must be a cursor of the training
  * stream that does not contradict the step or the rows, and a quarantine list that can be read; of
  * a recording there must be a row for every step at least. ST_BAD_INPUT names `path`, where the
  * state was read, and what is wrong. Whether the cursor's row is that of `rows` is checked later,
- * when the daemon has said how rows are numbered (run/session_stream.c). */
+ * when WELCOME has how rows are numbered (run/session_stream.c). */
 WARN_UNUSED status progress_check(const progress *state, const char *path);
 
 /* ---- the options in which a run differs from the checkpoint that it resumes from ---- */

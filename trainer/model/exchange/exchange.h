@@ -94,13 +94,13 @@ WARN_UNUSED status exchange_window_open(stream *queue, const mesh *groups, const
                                         bool *out_open);
 void exchange_window_close(stream *queue, exchange_window *window); /* accepts an empty one */
 /* Counts of the rows moved since they were last cleared, [EXCHANGE_MOVED] as in the window.
- * exchange_fetch_moved queues a copy of them to pinned memory of the host; exchange_told_moved,
+ * exchange_fetch_moved queues a copy of them to pinned memory of the host; exchange_enter_moved,
  * once it has arrived, enters them into the ledger of traffic. slot_bytes: the bytes of a row. */
 enum { EXCHANGE_MOVED = 4 };
 WARN_UNUSED status exchange_clear_moved(stream *queue, const exchange_window *window);
 WARN_UNUSED status exchange_fetch_moved(stream *queue, const exchange_window *window,
                                         int64_t *out_pinned);
-void exchange_told_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes);
+void exchange_enter_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes);
 
 /* o [S, H] = the experts' outputs for x [S, H]. offset [E + 1], on the device: the first slot of
  * each expert. By the host, the call waits for the device. */

@@ -1,6 +1,6 @@
 /* exchange_device.c: the exchange of exchange.h on the device, without the host:
  *
- *   tell     write this rank's offsets into every window; meet
+ *   offsets  write this rank's offsets into every window; meet
  *   plan     compute where slots go and which rounds are needed
  *   round    write rows into their owners' windows; meet: each owner has its rows, by expert
  *            run the experts, from x (and o) to back
@@ -140,7 +140,7 @@ static const char TO[] = "send to experts", FROM[] = "return from experts",
                   AGAIN[] = "send to experts again", GRADIENTS[] = "send gradients to experts",
                   RETURNED[] = "return gradients from experts";
 
-void exchange_told_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes)
+void exchange_enter_moved(const exchange_window *window, const int64_t *moved, int64_t slot_bytes)
 {
     const char *const what[] = {TO, FROM, AGAIN, GRADIENTS, RETURNED};
     static const int of[] = {0, 1, 2, 2, 3};
@@ -173,7 +173,7 @@ static status meet_peers(const pass *walk, const int32_t *of)
                                             .watch = walk->window->memory.watch});
 }
 
-static status tell_offsets(const pass *walk, bool backward)
+static status share_offsets(const pass *walk, bool backward)
 {
     const int64_t experts = walk->ctx->dims->text.experts;
     TRY(op_peers_tell(walk->ctx->stream, &(peers_tell_args){.peers = walk->peers,
@@ -194,7 +194,7 @@ static status tell_offsets(const pass *walk, bool backward)
                               .moved = moved_of(walk->window) + (backward ? 2 : 0)});
 }
 
-/* Begins a pass: tells offsets and plans where slots go. */
+/* Begins a pass: shares offsets and plans where slots go. */
 static status begin_device_pass(const pass_context *ctx, const exchange *state,
                                 const exchange_weights *weights, const int32_t *offset,
                                 bool backward, pass *out)
@@ -210,7 +210,7 @@ static status begin_device_pass(const pass_context *ctx, const exchange *state,
     TRY(comm_peers_begin(group, ctx->stream, here,
                          (group->size - 1) * (ctx->dims->text.experts + 1) *
                              (int64_t)sizeof(int32_t)));
-    return comm_peers_end(group, ctx->stream, here, tell_offsets(out, backward));
+    return comm_peers_end(group, ctx->stream, here, share_offsets(out, backward));
 }
 
 static status move_round(const pass *walk, int32_t round, void *mine, size_t place, bool back)

@@ -64,31 +64,12 @@ void exchange_layout(exchange *state, space *sp, const shape *sizes)
     state->offset = space_take(sp, own + 1, sizeof(int32_t));
 }
 
-/* y = x W_e, plus what the adapter adds. */
-static status multiply_experts(const pass_context *ctx, const exchange *state, const param *weight,
-                               const lora *adapter, void *x, void *y)
-{
-    TRY(grouped_product(ctx, GROUPED_FWD, weight, state->rows, state->offset, x, y));
-    return adapter->a ? lora_experts_fwd(ctx, adapter, state->rows, state->offset, x, y) : ST_OK;
-}
-
-/* Adds the gradients of the matrix and its adapter and writes dx, which may be x. */
-static status product_bwd(const pass_context *ctx, const exchange *state, const param *weight,
-                          const lora *adapter, void *x, void *dy, void *dx)
-{
-    TRY(grouped_product(ctx, GROUPED_WGRAD, weight, state->rows, state->offset, x, dy));
-    if (adapter->a)
-        TRY(lora_experts_grads(ctx, adapter, state->rows, state->offset, x, dy));
-    TRY(grouped_product(ctx, GROUPED_DGRAD, weight, state->rows, state->offset, dx, dy));
-    return adapter->a ? lora_experts_dx(ctx, adapter, state->rows, state->offset, dx) : ST_OK;
-}
-
 /* a = silu(g) * u, with [g | u] = x GU_e */
 static status activations(const pass_context *ctx, const exchange *state,
                           const exchange_weights *weights)
 {
-    TRY(multiply_experts(ctx, state, weights->gate_up, &weights->gate_up_adapter, state->x,
-                         state->gu));
+    TRY(experts_product(ctx, weights->gate_up, &weights->gate_up_adapter, state->rows,
+                        state->offset, state->x, state->gu));
     return op_swiglu_fwd(ctx->stream,
                          &(swiglu_fwd_args){.rows = state->rows,
                                             .width = weights->down->local[1],
@@ -101,15 +82,16 @@ status exchange_experts_fwd(const pass_context *ctx, const exchange *state,
                             const exchange_weights *weights, void *o)
 {
     TRY(activations(ctx, state, weights));
-    return multiply_experts(ctx, state, weights->down, &weights->down_adapter, state->a, o);
+    return experts_product(ctx, weights->down, &weights->down_adapter, state->rows, state->offset,
+                           state->a, o);
 }
 
 status exchange_experts_bwd(const pass_context *ctx, const exchange *state,
                             const exchange_weights *weights, void *dx)
 {
     TRY(activations(ctx, state, weights));
-    TRY(product_bwd(ctx, state, weights->down, &weights->down_adapter, state->a, state->o,
-                    state->a)); /* da */
+    TRY(experts_product_bwd(ctx, weights->down, &weights->down_adapter, state->rows, state->offset,
+                            state->a, state->o, state->a)); /* da */
     TRY(op_swiglu_bwd(ctx->stream,
                       &(swiglu_bwd_args){.rows = state->rows,
                                          .width = weights->down->local[1],
@@ -117,6 +99,6 @@ status exchange_experts_bwd(const pass_context *ctx, const exchange *state,
                                          .x = state->gu,
                                          .dy = state->a,
                                          .dx = state->gu})); /* [dg|du] */
-    return product_bwd(ctx, state, weights->gate_up, &weights->gate_up_adapter, state->x, state->gu,
-                       dx);
+    return experts_product_bwd(ctx, weights->gate_up, &weights->gate_up_adapter, state->rows,
+                               state->offset, state->x, state->gu, dx);
 }

@@ -85,19 +85,14 @@ WARN_UNUSED status lora_linear_fwd(const pass_context *ctx, const lora *adapter,
 WARN_UNUSED status lora_linear_bwd(const pass_context *ctx, const lora *adapter, int64_t rows,
                                    const void *x, const void *dy, int64_t dy_stride, void *dx);
 
-/* The same for experts: y += s (x A_e) B_e over `rows` slots sorted by expert. offset [E + 1] holds
- * the first slot of each expert, E being the experts of this rank (ops/gemm.h). x and dy are not
- * written.
- *
- * Backward comes in two calls, because the caller replaces x by its gradient between them:
- * lora_experts_grads adds the gradients of A and B and leaves dxa in the scratch; lora_experts_dx
- * then adds the adapter's part to dx. */
-WARN_UNUSED status lora_experts_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,
-                                    const int32_t *offset, void *x, void *y);
-WARN_UNUSED status lora_experts_grads(const pass_context *ctx, const lora *adapter, int64_t rows,
-                                      const int32_t *offset, void *x, void *dy);
-WARN_UNUSED status lora_experts_dx(const pass_context *ctx, const lora *adapter, int64_t rows,
-                                   const int32_t *offset, void *dx);
+/* y = x W_e, plus what the adapter adds, over rows as in grouped_product. */
+WARN_UNUSED status experts_product(const pass_context *ctx, const param *weight,
+                                   const lora *adapter, int64_t rows, const int32_t *offset,
+                                   void *x, void *y);
+/* Adds the gradients of the matrix and its adapter, and writes dx, which may be x. */
+WARN_UNUSED status experts_product_bwd(const pass_context *ctx, const param *weight,
+                                       const lora *adapter, int64_t rows, const int32_t *offset,
+                                       void *x, void *dy, void *dx);
 
 /* ---- a row's data between the ranks that share it ----
  *

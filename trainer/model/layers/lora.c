@@ -175,8 +175,10 @@ static status add_slots(const pass_context *ctx, int64_t elements, void *y)
     return op_add(ctx->stream, &(add_args){.n = elements, .a = ctx->lora->wide, .y = y});
 }
 
-status lora_experts_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,
-                        const int32_t *offset, void *x, void *y)
+/* y += s (x A_e) B_e over `rows` slots sorted by expert. offset [E + 1] holds the first slot of each
+ * expert, E being the experts of this rank (ops/gemm.h). x and dy are not written. */
+static status lora_experts_fwd(const pass_context *ctx, const lora *adapter, int64_t rows,
+                               const int32_t *offset, void *x, void *y)
 {
     TRY(shrink_slots(ctx, adapter, rows, offset, x));
     TRY(grouped_product(ctx, GROUPED_FWD, adapter->b, rows, offset, ctx->lora->xa,
@@ -184,8 +186,11 @@ status lora_experts_fwd(const pass_context *ctx, const lora *adapter, int64_t ro
     return add_slots(ctx, rows * adapter->b->local[2], y);
 }
 
-status lora_experts_grads(const pass_context *ctx, const lora *adapter, int64_t rows,
-                          const int32_t *offset, void *x, void *dy)
+/* Backward comes in two calls, because x is replaced by its gradient between them. This one adds the
+ * gradients of A and B and leaves dxa in the scratch; lora_experts_dx then adds the adapter's part to
+ * dx. */
+static status lora_experts_grads(const pass_context *ctx, const lora *adapter, int64_t rows,
+                                 const int32_t *offset, void *x, void *dy)
 {
     TRY(shrink_slots(ctx, adapter, rows, offset, x));
     TRY(grouped_product(ctx, GROUPED_WGRAD, adapter->b, rows, offset, ctx->lora->xa, dy));
@@ -194,10 +199,27 @@ status lora_experts_grads(const pass_context *ctx, const lora *adapter, int64_t 
     return grouped_product(ctx, GROUPED_WGRAD, adapter->a, rows, offset, x, ctx->lora->dxa);
 }
 
-status lora_experts_dx(const pass_context *ctx, const lora *adapter, int64_t rows,
-                       const int32_t *offset, void *dx)
+static status lora_experts_dx(const pass_context *ctx, const lora *adapter, int64_t rows,
+                              const int32_t *offset, void *dx)
 {
     TRY(grouped_product(ctx, GROUPED_DGRAD, adapter->a, rows, offset, ctx->lora->wide,
                         ctx->lora->dxa));
     return add_slots(ctx, rows * adapter->a->local[1], dx);
+}
+
+status experts_product(const pass_context *ctx, const param *weight, const lora *adapter,
+                       int64_t rows, const int32_t *offset, void *x, void *y)
+{
+    TRY(grouped_product(ctx, GROUPED_FWD, weight, rows, offset, x, y));
+    return adapter->a ? lora_experts_fwd(ctx, adapter, rows, offset, x, y) : ST_OK;
+}
+
+status experts_product_bwd(const pass_context *ctx, const param *weight, const lora *adapter,
+                           int64_t rows, const int32_t *offset, void *x, void *dy, void *dx)
+{
+    TRY(grouped_product(ctx, GROUPED_WGRAD, weight, rows, offset, x, dy));
+    if (adapter->a)
+        TRY(lora_experts_grads(ctx, adapter, rows, offset, x, dy));
+    TRY(grouped_product(ctx, GROUPED_DGRAD, weight, rows, offset, dx, dy));
+    return adapter->a ? lora_experts_dx(ctx, adapter, rows, offset, dx) : ST_OK;
 }

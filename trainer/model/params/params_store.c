@@ -138,15 +138,15 @@ static void mark_reached(params *registry)
     bool features = false;
     for (int64_t i = 0; i < registry->count; i++) {
         const param *row = &registry->list[i];
-        const bool eye = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
+        const bool vision = is_vision(row), tower = row->group == GROUP_VISION || row->forward_only;
         const int64_t first =
             row->forward_only ? 0 : row->layer; /* the embedding needs all layers */
         if (row->frozen)
             continue;
-        features |= eye;
-        if (eye && tower && row->unit < block)
+        features |= vision;
+        if (vision && tower && row->unit < block)
             block = row->unit;
-        if (!eye && first >= 0 && first < layer)
+        if (!vision && first >= 0 && first < layer)
             layer = first;
     }
     for (int64_t i = 0; i < registry->count; i++) {

@@ -11,12 +11,12 @@
 #include "trainer/model/dims/dims.h"
 #include "trainer/parallel/layout.h"
 
-/* How many deepstack mergers come before block `number`. */
-static inline int unit_mergers_before(const model_dims *dims, int64_t number)
+/* How many deepstack mergers come before block `block`. */
+static inline int unit_mergers_before(const model_dims *dims, int64_t block)
 {
     int count = 0;
     for (int j = 0; j < dims->vision.n_deepstack; j++)
-        count += dims->vision.deepstack[j] < number;
+        count += dims->vision.deepstack[j] < block;
     return count;
 }
 
@@ -25,9 +25,9 @@ static inline int unit_patch(void)
     return 0;
 }
 
-static inline int unit_block(const model_dims *dims, int64_t number)
+static inline int unit_block(const model_dims *dims, int64_t block)
 {
-    return 1 + (int)number + unit_mergers_before(dims, number);
+    return 1 + (int)block + unit_mergers_before(dims, block);
 }
 
 /* index = 0: the final merger; index = 1 + i: deepstack merger i. */
@@ -48,9 +48,9 @@ static inline int unit_embedding(const model_dims *dims)
     return unit_vision_count(dims);
 }
 
-static inline int unit_layer(const model_dims *dims, int64_t number)
+static inline int unit_layer(const model_dims *dims, int64_t layer)
 {
-    return unit_vision_count(dims) + 1 + (int)number;
+    return unit_vision_count(dims) + 1 + (int)layer;
 }
 
 static inline int unit_head(const model_dims *dims)

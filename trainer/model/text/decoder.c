@@ -16,8 +16,8 @@
 static int64_t moe_layers(const model_dims *dims)
 {
     int64_t count = 0;
-    for (int64_t number = 0; number < dims->text.layers; number++)
-        count += dims_layer_is_moe(dims, number);
+    for (int64_t layer = 0; layer < dims->text.layers; layer++)
+        count += dims_layer_is_moe(dims, layer);
     return count;
 }
 
@@ -58,12 +58,12 @@ void decoder_bind(decoder *stack, params *registry, const model_dims *dims)
     stack->features_wanted =
         params_trains(registry, GROUP_VISION) || params_trains(registry, GROUP_MERGER);
     stack->embed = params_get(registry, "%sembed_tokens.weight", registry->text_prefix);
-    for (int number = 0; number < dims->text.layers; number++) {
-        attention_block_bind(&stack->layer[number].attention, registry, number);
-        if (stack->layer[number].is_moe)
-            moe_bind(&stack->layer[number].moe, registry, number);
+    for (int layer = 0; layer < dims->text.layers; layer++) {
+        attention_block_bind(&stack->layer[layer].attention, registry, layer);
+        if (stack->layer[layer].is_moe)
+            moe_bind(&stack->layer[layer].moe, registry, layer);
         else
-            mlp_bind(&stack->layer[number].mlp, registry, number);
+            mlp_bind(&stack->layer[layer].mlp, registry, layer);
     }
     stack->lowest = 0;
     while (stack->lowest < dims->text.layers &&
@@ -104,14 +104,14 @@ void decoder_layout(decoder *stack, space *sp, const shape *sizes, decoder_modes
     stack->recomputed = mode.training ? mode.recomputed : (recompute){.what = RECOMPUTE_ALL};
     stack->cos = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
     stack->sin = space_take(sp, sizes->context_tokens * dims->head_dim / 2, sizes->acc);
-    for (int64_t number = stack->part.first; number <= stack->part.end;
-         number++) /* without training two buffers take turns */
-        stack->x[number] = mode.training || number < stack->part.first + 2
-                               ? space_take(sp, width, sizes->act)
-                               : stack->x[number - 2];
-    for (int64_t number = stack->part.first; number < stack->part.end; number++)
-        saved_layout(&stack->saved[number], sp, sizes, stack->layer[number].is_moe,
-                     RECOMPUTE_ALL & ~recompute_plan_of(stack, number));
+    for (int64_t layer = stack->part.first; layer <= stack->part.end;
+         layer++) /* without training two buffers take turns */
+        stack->x[layer] = mode.training || layer < stack->part.first + 2
+                              ? space_take(sp, width, sizes->act)
+                              : stack->x[layer - 2];
+    for (int64_t layer = stack->part.first; layer < stack->part.end; layer++)
+        saved_layout(&stack->saved[layer], sp, sizes, stack->layer[layer].is_moe,
+                     RECOMPUTE_ALL & ~recompute_plan_of(stack, layer));
     stack->aux = (moe_aux){.n_layers = moe_layers(sizes->dims)};
     stack->aux.on = mode.aux && stack->aux.n_layers > 0;
     if (stack->aux.n_layers > 0) {
@@ -128,9 +128,9 @@ void decoder_layout_scratch(decoder *stack, space *sp, const shape *sizes, decod
 {
     int64_t n_moe = stack->aux.n_layers, layers = sizes->dims->text.layers;
     size_t first = space_mark(sp), top = first; /* layers use the same memory in turn */
-    for (int64_t number = stack->part.first; number < stack->part.end; number++) {
-        saved_layout(&stack->saved[number], sp, sizes, stack->layer[number].is_moe,
-                     recompute_plan_of(stack, number));
+    for (int64_t layer = stack->part.first; layer < stack->part.end; layer++) {
+        saved_layout(&stack->saved[layer], sp, sizes, stack->layer[layer].is_moe,
+                     recompute_plan_of(stack, layer));
         space_turn(sp, first, &top);
     }
     space_rewind(sp, top);
@@ -200,82 +200,81 @@ static status embed_tokens(decoder *stack, pass_context *ctx, void *const *featu
     return merge_insert(ctx, rows, stack->x[0]);
 }
 
-static status add_deepstack(const decoder *stack, const pass_context *ctx, int64_t number,
+static status add_deepstack(const decoder *stack, const pass_context *ctx, int64_t layer,
                             const void *feature)
 {
     const void *rows;
-    TRY(features_gather(ctx, (comm_at){"gather deepstack features", number}, feature,
+    TRY(features_gather(ctx, (comm_at){"gather deepstack features", layer}, feature,
                         stack->features, &rows));
-    return merge_add(ctx, rows, stack->x[number + 1], stack->add);
+    return merge_add(ctx, rows, stack->x[layer + 1], stack->add);
 }
 
 /* Computes dfeature [M, H] from dx, for the pictures that this rank encoded. */
-static status collect_features(const decoder *stack, const pass_context *ctx, int64_t number,
+static status collect_features(const decoder *stack, const pass_context *ctx, int64_t layer,
                                void *dfeature)
 {
     void *all = stack->features ? stack->features : dfeature;
     TRY(merge_collect(ctx, stack->dx, all));
-    return features_reduce(ctx, (comm_at){"reduce feature gradients", number}, all, dfeature);
+    return features_reduce(ctx, (comm_at){"reduce feature gradients", layer}, all, dfeature);
 }
 
-static status attention_fwd(const decoder *stack, const pass_context *ctx, int64_t number, int pass,
+static status attention_fwd(const decoder *stack, const pass_context *ctx, int64_t layer, int pass,
                             unsigned what)
 {
-    const decoder_saved *saved = &stack->saved[number];
+    const decoder_saved *saved = &stack->saved[layer];
     bool done;
-    TRY(run_piece(ctx, REPLAY_ATTENTION, pass, number, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, pass, layer, &done));
     if (done)
         return ST_OK;
     return graph_replay_end(ctx->stream,
-                            attention_block_fwd(ctx, &stack->layer[number].attention,
-                                                stack->x[number], &saved->attention,
+                            attention_block_fwd(ctx, &stack->layer[layer].attention,
+                                                stack->x[layer], &saved->attention,
                                                 &stack->attention_scratch, what, saved->x1));
 }
 
-static status attention_bwd(const decoder *stack, const pass_context *ctx, int64_t number)
+static status attention_bwd(const decoder *stack, const pass_context *ctx, int64_t layer)
 {
     bool done;
-    TRY(run_piece(ctx, REPLAY_ATTENTION, REPLAY_BACKWARD, number, &done));
+    TRY(run_piece(ctx, REPLAY_ATTENTION, REPLAY_BACKWARD, layer, &done));
     return done ? ST_OK
-                : graph_replay_end(ctx->stream,
-                                   attention_block_bwd(ctx, &stack->layer[number].attention,
-                                                       stack->x[number],
-                                                       &stack->saved[number].attention,
-                                                       &stack->attention_scratch, stack->dx));
+                : graph_replay_end(ctx->stream, attention_block_bwd(
+                                                    ctx, &stack->layer[layer].attention,
+                                                    stack->x[layer], &stack->saved[layer].attention,
+                                                    &stack->attention_scratch, stack->dx));
 }
 
-static status layer_fwd(const decoder *stack, const pass_context *ctx, int64_t number, void *y)
+static status layer_fwd(const decoder *stack, const pass_context *ctx, int64_t layer, void *y)
 {
-    const decoder_layer *layer = &stack->layer[number];
-    const decoder_saved *saved = &stack->saved[number];
-    TRY(attention_fwd(stack, ctx, number, REPLAY_FORWARD, RECOMPUTE_ALL));
-    if (!layer->is_moe)
-        return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, RECOMPUTE_ALL,
+    const decoder_layer *parts = &stack->layer[layer];
+    const decoder_saved *saved = &stack->saved[layer];
+    TRY(attention_fwd(stack, ctx, layer, REPLAY_FORWARD, RECOMPUTE_ALL));
+    if (!parts->is_moe)
+        return mlp_fwd(ctx, &parts->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, RECOMPUTE_ALL,
                        y);
     ctx->stream->part = PART_MOE;
-    TRY(moe_fwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                count_of(stack, ctx, number), ctx->cache ? NULL : &stack->aux,
-                recompute_plan_of(stack, number) & RECOMPUTE_FC1, y));
+    TRY(moe_fwd(ctx, &parts->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                count_of(stack, ctx, layer), ctx->cache ? NULL : &stack->aux,
+                recompute_plan_of(stack, layer) & RECOMPUTE_FC1, y));
     ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
 
 /* Computes again what backward needs and was not kept. *out_fresh is the `fresh` of moe_bwd. */
-static status layer_recomputed(const decoder *stack, const pass_context *ctx, int64_t number,
+static status layer_recomputed(const decoder *stack, const pass_context *ctx, int64_t layer,
                                bool *out_fresh)
 {
-    const decoder_layer *layer = &stack->layer[number];
-    const decoder_saved *saved = &stack->saved[number];
-    const unsigned what = recompute_plan_of(stack, number);
+    const decoder_layer *parts = &stack->layer[layer];
+    const decoder_saved *saved = &stack->saved[layer];
+    const unsigned what = recompute_plan_of(stack, layer);
     *out_fresh = false;
     if (!what)
         return ST_OK;
-    TRY(attention_fwd(stack, ctx, number, REPLAY_AGAIN, what));
-    if (!layer->is_moe)
-        return mlp_fwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, what, NULL);
+    TRY(attention_fwd(stack, ctx, layer, REPLAY_AGAIN, what));
+    if (!parts->is_moe)
+        return mlp_fwd(ctx, &parts->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, what, NULL);
     ctx->stream->part = PART_MOE;
-    TRY(moe_recomputed(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                       count_of(stack, ctx, number), what, out_fresh));
+    TRY(moe_recomputed(ctx, &parts->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                       count_of(stack, ctx, layer), what, out_fresh));
     ctx->stream->part = PART_TEXT;
     return ST_OK;
 }
@@ -288,32 +287,32 @@ status decoder_fwd(decoder *stack, pass_context *ctx, void *const *feature)
     TRY(make_tables(stack, ctx));
     if (stack->part.opens)
         TRY(embed_tokens(stack, ctx, feature));
-    for (int64_t number = stack->part.first; number < stack->part.end; number++) {
-        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+    for (int64_t layer = stack->part.first; layer < stack->part.end; layer++) {
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, layer),
                              UNIT_FORWARD));
-        TRY(layer_fwd(stack, ctx, number, stack->x[number + 1]));
-        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+        TRY(layer_fwd(stack, ctx, layer, stack->x[layer + 1]));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, layer),
                              UNIT_FORWARD));
-        if (number < ctx->dims->vision.n_deepstack && ctx->batch->feature_rows > 0)
-            TRY(add_deepstack(stack, ctx, number, feature[1 + number]));
+        if (layer < ctx->dims->vision.n_deepstack && ctx->batch->feature_rows > 0)
+            TRY(add_deepstack(stack, ctx, layer, feature[1 + layer]));
     }
     return aux && stack->part.closes ? moe_aux_sum(ctx, &stack->aux) : ST_OK;
 }
 
-static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t number)
+static status layer_bwd(const decoder *stack, const pass_context *ctx, int64_t layer)
 {
-    const decoder_layer *layer = &stack->layer[number];
-    const decoder_saved *saved = &stack->saved[number];
+    const decoder_layer *parts = &stack->layer[layer];
+    const decoder_saved *saved = &stack->saved[layer];
     bool fresh;
-    TRY(layer_recomputed(stack, ctx, number, &fresh));
-    ctx->stream->part = layer->is_moe ? PART_MOE : PART_TEXT;
-    if (layer->is_moe)
-        TRY(moe_bwd(ctx, &layer->moe, saved->x1, &saved->moe, &stack->moe_scratch,
-                    count_of(stack, ctx, number), &stack->aux, fresh, stack->dx));
+    TRY(layer_recomputed(stack, ctx, layer, &fresh));
+    ctx->stream->part = parts->is_moe ? PART_MOE : PART_TEXT;
+    if (parts->is_moe)
+        TRY(moe_bwd(ctx, &parts->moe, saved->x1, &saved->moe, &stack->moe_scratch,
+                    count_of(stack, ctx, layer), &stack->aux, fresh, stack->dx));
     else
-        TRY(mlp_bwd(ctx, &layer->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, stack->dx));
+        TRY(mlp_bwd(ctx, &parts->mlp, saved->x1, &saved->mlp, &stack->mlp_scratch, stack->dx));
     ctx->stream->part = PART_TEXT;
-    return attention_bwd(stack, ctx, number);
+    return attention_bwd(stack, ctx, layer);
 }
 
 /* A pad token's embedding gets no gradient (torch's padding_idx). Its row is saved before the
@@ -342,14 +341,14 @@ status decoder_bwd(decoder *stack, pass_context *ctx, void *const *dfeature)
     use_tables(stack, ctx);
     if (stack->aux.on && !stack->part.closes) /* the last stage has the value from its forward */
         TRY(moe_aux_value(ctx, &stack->aux));
-    for (int64_t number = stack->part.end - 1;
-         number >= stack->lowest && number >= stack->part.first; number--) {
-        if (features && number < ctx->dims->vision.n_deepstack)
-            TRY(collect_features(stack, ctx, number, dfeature[1 + number]));
-        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+    for (int64_t layer = stack->part.end - 1; layer >= stack->lowest && layer >= stack->part.first;
+         layer--) {
+        if (features && layer < ctx->dims->vision.n_deepstack)
+            TRY(collect_features(stack, ctx, layer, dfeature[1 + layer]));
+        TRY(fsdp_units_enter(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, layer),
                              UNIT_BACKWARD));
-        TRY(layer_bwd(stack, ctx, number));
-        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, number),
+        TRY(layer_bwd(stack, ctx, layer));
+        TRY(fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_layer(ctx->dims, layer),
                              UNIT_BACKWARD));
     }
     if (features)

@@ -3,11 +3,6 @@
 #include "trainer/model/text/decoder.h"
 #include "trainer/ops/table.h"
 
-static void *index_array(const void *array, int64_t from, size_t size)
-{
-    return (char *)array + (size_t)from * size;
-}
-
 void head_layout(head *loss_head, space *sp, int64_t targets, size_t act, size_t acc, bool training)
 {
     int64_t count = targets > loss_head->rows ? targets : loss_head->rows;
@@ -90,21 +85,20 @@ static status compute_chunk(const head *loss_head, stream *queue, const head_tar
 {
     size_t act = st_dtype_size(queue->dev->backend->act),
            acc = st_dtype_size(queue->dev->backend->acc);
-    const void *z = index_array(loss_head->z, from * loss_head->hidden, act);
+    const void *z = at(loss_head->z, from * loss_head->hidden, act);
     TRY(project_logits(loss_head, queue, z, count, loss_head->logits));
-    TRY(op_xent(queue,
-                &(xent_args){.n = count,
-                             .vocab = loss_head->vocab,
-                             .label = targets->label + from,
-                             .weight = index_array(targets->weight, from, acc),
-                             .logits = loss_head->logits,
-                             .backward = backward,
-                             .nll = targets->nll ? index_array(targets->nll, from, acc) : NULL,
-                             .best = targets->best ? targets->best + from : NULL,
-                             .loss_sum = targets->loss,
-                             .weight_sum = targets->weights}));
+    TRY(op_xent(queue, &(xent_args){.n = count,
+                                    .vocab = loss_head->vocab,
+                                    .label = targets->label + from,
+                                    .weight = at(targets->weight, from, acc),
+                                    .logits = loss_head->logits,
+                                    .backward = backward,
+                                    .nll = targets->nll ? at(targets->nll, from, acc) : NULL,
+                                    .best = targets->best ? targets->best + from : NULL,
+                                    .loss_sum = targets->loss,
+                                    .weight_sum = targets->weights}));
     return backward ? project_bwd(loss_head, queue, z, count,
-                                  index_array(loss_head->dz, from * loss_head->hidden, act))
+                                  at(loss_head->dz, from * loss_head->hidden, act))
                     : ST_OK;
 }
 
@@ -146,7 +140,7 @@ status head_logits(const head *loss_head, stream *queue, const void *h, const in
         int64_t rows = count - from < loss_head->rows ? count - from : loss_head->rows;
         TRY(pick(loss_head, queue, h, token + from, rows));
         TRY(project_logits(loss_head, queue, loss_head->z, rows,
-                           index_array(out, from * loss_head->vocab, act)));
+                           at(out, from * loss_head->vocab, act)));
     }
     return ST_OK;
 }

@@ -176,10 +176,8 @@ static status gate_up(const pass_context *ctx, const moe *block, const moe_saved
                       const moe_scratch *scratch, bool drop_gu)
 {
     if (block->gate_up_adapter.a) { /* the adapter adds to gu, so the activation comes after it */
-        TRY(grouped_product(ctx, GROUPED_FWD, block->gate_up, slots_of(ctx), saved->offset,
-                            scratch->xp, saved->gu));
-        TRY(lora_experts_fwd(ctx, &block->gate_up_adapter, slots_of(ctx), saved->offset,
-                             scratch->xp, saved->gu));
+        TRY(experts_product(ctx, block->gate_up, &block->gate_up_adapter, slots_of(ctx),
+                            saved->offset, scratch->xp, saved->gu));
         return activate(ctx, saved, scratch->a);
     }
     TRY(quantised_expand(ctx->stream, block->gate_up));
@@ -217,11 +215,8 @@ static status experts_fwd(const pass_context *ctx, const moe *block, const moe_s
                              : activate(ctx, saved, scratch->a));
     if (!(what & RECOMPUTE_FC2))
         return ST_OK;
-    TRY(grouped_product(ctx, GROUPED_FWD, block->down, slots_of(ctx), saved->offset, scratch->a,
-                        saved->o));
-    return block->down_adapter.a ? lora_experts_fwd(ctx, &block->down_adapter, slots_of(ctx),
-                                                    saved->offset, scratch->a, saved->o)
-                                 : ST_OK;
+    return experts_product(ctx, block->down, &block->down_adapter, slots_of(ctx), saved->offset,
+                           scratch->a, saved->o);
 }
 
 static status combine_slots(const pass_context *ctx, const moe_saved *saved, const void *x, void *y)
@@ -295,17 +290,6 @@ status moe_aux_sum(const pass_context *ctx, const moe_aux *aux)
     return moe_aux_value(ctx, aux);
 }
 
-/* Adds the gradients of an expert matrix and its adapter, and replaces x by its gradient. */
-static status product_bwd(const pass_context *ctx, const moe_saved *saved, const param *weight,
-                          const lora *adapter, void *x, void *dy)
-{
-    TRY(grouped_product(ctx, GROUPED_WGRAD, weight, slots_of(ctx), saved->offset, x, dy));
-    if (adapter->a)
-        TRY(lora_experts_grads(ctx, adapter, slots_of(ctx), saved->offset, x, dy));
-    TRY(grouped_product(ctx, GROUPED_DGRAD, weight, slots_of(ctx), saved->offset, x, dy));
-    return adapter->a ? lora_experts_dx(ctx, adapter, slots_of(ctx), saved->offset, x) : ST_OK;
-}
-
 /* Adds the gradients of the experts' weights; scratch->dm [T, H] = the experts' part of m's
  * gradient. */
 static status experts_bwd(const pass_context *ctx, const moe *block, const moe_saved *saved,
@@ -323,8 +307,8 @@ static status experts_bwd(const pass_context *ctx, const moe *block, const moe_s
                                                         .dweight = scratch->dweight}));
     if (!fresh)
         TRY(activate(ctx, saved, scratch->a));
-    TRY(product_bwd(ctx, saved, block->down, &block->down_adapter, scratch->a,
-                    saved->o)); /* da [slots, I] in a */
+    TRY(experts_product_bwd(ctx, block->down, &block->down_adapter, slots_of(ctx), saved->offset,
+                            scratch->a, saved->o, scratch->a)); /* da [slots, I] in a */
     TRY(op_swiglu_bwd(ctx->stream, &(swiglu_bwd_args){.rows = ctx->sizes.tokens * dims->top_k,
                                                       .width = dims->expert_width,
                                                       .n_valid = saved->offset + dims->experts,
@@ -333,8 +317,9 @@ static status experts_bwd(const pass_context *ctx, const moe *block, const moe_s
                                                       .dx = saved->gu})); /* [dg|du] [slots, 2I] */
     if (!fresh)
         TRY(spread_tokens(ctx, saved, scratch->xp));
-    TRY(product_bwd(ctx, saved, block->gate_up, &block->gate_up_adapter, scratch->xp,
-                    saved->gu)); /* dxp [slots, H] */
+    TRY(experts_product_bwd(ctx, block->gate_up, &block->gate_up_adapter, slots_of(ctx),
+                            saved->offset, scratch->xp, saved->gu,
+                            scratch->xp)); /* dxp [slots, H] */
     return op_combine_fwd(
         ctx->stream, &(combine_fwd_args){.tokens = ctx->sizes.tokens,
                                          .top_k = dims->top_k,

@@ -41,8 +41,8 @@ void vision_bind(vision *tower, params *registry, const model_dims *dims)
 {
     tower->patch = linear_bind(registry, "model.visual.patch_embed.proj", true);
     tower->pos = params_get(registry, "model.visual.pos_embed.weight");
-    for (int number = 0; number < dims->vision.depth; number++)
-        vision_block_bind(&tower->block[number], registry, number);
+    for (int block = 0; block < dims->vision.depth; block++)
+        vision_block_bind(&tower->block[block], registry, block);
     for (int j = 0; j <= dims->vision.n_deepstack; j++)
         merger_bind(&tower->merger[j], registry, j - 1);
     tower->embed_trained =
@@ -62,10 +62,10 @@ static int feature_behind(const model_dims *dims, int64_t block)
     return 0;
 }
 
-/* True if a merger reads x[number]. */
-static bool merger_reads(const model_dims *dims, int64_t number)
+/* True if a merger reads x[block]. */
+static bool merger_reads(const model_dims *dims, int64_t block)
 {
-    return number == dims->vision.depth || (number > 0 && feature_behind(dims, number - 1) > 0);
+    return block == dims->vision.depth || (block > 0 && feature_behind(dims, block - 1) > 0);
 }
 
 void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mode)
@@ -82,17 +82,17 @@ void vision_layout(vision *tower, space *sp, const shape *sizes, vision_modes mo
     tower->sin = space_take(sp, patches * half, sizes->acc);
     void *turn[2]; /* inputs that backward does not read use two buffers in turn */
     bool taken[2] = {false, false};
-    for (int64_t number = 0; number <= dims->depth; number++) {
-        bool own = mode.training && (!mode.frozen || merger_reads(sizes->dims, number));
-        if (!own && !taken[number % 2])
-            turn[number % 2] = space_take(sp, patches * dims->hidden, sizes->act);
-        taken[number % 2] |= !own;
-        tower->x[number] =
-            own ? space_take(sp, patches * dims->hidden, sizes->act) : turn[number % 2];
+    for (int64_t block = 0; block <= dims->depth; block++) {
+        bool own = mode.training && (!mode.frozen || merger_reads(sizes->dims, block));
+        if (!own && !taken[block % 2])
+            turn[block % 2] = space_take(sp, patches * dims->hidden, sizes->act);
+        taken[block % 2] |= !own;
+        tower->x[block] =
+            own ? space_take(sp, patches * dims->hidden, sizes->act) : turn[block % 2];
     }
-    for (int64_t number = 0; number < dims->depth; number++)
-        vision_saved_layout(&tower->saved[number], sp, sizes,
-                            RECOMPUTE_ALL & ~recompute_of(&tower->recomputed, number));
+    for (int64_t block = 0; block < dims->depth; block++)
+        vision_saved_layout(&tower->saved[block], sp, sizes,
+                            RECOMPUTE_ALL & ~recompute_of(&tower->recomputed, block));
     for (int j = 0; j <= dims->n_deepstack; j++) {
         merger_saved_layout(&tower->merger_saved[j], sp, sizes,
                             RECOMPUTE_ALL & ~tower->merger_recomputed.what);
@@ -107,9 +107,9 @@ void vision_layout_scratch(vision *tower, space *sp, const shape *sizes, vision_
     const vision_dims *dims = &sizes->dims->vision;
     tower->patches = space_take(sp, sizes->cap.patches * dims->patch_bytes, sizes->act);
     size_t mark = space_mark(sp), top = mark; /* blocks and mergers use the same memory in turn */
-    for (int64_t number = 0; number < dims->depth; number++) {
-        vision_saved_layout(&tower->saved[number], sp, sizes,
-                            recompute_of(&tower->recomputed, number));
+    for (int64_t block = 0; block < dims->depth; block++) {
+        vision_saved_layout(&tower->saved[block], sp, sizes,
+                            recompute_of(&tower->recomputed, block));
         space_turn(sp, mark, &top);
     }
     for (int j = 0; j <= dims->n_deepstack; j++) {
@@ -184,15 +184,15 @@ static status embed_fwd(const vision *tower, const pass_context *ctx)
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit_patch(), UNIT_FORWARD);
 }
 
-static status block_fwd(const vision *tower, const pass_context *ctx, int64_t number)
+static status block_fwd(const vision *tower, const pass_context *ctx, int64_t block)
 {
-    const int unit = unit_block(ctx->dims, number);
+    const int unit = unit_block(ctx->dims, block);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_FORWARD, REPLAY_FORWARD, &open));
     if (open)
-        TRY(graph_replay_end(ctx->stream, vision_block_fwd(ctx, &tower->block[number],
-                                                           tower->x[number], &tower->saved[number],
-                                                           RECOMPUTE_ALL, tower->x[number + 1])));
+        TRY(graph_replay_end(ctx->stream, vision_block_fwd(ctx, &tower->block[block],
+                                                           tower->x[block], &tower->saved[block],
+                                                           RECOMPUTE_ALL, tower->x[block + 1])));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_FORWARD);
 }
 
@@ -213,11 +213,11 @@ status vision_fwd(vision *tower, pass_context *ctx)
     const int64_t depth = ctx->dims->vision.depth;
     use_tables(tower, ctx);
     TRY(embed_fwd(tower, ctx));
-    for (int64_t number = 0; number < depth; number++) {
-        int j = feature_behind(ctx->dims, number);
-        TRY(block_fwd(tower, ctx, number));
+    for (int64_t block = 0; block < depth; block++) {
+        int j = feature_behind(ctx->dims, block);
+        TRY(block_fwd(tower, ctx, block));
         if (j > 0)
-            TRY(feature_fwd(tower, ctx, j, tower->x[number + 1]));
+            TRY(feature_fwd(tower, ctx, j, tower->x[block + 1]));
     }
     return feature_fwd(tower, ctx, 0, tower->x[depth]);
 }
@@ -246,23 +246,23 @@ static status feature_bwd(const vision *tower, const pass_context *ctx, int inde
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
-static status block_back(const vision *tower, const pass_context *ctx, int64_t number)
+static status block_back(const vision *tower, const pass_context *ctx, int64_t block)
 {
-    const unsigned what = recompute_of(&tower->recomputed, number);
+    const unsigned what = recompute_of(&tower->recomputed, block);
     if (what)
-        TRY(vision_block_fwd(ctx, &tower->block[number], tower->x[number], &tower->saved[number],
-                             what, NULL));
-    return vision_block_bwd(ctx, &tower->block[number], tower->x[number], &tower->saved[number],
+        TRY(vision_block_fwd(ctx, &tower->block[block], tower->x[block], &tower->saved[block], what,
+                             NULL));
+    return vision_block_bwd(ctx, &tower->block[block], tower->x[block], &tower->saved[block],
                             &tower->block_scratch, tower->dx);
 }
 
-static status block_bwd(const vision *tower, const pass_context *ctx, int64_t number)
+static status block_bwd(const vision *tower, const pass_context *ctx, int64_t block)
 {
-    const int unit = unit_block(ctx->dims, number);
+    const int unit = unit_block(ctx->dims, block);
     bool open;
     TRY(enter_unit(ctx, unit, UNIT_BACKWARD, REPLAY_BACKWARD, &open));
     if (open)
-        TRY(graph_replay_end(ctx->stream, block_back(tower, ctx, number)));
+        TRY(graph_replay_end(ctx->stream, block_back(tower, ctx, block)));
     return fsdp_units_leave(ctx->fsdp_units, ctx->stream, unit, UNIT_BACKWARD);
 }
 
@@ -299,12 +299,12 @@ status vision_bwd(vision *tower, pass_context *ctx)
     const int64_t depth = ctx->dims->vision.depth;
     use_tables(tower, ctx);
     TRY(feature_bwd(tower, ctx, 0, tower->x[depth], tower->lowest < depth));
-    for (int64_t number = depth - 1; number >= 0; number--) {
-        int j = feature_behind(ctx->dims, number);
+    for (int64_t block = depth - 1; block >= 0; block--) {
+        int j = feature_behind(ctx->dims, block);
         if (j > 0)
-            TRY(feature_bwd(tower, ctx, j, tower->x[number + 1], tower->lowest <= number));
-        if (number >= tower->lowest)
-            TRY(block_bwd(tower, ctx, number));
+            TRY(feature_bwd(tower, ctx, j, tower->x[block + 1], tower->lowest <= block));
+        if (block >= tower->lowest)
+            TRY(block_bwd(tower, ctx, block));
     }
     return tower->embed_trained ? embed_bwd(tower, ctx) : ST_OK;
 }

@@ -1,5 +1,5 @@
-/* test_progress.c: the state of a run is read as it was written, to the bit; an early trainer's,
- * which has no shares of units, is read without them, and impossible shares are refused. */
+/* test_progress.c: the state of a run is read as it was written, to the bit; a
+ * state without shares of units is read without them, and impossible shares are refused. */
 #include "tests/harness.h"
 
 #include <stdio.h>
@@ -9,14 +9,15 @@
 #include "proto/row/bad_samples.h"
 #include "trainer/checkpoint/state/progress.h"
 
-static const char early[] =
+static const char sparse[] =
     "{\"version\":1,\"step\":7,\"rows\":9,\"first_loss\":2.5,\"last_loss\":1.5,\"clip_norm\":3.25,"
-    "\"cursor\":\"\",\"stream_options\":\"\",\"config\":\"a: 1\"%s}";
+    "\"cursor\":\"\",\"stream_options\":\"\",\"recording\":\"\",\"choices\":\"\","
+    "\"config\":\"a: 1\"%s}";
 
 static status parse_with(const char *more, progress *out)
 {
     char text[512];
-    snprintf(text, sizeof text, early, more);
+    snprintf(text, sizeof text, sparse, more);
     return progress_parse(text, "state.json", out);
 }
 
@@ -45,7 +46,7 @@ static void test_progress__is_read_as_it_was_written(void **state)
     progress_done(&back);
 }
 
-static void test_progress__an_early_one_has_no_shares(void **state)
+static void test_progress_without_shares__has_none(void **state)
 {
     (void)state;
     progress back = {0};
@@ -148,7 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_progress__is_read_as_it_was_written),
-        cmocka_unit_test(test_progress__an_early_one_has_no_shares),
+        cmocka_unit_test(test_progress_without_shares__has_none),
         cmocka_unit_test(test_progress__impossible_earlier_steps_are_refused),
         cmocka_unit_test(test_progress__impossible_shares_are_refused),
         cmocka_unit_test(test_progress__names_its_quarantine),

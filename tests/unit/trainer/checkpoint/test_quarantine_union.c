@@ -57,7 +57,7 @@ static void *unite(void *user)
     bad_samples known = {0};
     own->got = bad_samples_read_text(&known, own->says, "a list");
     if (own->got == ST_OK)
-        own->got = quarantine_unite(&group, &known, &own->all);
+        own->got = save_unite_bad_samples(&group, &known, &own->all);
     bad_samples_done(&known);
     return NULL;
 }
@@ -156,7 +156,7 @@ static void test_unite__alone(void **state)
     const comm alone = comm_alone("world");
     bad_samples known = {0}, all = {0};
     assert_ok(bad_samples_add(&known, 1, "c", NULL));
-    assert_ok(quarantine_unite(&alone, &known, &all));
+    assert_ok(save_unite_bad_samples(&alone, &known, &all));
     assert_int_equal(all.n, 1);
     bad_samples_done(&known);
     bad_samples_done(&all);

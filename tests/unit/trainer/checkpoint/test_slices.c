@@ -101,7 +101,7 @@ static void write_all(bench *setup, const layout *ranks, const char *folder, exp
         open_part(setup, ranks, rank, &piece);
         assert_ok(params_init(piece.registry, setup->queue, SEED));
         fill_moments(&piece);
-        state_writer writer = together_of(piece.registry, NULL).writer;
+        state_writer writer = save_ranks_of(piece.registry, NULL).writer;
         hf_export_options options = {.dtype = HF_EXPORT_F32,
                                      .choose_layout = true,
                                      .layout = stored,

@@ -70,7 +70,9 @@ static grads collect_gradients(const conf *options, bool again)
     setup.queue->ops = real;
     grads sums = {.of = calloc((size_t)setup.registry->count, sizeof *sums.of)};
     assert_non_null(sums.of);
-    assert_ok(model_bytes(&dims, &how, &backend_cpu, &sums.activation_bytes));
+    model_regions regions;
+    assert_ok(model_regions_of(&dims, &how, &backend_cpu, &regions));
+    sums.activation_bytes = regions.total;
     for (int64_t i = 0; i < setup.registry->count; i++) {
         const param *weight = &setup.registry->list[i];
         assert_int_equal(weight->frozen, weight->grad == NULL);

@@ -101,12 +101,12 @@ static void test_nonfinite__two_steps_under_way(void **state)
     spoil(&setup.run, LAYER "o_proj.weight", 0, 1, NAN);
     assert_ok(step_queue(&setup.run, 1));
     assert_ok(step_queue(&setup.run, 2));
-    assert_ok(step_told(&setup.run, &report));
+    assert_ok(step_wait(&setup.run, &report));
     expect_words(&report, "values of layer 1 (" LAYER
                           "o_proj.weight) are not finite, stored by rank 0; the loss is "
                           "not finite: rank 0 (samples ");
     expect_words(&report, "the layer is not known, because the next step was already under way");
-    assert_ok(step_told(&setup.run, &report));
+    assert_ok(step_wait(&setup.run, &report));
     expect_words(&report, "the forward pass is not finite from layer 1 on: rank 0 (samples ");
     session_close(&setup.run);
 }

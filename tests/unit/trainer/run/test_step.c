@@ -28,7 +28,7 @@ typedef struct outcome {
 static void tell_outcome(bench *setup, outcome *out)
 {
     step_report report;
-    assert_ok(step_told(&setup->run, &report));
+    assert_ok(step_wait(&setup->run, &report));
     int64_t i = report.step - 1;
     assert_in_range(i, 0, STEPS - 1);
     out->loss[i] = report.loss;
@@ -292,10 +292,10 @@ static void check_void(const files *paths, int ahead, const char *scope)
     read_values(&setup, &after_one);
     for (int64_t step = 2; step <= 2 + (ahead > 0); step++)
         assert_ok(step_queue(run, step));
-    assert_fails(ST_PROTOCOL, step_told(run, &report), "ended in the middle of step 2");
+    assert_fails(ST_PROTOCOL, step_wait(run, &report), "ended in the middle of step 2");
     assert_true(step_is_void(run) && report.skipped);
     while (step_under_way(run) > 0)
-        assert_fails(ST_PROTOCOL, step_told(run, &report), "ended in the middle of step 2");
+        assert_fails(ST_PROTOCOL, step_wait(run, &report), "ended in the middle of step 2");
     assert_fails(ST_PROTOCOL, step_run(run, 4, &report), "ended in the middle of step 2");
     read_values(&setup, &after_void);
     assert_memory_equal(after_one.values, after_void.values,

@@ -35,12 +35,12 @@ static json_value *last_line(const char *folder, const char *name)
 /* The losses that the run is told instead of its own: 1 everywhere but in this step. 0: its own. */
 static int64_t bad_step;
 
-status __real_step_told(session *run, step_report *out);
-status __wrap_step_told(session *run, step_report *out);
+status __real_step_wait(session *run, step_report *out);
+status __wrap_step_wait(session *run, step_report *out);
 
-status __wrap_step_told(session *run, step_report *out)
+status __wrap_step_wait(session *run, step_report *out)
 {
-    TRY(__real_step_told(run, out));
+    TRY(__real_step_wait(run, out));
     if (bad_step)
         out->loss = out->step == bad_step ? 5.0 : 1.0;
     return ST_OK;

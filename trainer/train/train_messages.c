@@ -1,4 +1,4 @@
-/* train_tell.c: what a run tells the person who started it: skipped updates, evaluations, the end
+/* train_messages.c: what a run reports to the person who started it: skipped updates, evaluations, the end
  * of the stream, the result, and what is kept when something went wrong. */
 #include <inttypes.h>
 #include <math.h>
@@ -37,7 +37,7 @@ static void log_ids(const training *run, const step_report *report, int64_t from
     }
 }
 
-void tell_skipped(const training *run, const step_report *report)
+void training_warn_skipped(const training *run, const step_report *report)
 {
     char ids[IDS_OF_A_LINE * 24];
     const bool more = report->n_samples > IDS_OF_A_LINE;
@@ -56,7 +56,7 @@ void tell_skipped(const training *run, const step_report *report)
                   report->step, report->where);
 }
 
-void tell_leap(const training *run, const step_report *report, double median)
+void training_warn_leap(const training *run, const step_report *report, double median)
 {
     log_event(training_is_first(run) ? LOG_WARN : LOG_INFO,
               "step %" PRId64 ": loss %.4f is %.1f times the median of the steps before it; its "
@@ -66,7 +66,7 @@ void tell_leap(const training *run, const step_report *report, double median)
     log_ids(run, report, 0);
 }
 
-void tell_end(const training *run)
+void training_log_end(const training *run)
 {
     const int64_t left = receiver_left_over(run->session.train);
     log_info("the stream has ended after %" PRId64 " steps", run->now.step);
@@ -77,33 +77,33 @@ void tell_end(const training *run)
                  left, run->conf->feed_replay, run->conf->training_global_batch_size);
 }
 
-static void tell_change(void *unused, const char *key, const char *was, const char *now)
+static void log_change(void *unused, const char *key, const char *was, const char *now)
 {
     (void)unused;
     log_info("this option differs from the checkpoint: %s: %s%s%s%s", key, now,
              *was ? " (the checkpoint has " : "", was, *was ? ")" : "");
 }
 
-void tell_changes(const char *was, const char *now)
+void training_log_changes(const char *was, const char *now)
 {
-    config_changes(was, now, tell_change, NULL);
+    config_changes(was, now, log_change, NULL);
 }
 
-static void tell_choice(void *user, const char *key, const char *was, const char *now)
+static void log_choice(void *user, const char *key, const char *was, const char *now)
 {
     const training *run = user;
     log_event(training_is_first(run) ? LOG_WARN : LOG_INFO,
-              "this run does not compute as the one that it goes on from: %s was %s and is %s, so "
+              "resumed with another kernel choice: %s was %s and is %s, so "
               "its losses may differ in their last digits (%s)",
               key, was, now, run->from.path);
 }
 
-void tell_choices(const training *run)
+void training_log_choices(const training *run)
 {
-    choices_changes(run->from.progress.choices, run->session.choices, tell_choice, (void *)run);
+    choices_changes(run->from.progress.choices, run->session.choices, log_choice, (void *)run);
 }
 
-void tell_parts(const training *run)
+void training_log_parts(const training *run)
 {
     const model_when when = checkpoint_writer_when(run->conf, run->session.params);
     if (when == MODEL_ALWAYS || !training_is_first(run))
@@ -114,7 +114,7 @@ void tell_parts(const training *run)
              when == MODEL_AT_END ? ", and the run writes one when it ends" : "");
 }
 
-void tell_finished(const training *run)
+void training_log_finished(const training *run)
 {
     const int64_t steps = run->session.schedule.steps;
     if (steps <= 0 || run->now.step < steps)
@@ -127,7 +127,7 @@ void tell_finished(const training *run)
              session_evaluates(run->conf) ? " and its model is evaluated again" : "");
 }
 
-status tell_evaluation(training *run)
+status training_evaluate(training *run)
 {
     evaluation result;
     int64_t start = clock_ns();
@@ -186,7 +186,7 @@ static int run_facts(const training *run, html_fact out[RUN_FACTS])
     return how_many + 1;
 }
 
-void tell_report(const training *run, const evaluation *evaluated)
+void training_write_report(const training *run, const evaluation *evaluated)
 {
     html_fact facts[EVALUATION_FACTS + RUN_FACTS];
     const conf *options = run->conf;
@@ -198,7 +198,7 @@ void tell_report(const training *run, const evaluation *evaluated)
         log_warn("report.html is not written: %s", status_text());
 }
 
-status tell_unkept(const training *run, status st)
+status training_not_kept(const training *run, status st)
 {
     if (st == ST_OK)
         return st;
@@ -208,7 +208,7 @@ status tell_unkept(const training *run, status st)
                           run->now.step, checkpoint_writer_last_step(run->checkpoint_writer));
 }
 
-status tell_no_rows(const training *run, const status_note *why, status kept)
+status training_no_rows(const training *run, const status_note *why, status kept)
 {
     const status_note trouble = *status_last();
     char end[STATUS_MESSAGE_MAX] = "no step was done";
@@ -229,13 +229,13 @@ status tell_no_rows(const training *run, const status_note *why, status kept)
                    end);
 }
 
-static void tell_trained(const training *run)
+static void print_trained(const training *run)
 {
     printf("trained: loss %.4f -> %.4f in %" PRId64 " steps", run->now.first_loss,
            run->now.last_loss, run->now.step);
 }
 
-status tell_result(training *run)
+status training_result(training *run)
 {
     const conf *options = run->conf;
     evaluation result;
@@ -245,13 +245,13 @@ status tell_result(training *run)
         st = evaluate_model(&run->session, run->now.step, true, options->eval_show, &result);
     }
     if (st == ST_STOPPED) {
-        tell_trained(run);
+        print_trained(run);
         printf("\n");
         return ST_OK;
     }
     TRY(st);
     evaluation_print(&result, -1);
-    tell_trained(run);
+    print_trained(run);
     printf(", accuracy %.1f %% (images swapped: %.1f %%)",
            evaluation_percent(result.right, result.answers),
            evaluation_percent(result.swapped_right, result.swapped));
@@ -261,6 +261,6 @@ status tell_result(training *run)
     if (!training_is_first(run))
         return ST_OK;
     TRY(reporter_evaluated(run->reporter, run->now.step, &result, true));
-    tell_report(run, &result);
+    training_write_report(run, &result);
     return ST_OK;
 }
