@@ -34,7 +34,7 @@ if(TARGET tessera_reader)
     install(TARGETS tessera_reader LIBRARY DESTINATION share/tessera/python/tessera)
 endif()
 set(tessera_share deploy/parquet_columns.py deploy/parquet_forms.py deploy/grafana-prepd.json deploy/grafana-trainer.json
-    deploy/prometheus-alerts.yaml LICENSE)
+    deploy/prometheus-alerts.yaml configs/other-trainers.md LICENSE)
 install(FILES ${tessera_share} DESTINATION share/tessera)
 install(DIRECTORY configs DESTINATION share/tessera FILES_MATCHING PATTERN "*.yaml")
 

@@ -18,58 +18,16 @@
 
 static const char command_line[] = "command line";
 
-enum { SCOPE_TEXT = 128 };
-
-/* Puts Megatron's words for what is captured, which blanks or commas separate, into ours. Other
- * words stay as they are, for conf_check to refuse. */
-static const char *translate_scope(const char *text, char out[SCOPE_TEXT])
-{
-    static const struct {
-        const char *other, *ours;
-    } words[] = {{"moe_router", "router"},
-                 {"moe_preprocess", "router"}, /* the places of tokens in expert slots */
-                 {"moe", "experts"},
-                 {"full_iteration", "step"}};
-    int used = 0;
-    const char *before = "";
-    if (*text == ',')
-        return text;
-    out[0] = 0;
-    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, ", ")) {
-        const size_t length = strcspn(at, ", ");
-        const char *word = at;
-        int size = (int)length;
-        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-            if (strlen(words[i].other) == length && strncmp(at, words[i].other, length) == 0) {
-                word = words[i].ours;
-                size = (int)strlen(word);
-            }
-        at += length;
-        if (word == before) /* two of theirs are one of ours */
-            continue;
-        before = word;
-        used +=
-            snprintf(out + used, SCOPE_TEXT - (size_t)used, "%s%.*s", used ? "," : "", size, word);
-        if (used >= SCOPE_TEXT)
-            return text;
-    }
-    return out;
-}
-
-/* Finds the option that the key or alias means, and puts the value into that option's spelling,
- * with room for it. */
-static const conf_row *resolve_key(const char *key, const char **value, char room[SCOPE_TEXT])
+/* Finds the option that the key or alias means, and puts the value into that option's spelling. */
+static const conf_row *resolve_key(const char *key, const char **value)
 {
     const conf_row *option = conf_row_find(key);
-    if (option &&
-        strcmp(option->key, "compile.enable") == 0) { /* torchtitan has a switch, we have a scope */
+    if (option && strcmp(option->key, "compile.enable") == 0) { /* torchtitan has a switch */
         if (strcasecmp(*value, "true") == 0)
             *value = "step";
         else if (strcasecmp(*value, "false") == 0)
             *value = "off";
     }
-    if (option && strcmp(option->key, "cuda_graph.scope") == 0)
-        *value = translate_scope(*value, room);
     return option ? conf_row_target(option) : NULL;
 }
 
@@ -83,11 +41,10 @@ typedef struct loading {
 static status set_item(loading *state, const yaml_item *item)
 {
     const char *value = item->is_null ? "" : item->text;
-    char room[SCOPE_TEXT];
     state->origin.line = item->line;
     if (item->is_null && conf_is_section(item->key))
         return ST_OK; /* an empty section, such as "eval:" alone */
-    const conf_row *option = resolve_key(item->key, &value, room);
+    const conf_row *option = resolve_key(item->key, &value);
     if (!option)
         return conf_unknown_key(item->key, &state->origin);
     int64_t *before = &state->set_at[option - conf_rows];
@@ -179,7 +136,7 @@ static bool is_file_flag(const char *arg)
 static status set_from_flag(conf *options, int argc, char **argv, int *at, const char *here)
 {
     conf_origin origin = {command_line, -1, here, ST_USAGE};
-    char key[256], room[SCOPE_TEXT];
+    char key[256];
     const char *arg = argv[*at] + 2, *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
     if (length >= sizeof key)
@@ -192,7 +149,7 @@ static status set_from_flag(conf *options, int argc, char **argv, int *at, const
     const char *following = *at + 1 < argc ? argv[*at + 1] : NULL;
     const char *value = equals ? equals + 1 : following;
     const char *meant = value ? value : "";
-    const conf_row *option = resolve_key(key, &meant, room);
+    const conf_row *option = resolve_key(key, &meant);
     bool apart = !equals && following && strncmp(following, "--", 2) != 0;
     if (!option) {
         *at += apart;
@@ -338,8 +295,7 @@ status conf_set(conf *options, const char *key, const char *value)
     if (!getcwd(here, sizeof here))
         return FAIL(ST_OS, "the working directory: %s", strerror(errno));
     conf_origin origin = {command_line, -1, here, ST_USAGE};
-    char room[SCOPE_TEXT];
-    const conf_row *option = resolve_key(key, &value, room);
+    const conf_row *option = resolve_key(key, &value);
     if (!option)
         return conf_unknown_key(key, &origin);
     return conf_value_set(options, option, value, &origin);

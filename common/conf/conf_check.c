@@ -1,8 +1,7 @@
 /* conf_check.c: rules between options, checked once all of them are loaded. Rules that depend on
  * the number of ranks or on the model are checked by the trainer (trainer/parallel/layout.c). */
 #include "common/conf/conf.h"
-#include "common/conf/rank_endpoints.h"
-#include "common/conf/rank_ranges.h"
+#include "common/conf/rank_lists.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * asked of a row: its key, choices, default and range. */
 #include "common/conf/conf_table.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,11 +10,45 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/base/words.h"
+
 #define AT(field) offsetof(struct conf, field)
+
+/* The verbs that read options, as bits, and the groups of them that options.def names. */
+enum {
+    SERVE = 1 << 0,
+    CONSUMERS = 1 << 1, /* prepd check, sample, digest, record: their private daemon sends rows */
+    PREPD_PLAN = 1 << 2,
+    CONTROL = 1 << 3, /* of a running daemon */
+    TRAIN = 1 << 4,
+    EVAL = 1 << 5,
+    VERIFY = 1 << 6,
+    CHECK = 1 << 7,
+    PLAN = 1 << 8,
+    BENCH = 1 << 9,
+    ROWS = SERVE | CONSUMERS | PREPD_PLAN,
+    STEPS = TRAIN | VERIFY | CHECK | BENCH, /* they update a model */
+    RUNS = STEPS | EVAL,                    /* they open a model and rows */
+    MODEL = RUNS | PLAN
+};
+
+static const struct {
+    const char *name;
+    bool trainer;
+    unsigned bit;
+} verbs[] = {
+    {"serve", false, SERVE},      {"check", false, CONSUMERS},  {"plan", false, PREPD_PLAN},
+    {"sample", false, CONSUMERS}, {"digest", false, CONSUMERS}, {"record", false, CONSUMERS},
+    {"status", false, CONTROL},   {"scale", false, CONTROL},    {"drain", false, CONTROL},
+    {"admit", false, CONTROL},    {"train", true, TRAIN},       {"eval", true, EVAL},
+    {"verify", true, VERIFY},     {"check", true, CHECK},       {"plan", true, PLAN},
+    {"bench", true, BENCH},
+};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 /* The members that the rows of all option kinds share. */
 #define EVERY_ROW(section, word, who, flows, how, words)                                           \
-    .key = #section "." #word, .offset = AT(section##_##word), .owner = OWNER_##who,               \
+    .key = #section "." #word, .offset = AT(section##_##word), .verbs = (who),                     \
     .flow = FLOW_##flows, .level = LEVEL_##how, .help = words
 
 const conf_row conf_rows[] = {
@@ -41,12 +76,13 @@ const conf_row conf_rows[] = {
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
      .text_kind = TEXT_##what},
-#define OPTION_ENUM(section, word, def, list, who, flows, how, words)                              \
+#define CHOICE_TEXT(name, text) "|" text
+#define OPTION_ENUM(section, word, def, who, flows, how, words)                                    \
     {.kind = ROW_ENUM,                                                                             \
      EVERY_ROW(section, word, who, flows, how, words),                                             \
      .unit = "",                                                                                   \
      .text = def,                                                                                  \
-     .choices = list},
+     .choices = &(CHOICES_##section##_##word(CHOICE_TEXT))[1]},
 #include "common/conf/options.def"
 #define OPTION_REMOVED(name, value, advice)                                                        \
     {.kind = ROW_REMOVED, .key = name, .text = value, .unit = "", .help = advice},
@@ -94,6 +130,32 @@ const char *conf_first_key(const char *section)
             conf_row_is_option(&conf_rows[i]))
             return conf_rows[i].key;
     return section;
+}
+
+bool conf_is_read(const conf_row *row, bool trainer, const char *verb)
+{
+    for (int i = 0; i < N_VERBS; i++)
+        if (verbs[i].trainer == trainer && (!verb || strcmp(verbs[i].name, verb) == 0) &&
+            (row->verbs & verbs[i].bit))
+            return true;
+    return false;
+}
+
+bool conf_is_taken(const conf_row *row, bool trainer, const char *verb)
+{
+    const conf_row compared = {.verbs = ROWS | RUNS};
+    return conf_is_read(row, trainer, verb) ||
+           (row->flow == FLOW_STREAM && conf_is_read(&compared, trainer, verb));
+}
+
+void conf_readers_text(const conf_row *row, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < N_VERBS; i++)
+        if (row->verbs & verbs[i].bit)
+            used = words_add(out, size, used, "%s%s %s", used ? ", " : "",
+                             verbs[i].trainer ? "trainer" : "prepd", verbs[i].name);
 }
 
 int conf_choice_count(const conf_row *row)
@@ -189,4 +251,82 @@ void conf_range_text(const conf_row *row, char *out, size_t size)
     } else {
         out[0] = 0;
     }
+}
+
+/* Which key someone probably meant: the one with fewest edits, or else those that
+ * end in the same word in another section. */
+
+size_t conf_distance(const char *one, const char *other)
+{
+    enum { WIDTH = 128 }; /* longer than any key; the rest of a longer word is ignored */
+    size_t rows = strnlen(one, WIDTH), columns = strnlen(other, WIDTH), row[WIDTH + 1];
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= rows; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            bool same = tolower((unsigned char)one[i - 1]) == tolower((unsigned char)other[j - 1]);
+            size_t best = diagonal + !same;
+            diagonal = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[columns];
+}
+
+bool conf_is_near(const char *word, size_t distance)
+{
+    enum { EDITS = 2, OF_LENGTH = 3 };
+    const size_t share = strlen(word) / OF_LENGTH;
+    return distance <= (share > EDITS ? share : EDITS);
+}
+
+const char *conf_nearest_key(const char *key)
+{
+    const char *nearest = NULL;
+    size_t least = SIZE_MAX;
+    bool whole = strchr(key, '.') != NULL;
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION || option->kind == ROW_REMOVED)
+            continue;
+        size_t distance = conf_distance(key, whole ? option->key : strchr(option->key, '.') + 1);
+        if (distance < least) {
+            least = distance;
+            nearest = option->key;
+        }
+    }
+    return conf_is_near(key, least) ? nearest : NULL;
+}
+
+/* Appends up to `most` keys that end in the word, and returns how many there are in all. */
+static int same_last_word(const char *word, int most, char *out, size_t size)
+{
+    int found = 0;
+    size_t used = 0;
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *option = &conf_rows[i];
+        if (!conf_row_is_option(option) || strcasecmp(strrchr(option->key, '.') + 1, word) != 0)
+            continue;
+        if (found++ < most)
+            used = words_add(out, size, used, "%s%s", used ? " or " : "", option->key);
+    }
+    return found;
+}
+
+bool conf_guess(const char *key, char *out, size_t size)
+{
+    enum { MOST = 3 }; /* more are no help */
+    const char *near = conf_nearest_key(key), *last = strrchr(key, '.');
+    if (near) {
+        snprintf(out, size, "%s", near);
+        return true;
+    }
+    const int found = same_last_word(last ? last + 1 : key, MOST, out, size);
+    return found > 0 && found <= MOST;
 }

@@ -2,8 +2,7 @@
  * and print single values by their row. Only conf's own files and those of program/verb, which look
  * up flags, include it; everything else uses the fields of struct conf.
  *
- * To add an option, add a row to options.def, and for an OPTION_ENUM the names of its values to
- * conf.h. A rule that involves other options goes to conf_check.c. */
+ * A rule that involves several options is in conf_check.c. */
 #ifndef TESSERA_COMMON_CONF_TABLE_H
 #define TESSERA_COMMON_CONF_TABLE_H
 
@@ -25,15 +24,14 @@ typedef enum row_kind {
 } row_kind;
 
 typedef enum text_kind { TEXT_PLAIN, TEXT_PATH, TEXT_ENDPOINT } text_kind;
-typedef enum row_owner { OWNER_PREPD, OWNER_TRAINER, OWNER_BOTH } row_owner;
 typedef enum row_flow { FLOW_LOCAL, FLOW_STREAM } row_flow;
 typedef enum row_level { LEVEL_BASIC, LEVEL_EXPERT } row_level;
 
 typedef struct conf_row {
     row_kind kind;
     const char *key;
-    size_t offset; /* of the field in struct conf */
-    row_owner owner;
+    size_t offset;  /* of the field in struct conf */
+    unsigned verbs; /* those that act on it; conf_table.c names them */
     row_flow flow;
     row_level level;
     const char *help;
@@ -76,8 +74,8 @@ size_t conf_distance(const char *one, const char *other);
  * and at least two. */
 bool conf_is_near(const char *word, size_t distance);
 
-/* Whether the verb acts on the option: `trainer VERB`, or else `prepd VERB` (readers.def). NULL
- * means any verb of the program. */
+/* Whether the verb acts on the option: `trainer VERB`, or else `prepd VERB`. NULL means any verb of
+ * the program. */
 bool conf_is_read(const conf_row *row, bool trainer, const char *verb);
 /* The same, or the verb compares the option with that of the other program, since it changes the
  * rows. */

@@ -1,7 +1,6 @@
 /* conf_value.c: reads the text of one value, checks it against its row of the table, and stores it
  * in struct conf. */
 #include "common/conf/conf_table.h"
-#include "common/conf/other_keys.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -284,14 +283,10 @@ status conf_unknown_key(const char *key, const conf_origin *origin)
                          "indented (%s:, then %s: ..), or with a dot (%s: ..)",
                          key, key, first + strlen(key) + (first[strlen(key)] == '.'), first);
     }
-    const other_key *known = other_key_find(key);
-    if (known) {
-        char words[512];
-        other_key_words(known, words, sizeof words);
-        return CONF_FAIL(origin, "there is no option \"%.200s\", %s", key, words);
-    }
     char guess[256];
     const bool guessed = conf_guess(key, guess, sizeof guess);
-    return CONF_FAIL(origin, "there is no option \"%.200s\"%s%s%s", key,
-                     guessed ? "; did you mean " : "", guessed ? guess : "", guessed ? "?" : "");
+    return CONF_FAIL(origin, "there is no option \"%.200s\"; %s%s%s", key,
+                     guessed ? "did you mean "
+                             : "configs/other-trainers.md lists other trainers' keys",
+                     guessed ? guess : "", guessed ? "?" : "");
 }

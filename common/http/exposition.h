@@ -13,7 +13,7 @@ typedef struct exposition_label {
 
 /* Begins a metric: its HELP and TYPE ("gauge", "counter") lines. Its samples follow. */
 void exposition_family(FILE *out, const char *name, const char *type, const char *help);
-/* A sample with [count] labels. Values from outside are shown as in a log (base/visible.h), so that
+/* A sample with [count] labels. Values from outside are shown as in a log (base/words.h), so that
  * no name of a file can break the format. */
 void exposition_sample(FILE *out, const char *name, const exposition_label *labels, size_t count,
                        double value);

@@ -14,7 +14,6 @@
 #include <microhttpd.h>
 
 #include "common/base/clock.h"
-#include "common/http/http_address.h"
 
 enum { KEPT = 32, ACCEPTED = 64, CONNECTION_BYTES = 8192 };
 static const int64_t LIFE_NS = 5000000000; /* time for a connection's request and answer */

@@ -2,7 +2,7 @@
  * for a person with a browser. It is the only door to libmicrohttpd.
  *
  * There is no thread of its own: someone waits for http_fd and calls http_run. In the daemon that
- * is the dispatcher's loop, so an answer proves that the loop turns; http_thread.h is for programs
+ * is the dispatcher's loop, so an answer proves that the loop turns; http_thread is for programs
  * without such a loop. A connection has one request and at most five seconds. If too many are open,
  * the oldest is closed, so that slow ones cannot keep others out. */
 #ifndef TESSERA_COMMON_HTTP_H
@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include "common/base/status.h"
 
@@ -37,5 +38,23 @@ void http_run(http *server);     /* nothing if server is NULL */
 /* Who can read what is told at this address, as words for the log. NULL for loopback, where only
  * this machine can, and for an address that cannot be read. */
 const char *http_audience(const char *address);
+
+/* An HTTP door that is served by a thread of its own, for a program whose main
+ * thread is busy for seconds at a time. The handler runs in that thread. */
+
+typedef struct http_thread http_thread;
+
+/* Listens as http_open does and starts the thread. The thread receives no signals, which so reach
+ * the threads that handle them. */
+WARN_UNUSED status http_thread_start(const http_place *place, http_handler handle, void *user,
+                                     http_thread **out);
+/* Ends the thread and closes the door; once it has returned, the handler is no longer called.
+ * Accepts a pointer to NULL. */
+void http_thread_stop(http_thread **thread);
+
+/* HOST:PORT as a socket's address. Internal to common/http. */
+
+/* CONFIG if the address has another form than http.h names, or may not be listened on. */
+WARN_UNUSED status http_address(const http_place *place, struct sockaddr_storage *out);
 
 #endif

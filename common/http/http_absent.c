@@ -1,8 +1,6 @@
 /* http_absent.c: the door in a build without libmicrohttpd. */
 #include "common/http/http.h"
 
-#include "common/http/http_address.h"
-
 status http_open(const http_place *place, http_handler handle, void *user, http **out)
 {
     struct sockaddr_storage to;

@@ -1,6 +1,6 @@
 /* http_address.c: reads HOST:PORT. Names other than localhost are not looked up: which address a
  * name has today must not decide who can read. */
-#include "common/http/http_address.h"
+#include "common/http/http.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* http_thread.c: see http_thread.h. */
-#include "common/http/http_thread.h"
+/* http_thread.c: the thread of a program that has no loop. */
+#include "common/http/http.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -111,7 +111,7 @@ WARN_UNUSED status json_stream_from(const char *source, json_next next, void *in
 
 /* Writes JSON into a buffer that grows. The writer puts the commas; the caller balances begin and
  * end. Bytes that are not UTF-8 become U+FFFD, characters that would control a terminal
- * (common/base/visible.h) are escaped, and reals that are not finite become null. A lack of memory
+ * (common/base/words.h) are escaped, and reals that are not finite become null. A lack of memory
  * is remembered and reported by json_writer_take, so the other calls cannot fail. */
 typedef struct json_writer {
     char *text; /* heap, ended by a NUL */

@@ -1,6 +1,6 @@
 /* json_pairs.c: see json_pairs.h. It only looks for half pairs. A backslash outside of a text, and
  * anything else that is wrong with an escape, is left for yajl to refuse. */
-#include "common/json/json_pairs.h"
+#include "common/json/json_parser.h"
 
 #include <string.h>
 

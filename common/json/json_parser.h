@@ -3,10 +3,31 @@
 #ifndef TESSERA_COMMON_JSON_PARSER_H
 #define TESSERA_COMMON_JSON_PARSER_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <yajl/yajl_parse.h>
 
-#include "common/json/json_pairs.h"
 #include "common/json/json_tree.h"
+
+typedef struct json_pairs {
+    /* What the next byte belongs to: plain text, the letter after a backslash, or digits after \u.
+     * A json_pairs of zeros is at the beginning of the input. */
+    enum { PAIRS_TEXT, PAIRS_ESCAPE, PAIRS_DIGITS } at;
+    int digits;     /* how many of the four are read */
+    unsigned value; /* of these digits */
+    bool has_high;  /* the escape just before was the first half of a pair */
+    int64_t seen;   /* bytes of the input so far; the offsets below count from its beginning */
+    int64_t escape; /* where the present escape begins */
+    int64_t high;   /* where that first half begins */
+} json_pairs;
+
+/* Looks through the next bytes of the input. Returns the offset in the input at which the first
+ * half pair begins, which may lie in bytes of an earlier call; -1 if there is none so far. */
+int64_t json_pairs_find(json_pairs *state, const unsigned char *bytes, size_t size);
+
+/* The parser that json_parse.c and json_stream.c share. json_parse.c implements it
+ * on yajl's events, and json_stream.c feeds it from files and streams. */
 
 enum { JSON_NUMBER_MAX = 512 }; /* bytes of the longest number, with its NUL */
 

@@ -12,9 +12,80 @@
 
 #include "common/base/file.h"
 #include "common/json/json_parser.h"
-#include "common/json/json_scan.h"
 
 enum { CHUNK_BYTES = 256 * 1024 };
+
+/* Tells the texts and brackets of JSON apart without building anything.
+ *
+ * When a token continues over several pieces of input, yajl keeps all of it and reads it again from
+ * its beginning with every piece. So this file has to know whether a piece ends inside of a
+ * text, and has to skip a text or an item that is too long without passing it to yajl. */
+
+/* A state of zeros is between tokens. The input can be cut into pieces anywhere. */
+typedef struct json_scan {
+    bool in_text;
+    bool escaped; /* in a text, and the byte before was a backslash */
+    int64_t bare; /* bytes of the present number or word: those since the last bracket, comma,
+                   * colon, white space or text */
+} json_scan;
+
+/* Reads to the end of an open text, its closing quote included, or all bytes. Returns how many it
+ * read: 0 if no text is open. */
+static size_t scan_text(json_scan *state, const unsigned char *bytes, size_t size)
+{
+    size_t at = 0;
+    while (state->in_text && at < size) {
+        const unsigned char letter = bytes[at++];
+        if (state->escaped)
+            state->escaped = false;
+        else if (letter == '\\')
+            state->escaped = true;
+        else if (letter == '"')
+            state->in_text = false;
+    }
+    return at;
+}
+
+static bool is_between(unsigned char letter)
+{
+    return letter == 0 || strchr(" \t\r\n,:[]{}", letter) != NULL;
+}
+
+/* Reads one byte outside of texts. */
+static void take_outside(json_scan *state, unsigned char letter)
+{
+    state->in_text = letter == '"';
+    state->bare = state->in_text || is_between(letter) ? 0 : state->bare + 1;
+}
+
+/* Reads until the *depth open brackets are closed and no text is open, or all bytes. Returns how
+ * many it read: 0 if *depth is 0 and no text is open. */
+static size_t scan_close(json_scan *state, int64_t *depth, const unsigned char *bytes, size_t size)
+{
+    size_t at = scan_text(state, bytes, size);
+    while (*depth > 0 && at < size) {
+        const unsigned char letter = bytes[at++];
+        *depth += (letter == '{' || letter == '[') - (letter == '}' || letter == ']');
+        take_outside(state, letter);
+        at += scan_text(state, bytes + at, size - at);
+    }
+    return at;
+}
+
+/* Reads all bytes. If a text that begins among them is still open at their end, returns the index
+ * at which it begins; -1 if no text is open, or it was open before. */
+static int64_t scan_all(json_scan *state, const unsigned char *bytes, size_t size)
+{
+    int64_t began = -1;
+    for (size_t at = scan_text(state, bytes, size); at < size;) {
+        take_outside(state, bytes[at]);
+        if (state->in_text)
+            began = (int64_t)at;
+        at++;
+        at += scan_text(state, bytes + at, size - at);
+    }
+    return state->in_text ? began : -1;
+}
 
 static status open_file(const char *path, int *out_fd)
 {
@@ -119,8 +190,7 @@ static void look_at_rest(stream *queue)
         from = (size_t)(parser->token_end - parser->base);
         queue->scan = (json_scan){0};
     }
-    const int64_t began =
-        json_scan_all(&queue->scan, parser->chunk + from, parser->chunk_size - from);
+    const int64_t began = scan_all(&queue->scan, parser->chunk + from, parser->chunk_size - from);
     if (began >= 0)
         queue->text_at =
             parser->token_end >= parser->base ? parser->token_end + began : parser->base + began;
@@ -154,7 +224,7 @@ static status feed_some(stream *queue, const unsigned char *bytes, size_t size)
         queue->scan; /* an open text is fed to its end at once, anything else in pieces */
     size_t count = size < CHUNK_BYTES ? size : CHUNK_BYTES;
     if (ahead.in_text)
-        count = json_scan_text(&ahead, bytes, size);
+        count = scan_text(&ahead, bytes, size);
     TRY(json_parser_feed(&queue->parser, bytes, count));
     look_at_rest(queue);
     json_parser_advance(&queue->parser);
@@ -165,7 +235,7 @@ static status skip_some(stream *queue, const unsigned char *bytes, size_t size)
 {
     json_parser *parser = &queue->parser;
     parser->chunk = bytes;
-    parser->chunk_size = json_scan_close(&queue->scan, &queue->depth, bytes, size);
+    parser->chunk_size = scan_close(&queue->scan, &queue->depth, bytes, size);
     json_parser_advance(parser);
     if (queue->depth > 0 || queue->scan.in_text)
         return ST_OK;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/base/utf8.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 
 void json_writer_init(json_writer *writer)
 {

@@ -10,12 +10,9 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
-#include "common/conf/other_keys.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
-#include "common/program/man_page.h"
-#include "common/program/verb_help.h"
-#include "common/program/verb_words.h"
+#include "common/program/verb_parts.h"
 
 static status refuse_word(const char *name, const char *word)
 {
@@ -146,10 +143,6 @@ static status dispatch_verb(const program *self, int argc, char **argv)
     }
     if (strcmp(name, "--man") == 0) {
         man_page(self, stdout);
-        return ST_OK;
-    }
-    if (strcmp(name, "--other-trainers") == 0) {
-        other_keys_page(stdout);
         return ST_OK;
     }
     for (int i = 0; i < self->count; i++)

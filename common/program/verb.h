@@ -3,7 +3,7 @@
  *
  * The usage and help of a verb name every --word that it accepts. Before the verb runs, every word
  * that neither names is refused, with the nearest one if there is one that is near. A --section.key
- * that only other verbs read (common/conf/readers.def) is warned of, unless --shared is given too.
+ * that only other verbs read (common/conf/options.def) is warned of, unless --shared is given too.
  * A usage that does not begin with "-" or "[-" says that the verb accepts words without dashes. */
 #ifndef TESSERA_COMMON_PROGRAM_VERB_H
 #define TESSERA_COMMON_PROGRAM_VERB_H
@@ -28,7 +28,7 @@ typedef struct program {
     const char *name, *purpose;
     const verb *verbs; /* [count] */
     int count;
-    bool trainer; /* else it is prepd: whose verbs readers.def means */
+    bool trainer; /* else it is prepd */
 } program;
 
 /* All of main: runs the verb that the command line names and logs its failure. Returns the exit

@@ -1,6 +1,6 @@
 /* verb_words.c: the words of a command line that begin with --. Each is named in the verb's usage
  * or help, or is the key of an option that the verb takes (it contains a dot), or is a mistake. */
-#include "common/program/verb_words.h"
+#include "common/program/verb_parts.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -8,7 +8,6 @@
 
 #include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
-#include "common/conf/other_keys.h"
 #include "common/program/log.h"
 
 enum { WORD_MAX = 64 };
@@ -61,12 +60,6 @@ static status unknown_word(const program *self, const verb *command, const char 
             ST_USAGE,
             "%s is a section of the options: write %s.KEY VALUE; %s %s --help lists the keys", word,
             word, self->name, command->name);
-    const other_key *known = command->options ? other_key_find(word + 2) : NULL;
-    if (known) {
-        char words[512];
-        other_key_words(known, words, sizeof words);
-        return FAIL(ST_USAGE, "%s %s does not know %s, %s", self->name, command->name, word, words);
-    }
     const char *key = command->options ? conf_nearest_key(word + 2) : NULL;
     char guess[256] = "";
     if (conf_is_near(word + 2, distance - 1))

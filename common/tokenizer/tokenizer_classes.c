@@ -1,5 +1,5 @@
 /* Written by tests/golden/make_classes.py, which asked tokenizers 0.22.2. Do not edit. */
-#include "common/tokenizer/tokenizer_classes.h"
+#include "common/tokenizer/tokenizer_text.h"
 
 /* clang-format off */
 static const code_range CODE_LETTERS[] = {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "common/tokenizer/tokenizer_loading.h"
+#include "common/tokenizer/tokenizer_impl.h"
 #include "common/tokenizer/tokenizer_text.h"
 
 /* bytes; published files have about 11 million */

@@ -1,11 +1,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "common/tokenizer/tokenizer_split.h"
+#include "common/tokenizer/tokenizer_impl.h"
 
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "common/tokenizer/tokenizer_words.h"
 
 /* ---- added tokens ---- */
 

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "common/tokenizer/tokenizer_classes.h"
-
 enum {
     REPLACEMENT = 0xFFFD,
     DECOMPOSED_MAX =

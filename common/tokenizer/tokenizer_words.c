@@ -1,11 +1,11 @@
 /* tokenizer_words.c: see tokenizer_words.h. words_next tries the alternatives of the expression in
  * their order, by the kind of the first one or two characters. */
-#include "common/tokenizer/tokenizer_words.h"
+#include "common/tokenizer/tokenizer_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/tokenizer/tokenizer_classes.h"
+#include "common/tokenizer/tokenizer_text.h"
 
 static const char EXPRESSION[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "

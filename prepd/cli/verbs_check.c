@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/json/json.h"
 #include "common/program/bar.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/cli/verbs_child.h"
 #include "prepd/cli/verbs.h"

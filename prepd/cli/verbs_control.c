@@ -6,7 +6,7 @@
 
 #include "common/json/json.h"
 #include "common/program/log.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/agreed/stage_times.h"
 #include "prepd/cli/verbs_child.h"

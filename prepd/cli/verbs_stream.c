@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/json/json.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/compare.h"
 #include "common/base/hash.h"
 #include "prepd/plan/planner.h"
 
@@ -109,18 +110,12 @@ static int32_t cut_of(int32_t agrees, int32_t label)
     return agrees < label - 1 ? agrees : label - 1;
 }
 
-static int32_t pick_smaller(int32_t first, int32_t second)
-{
-    return first < second ? first : second;
-}
-
 /* Whether a text may join the group: what the row saves must not become less. */
 static bool saves_enough(const plan *planned, const prefix_group *group, int32_t agrees,
                          int32_t label)
 {
     const int64_t now = cut_of(group->agrees, group->label),
-                  then = cut_of(pick_smaller(group->agrees, agrees),
-                                pick_smaller(group->label, label));
+                  then = cut_of(min_i64(group->agrees, agrees), min_i64(group->label, label));
     return group->members < planned->conf->data_prefix_branches &&
            then >= planned->conf->data_prefix_min_tokens &&
            group->members * then >= (group->members - 1) * now;
@@ -223,8 +218,8 @@ status plan_join_prefix(plan *planned, int64_t unit)
     work->next[group->last] = unit;
     group->last = unit;
     group->members++;
-    group->agrees = pick_smaller(group->agrees, agrees);
-    group->label = pick_smaller(group->label, own.first_label);
+    group->agrees = min_i64(group->agrees, agrees);
+    group->label = min_i64(group->label, own.first_label);
     group->head = own.head > group->head ? own.head : group->head;
     return ST_OK;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/compare.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "prepd/plan/planner.h"
 #include "proto/row/assign.h"
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/compare.h"
 #include "prepd/plan/planner.h"
 
 enum {
@@ -62,21 +63,11 @@ static int64_t of_row(const row_stat *stat, int index)
     return *(const int64_t *)(const void *)((const char *)stat + fields[index].of_row);
 }
 
-static int64_t pick_larger(int64_t first, int64_t second)
-{
-    return first > second ? first : second;
-}
-
-static int64_t pick_smaller(int64_t first, int64_t second)
-{
-    return first < second ? first : second;
-}
-
 static int64_t round_up(int64_t value, int64_t step, int64_t most)
 {
     if (step == TILE)
-        step = pick_larger(most / STEPS / TILE, 1) * TILE;
-    return pick_smaller((value + step - 1) / step * step, most);
+        step = max_i64(most / STEPS / TILE, 1) * TILE;
+    return min_i64((value + step - 1) / step * step, most);
 }
 
 static int64_t cost(int64_t tokens, int64_t patches, int64_t targets)
@@ -139,20 +130,20 @@ static shape_bucket bound_of(const plan *planned)
         denser(&images, one->images, one->tokens);
         denser(&frames, one->frames, one->tokens);
         denser(&docs, one->n_docs, one->tokens);
-        unit.tokens = pick_larger(unit.tokens, one->tokens);
-        unit.patches = pick_larger(unit.patches, one->patches);
-        unit.targets = pick_larger(unit.targets, one->targets);
-        unit.images = pick_larger(unit.images, one->images);
-        unit.frames = pick_larger(unit.frames, one->frames);
-        unit.frame = pick_larger(unit.frame, one->frame);
-        unit.documents = pick_larger(unit.documents, one->n_docs);
+        unit.tokens = max_i64(unit.tokens, one->tokens);
+        unit.patches = max_i64(unit.patches, one->patches);
+        unit.targets = max_i64(unit.targets, one->targets);
+        unit.images = max_i64(unit.images, one->images);
+        unit.frames = max_i64(unit.frames, one->frames);
+        unit.frame = max_i64(unit.frame, one->frame);
+        unit.documents = max_i64(unit.documents, one->n_docs);
     }
     if (!planned->conf->data_pack)
         return unit;
     const int64_t tokens = planned->token_budget;
     return (shape_bucket){
         .tokens = tokens,
-        .patches = pick_smaller(most_in(tokens, patches) / 4 * 4, planned->patch_budget),
+        .patches = min_i64(most_in(tokens, patches) / 4 * 4, planned->patch_budget),
         .targets = most_in(tokens, targets),
         /* A branch may be shorter than the shortest sample. */
         .documents = planned->conf->data_group == GROUP_SHARED_PREFIX ? most_in(tokens, docs)
@@ -179,7 +170,7 @@ static int find_cuts(const row_stat *rows, int64_t n_rows, const shape_bucket *b
     for (int64_t i = 0; i < n_rows; i++) {
         shape_bucket bucket = {0};
         for (int k = 0; k < N_FIELDS; k++) {
-            *cap_at(&most, k) = pick_larger(cap_of(&most, k), of_row(&rows[i], k));
+            *cap_at(&most, k) = max_i64(cap_of(&most, k), of_row(&rows[i], k));
             *cap_at(&bucket, k) = round_up(cap_of(&most, k), fields[k].step, cap_of(bound, k));
         }
         if (n_cuts == 0 || (!same(&bucket, &cuts[n_cuts - 1].bucket) && n_cuts < MOST_CUTS))

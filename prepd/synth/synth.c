@@ -14,7 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/program/bar.h"
 #include "common/program/verb.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/file.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "prepd/sample/patch.h"
 #include "prepd/worker/media/image_load.h"
 

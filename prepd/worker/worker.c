@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/program/log.h"
 #include "common/base/proc.h"
 #include "prepd/agreed/ticket.h"

@@ -13,7 +13,7 @@
 #include <zmq.h>
 
 #include "common/base/file.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "proto/wire/wire.h"
 
 static const struct {

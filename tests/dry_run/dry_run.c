@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/program/log.h"
 #include "tests/dry_run/dry_run_play.h"
 #include "tests/dry_run/without_storage.h"

@@ -138,7 +138,7 @@ def steps_are_projected():
     small = ["--training.backend", "cpu", "--training.seq_len", "64", "--training.steps", "3",
              "--training.global_batch_size", "2"]
     said = trainer("bench", "step", "--model.path", "debug", "--layers", "3,4", "--ranks", "8",
-                   "--bench.document", "20", *small)
+                   "--document", "20", *small)
     depths = re.findall(r"^depth: +(\d+) layers  step: ([0-9.]+) ms .*  optimiser: ([0-9.]+) ms "
                         r" tokens: (\d+)  images: ([0-9.]+) ", said, re.M)
     check([d[0] for d in depths] == ["3", "4"] and depths[0][3] == "128", said)

@@ -598,7 +598,7 @@ def the_slurm_script_starts_prepd_unless_a_recording_is_read():
         os.symlink(TRAINER, place.file("bin/trainer"))
         place.program("bin/prepd", "exec sleep 60")
         plain = place.write("plain.yaml", "training:\n  steps: 2\n")
-        nested = place.write("nested.yaml", "feed:\n  ahead: 2\n  replay: a file.rec\n")
+        nested = place.write("nested.yaml", "feed:\n  timeout: 2\n  replay: a file.rec\n")
         dotted = place.write("dotted.yaml", "feed.replay: a.rec\n")
         for words, daemon in (([plain], True), ([plain, "--feed.replay", "a.rec"], False),
                               ([plain, "--feed.replay=a.rec"], False), ([nested], False), ([dotted], False),

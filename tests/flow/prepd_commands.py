@@ -276,6 +276,33 @@ def an_option_that_the_verb_does_not_read():
             check("trainer eval does not read --optimizer.lr, so" in told and "trainer train" in told, told)
 
 
+def every_verb_with_every_option():
+    """Given all options, a verb warns of those whose rows in options.def do not name it, and of no other. The verbs that
+    make or take rows compare the STREAM options."""
+    with open(os.path.join(os.environ.get("TESSERA_SOURCE", "."), "common/conf/options.def"), encoding="utf-8") as x:
+        rows = re.findall(r"^OPTION_(?:INT|REAL|BOOL|TEXT|ENUM)\((\w+), (\w+), .*?, ([A-Z |]+), (STREAM|LOCAL), (?:BASIC|EXPERT), ",
+                          x.read(), re.M)
+    groups = {"SERVE": "serve", "CONSUMERS": "check sample digest record", "ROWS": "serve check plan sample digest record",
+              "CONTROL": "status scale drain admit"}
+    trains = {"TRAIN": "train", "EVAL": "eval", "VERIFY": "verify", "CHECK": "check", "PLAN": "plan", "BENCH": "bench",
+              "STEPS": "train verify check bench", "RUNS": "train eval verify check bench", "MODEL": "train eval verify check plan bench"}
+    check(len(rows) > 100, f"{len(rows)} rows")
+    for program, meant in (BIN, groups), (TRAINER, trains):
+        if program not in PROGRAMS:
+            continue
+        for verb in sorted({v for names in meant.values() for v in names.split()}):
+            def names(words, verb=verb, meant=meant):
+                return any(verb in meant.get(w, "").split() for w in words.split(" | "))
+            unread = {f"{section}.{name}" for section, name, words, stream in rows
+                      if not names(words) and not (stream == "STREAM" and names("ROWS | RUNS"))}
+            printed = subprocess.run([program, verb, "--print-config"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+            values = re.findall(r"^(\w+\.\w+): (.*)$", printed, re.M)
+            words = [f"--{key}={json.loads(value) if value.startswith(chr(34)) else value}" for key, value in values]
+            p = subprocess.run([program, verb, "--print-config", *words], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+            warned = set(re.findall(r"does not read --([\w.]+), so", p.stderr))
+            check(len(values) == len(rows) and warned == unread, f"{os.path.basename(program)} {verb}: {warned ^ unread}")
+
+
 def mistyped_words_have_a_suggestion():
     near = [("sevre", "\"serve\""), ("serve --quite", "--quiet"), ("check --hsah", "--hash"),
             ("serve --seq_len 5", "--training.seq_len"), ("serve --training 5", "--training is a section"),
@@ -556,7 +583,7 @@ def values_that_are_missing_or_out_of_range():
 
 main(a_command_beside_the_daemon, the_build_s_name_is_of_its_sources, a_socket_that_is_missing_or_belongs_to_another,
      no_folder_can_hold_the_index, plan_opens_the_data_once, help_of_every_verb, all_mistakes_are_told_at_once,
-     an_option_that_the_verb_does_not_read, mistyped_words_have_a_suggestion,
+     an_option_that_the_verb_does_not_read, every_verb_with_every_option, mistyped_words_have_a_suggestion,
      words_unlike_any_other_have_no_suggestion, a_word_after_a_switch,
      nothing_is_replaced_unasked, a_sample_as_png, a_stopped_command_leaves_nothing, the_private_daemon_s_cause_is_told_once,
      names_are_shown_with_control_characters_escaped, values_that_are_missing_or_out_of_range)

@@ -30,7 +30,7 @@ PER_LINE = 5
 CONTRACTIONS = ["s", "t", "re", "ve", "m", "ll", "d"]
 
 HEAD = """/* Written by tests/golden/make_classes.py, which asked tokenizers {version}. Do not edit. */
-#include "common/tokenizer/tokenizer_classes.h"
+#include "common/tokenizer/tokenizer_text.h"
 
 /* clang-format off */
 """

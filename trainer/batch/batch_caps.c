@@ -1,5 +1,6 @@
 /* batch_caps.c: counts what rows need, compares it with the capacities of a batch, and reads the
  * shape buckets that a WELCOME names. */
+#include "common/base/compare.h"
 #include "trainer/batch/batch_caps.h"
 
 #include <inttypes.h>
@@ -12,11 +13,6 @@ static int64_t row_frames(const row *packed)
     return frames;
 }
 
-static int64_t pick_larger(int64_t first, int64_t second)
-{
-    return first > second ? first : second;
-}
-
 static int64_t longest_of(const row *packed)
 {
     int64_t longest = 0;
@@ -25,7 +21,7 @@ static int64_t longest_of(const row *packed)
         int64_t tokens = packed->cu_seqlens[i + 1] - packed->cu_seqlens[i];
         if (prefix >= 0)
             tokens += packed->cu_seqlens[prefix + 1] - packed->cu_seqlens[prefix];
-        longest = pick_larger(longest, tokens);
+        longest = max_i64(longest, tokens);
     }
     return longest;
 }
@@ -34,8 +30,7 @@ static int64_t frame_of(const row *packed)
 {
     int64_t most = 0;
     for (int64_t i = 0; i < packed->n_items; i++)
-        most =
-            pick_larger(most, (int64_t)packed->grid_thw[3 * i + 1] * packed->grid_thw[3 * i + 2]);
+        most = max_i64(most, (int64_t)packed->grid_thw[3 * i + 1] * packed->grid_thw[3 * i + 2]);
     return most;
 }
 
@@ -57,8 +52,8 @@ batch_caps batch_caps_count(const row *rows, int64_t n_rows)
         caps.items += rows[i].n_items;
         caps.frames += row_frames(&rows[i]);
         caps.targets += row_targets(&rows[i]);
-        caps.longest = pick_larger(caps.longest, longest_of(&rows[i]));
-        caps.frame = pick_larger(caps.frame, frame_of(&rows[i]));
+        caps.longest = max_i64(caps.longest, longest_of(&rows[i]));
+        caps.frame = max_i64(caps.frame, frame_of(&rows[i]));
     }
     return caps;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/compare.h"
 #include "common/conf/conf.h"
 #include "trainer/batch/row_share.h"
 #include "trainer/batch/batch_caps.h"
@@ -204,11 +205,6 @@ static int choose_bucket(const stager *staging, const batch_caps *counts)
     return k;
 }
 
-static int larger(int first, int second)
-{
-    return first > second ? first : second;
-}
-
 /* Whether two tokens show the same merged row. */
 static bool shows_twice(const row *packed)
 {
@@ -236,7 +232,7 @@ batch_shape stager_shape(const stager *staging, const row *rows, int64_t n_rows)
 
 static batch_shape join_shapes(const batch_shape *first, const batch_shape *second)
 {
-    return (batch_shape){.bucket = larger(first->bucket, second->bucket),
+    return (batch_shape){.bucket = max_i64(first->bucket, second->bucket),
                          .prefixes = first->prefixes || second->prefixes,
                          .wide = first->wide || second->wide,
                          .shared = first->shared || second->shared};

@@ -95,10 +95,11 @@ void bench_project_print(const bench_projection *what, int64_t layers, int64_t r
 
 /* How steps are timed, and projected. */
 typedef struct bench_depths {
-    int64_t ranks;  /* of the projection, which share the optimiser's work */
-    double load;    /* the busiest expert's load over the mean; 0: whatever the router gives */
-    int64_t settle; /* steps that may be spent on setting that load, at each depth */
-    bool live;      /* take the rows that prepd.endpoint serves, whatever they are */
+    int64_t ranks;    /* of the projection, which share the optimiser's work */
+    double load;      /* the busiest expert's load over the mean; 0: whatever the router gives */
+    int64_t settle;   /* steps that may be spent on setting that load, at each depth */
+    int64_t document; /* tokens of a document of the text that is made; 0: whole rows */
+    bool live;        /* take the rows that prepd.endpoint serves, whatever they are */
 } bench_depths;
 
 /* Times training.steps steps at each of these depths (0: all layers) and projects them to the whole
@@ -112,10 +113,10 @@ WARN_UNUSED status bench_steps(const conf *options, const int64_t *layers, int n
  * says that a row may have patch_budget patches. If that is 0, it describes its rows exactly, as a
  * shape bucket. */
 
-/* Writes two steps of rows of training.seq_len tokens, in documents of bench.document tokens, to a
+/* Writes two steps of rows of training.seq_len tokens, in documents of `document` tokens (0: whole rows), to a
  * temporary file, for a bench that was given no recording. path receives its name; the caller
  * unlinks it. */
-WARN_UNUSED status text_rows_own(const conf *options, const model_dims *dims,
+WARN_UNUSED status text_rows_own(const conf *options, const model_dims *dims, int64_t document,
                                  char path[STATUS_PATH_MAX]);
 /* Writes `rows` rows of seq_len tokens to `path`. */
 WARN_UNUSED status text_rows_record(const char *path, const model_dims *dims, int64_t rows,

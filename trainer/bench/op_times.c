@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "trainer/bench/cases.h"
 #include "trainer/ops/open.h"
 #include "trainer/report/speed.h"
@@ -190,7 +190,7 @@ status bench_sizes_of(const conf *options, model_dims *out_dims, bench_sizes *ou
                          .tokens = options->training_seq_len * options->training_local_batch_size,
                          .row = options->training_seq_len,
                          .frame = FRAME,
-                         .document = options->bench_document ? options->bench_document : DOCUMENT};
+                         .document = DOCUMENT};
     out->patches = out->tokens * 15 / 4 / 4 * 4; /* rows of VQAv2 have nearly four per token */
     return ST_OK;
 }

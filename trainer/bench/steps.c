@@ -350,7 +350,7 @@ status bench_steps(const conf *options, const int64_t *layers, int n_layers,
         return FAIL(ST_USAGE, "bench step --live takes its rows from prepd.endpoint; leave "
                               "feed.replay unset, or leave out --live");
     if (!options->feed_replay[0] && !how->live) {
-        TRY_OR(done, text_rows_own(options, &dims, path));
+        TRY_OR(done, text_rows_own(options, &dims, how->document, path));
         own.feed_replay = path;
     }
     for (int i = 0; i < n_layers; i++) {

@@ -93,11 +93,12 @@ done:
     return st;
 }
 
-status text_rows_own(const conf *options, const model_dims *dims, char path[STATUS_PATH_MAX])
+status text_rows_own(const conf *options, const model_dims *dims, int64_t document,
+                     char path[STATUS_PATH_MAX])
 {
     const char *folder = getenv("TMPDIR");
     snprintf(path, STATUS_PATH_MAX, "%s/bench-rows-%ld.rec", folder && *folder ? folder : "/tmp",
              (long)getpid());
     return text_rows_record(path, dims, 2 * options->training_global_batch_size,
-                            options->training_seq_len, options->bench_document, 0);
+                            options->training_seq_len, document, 0);
 }

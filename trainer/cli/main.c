@@ -33,8 +33,7 @@ static const char *const planning[] = {
     NULL,
 };
 static const char *const measuring[] = {
-    "model.path",     "training.seq_len", "training.local_batch_size",
-    "training.steps", "bench.document",   NULL,
+    "model.path", "training.seq_len", "training.local_batch_size", "training.steps", NULL,
 };
 
 static const verb verbs[] = {
@@ -140,8 +139,9 @@ static const verb verbs[] = {
     {.name = "bench",
      .run = verb_bench,
      .summary = "measures ops and steps against the device's limits",
-     .usage = "ops [OP,OP..] [--seconds S] [--rates FILE [--overwrite]] | step [--layers N,N,..] "
-              "[--ranks R] [--load L [--settle N]] [--live] -c FILE | --model.path DIR",
+     .usage =
+         "ops [OP,OP..] [--seconds S] [--rates FILE [--overwrite]] | step [--layers N,N,..] "
+         "[--ranks R] [--load L [--settle N]] [--document N] [--live] -c FILE | --model.path DIR",
      .help = "ops [OP,OP..]: times matrix products and attention, or these of their ops, at\n"
              "the model's shapes for training.local_batch_size rows of training.seq_len\n"
              "tokens, --seconds S each, and compares them with a large copy and a large\n"
@@ -152,9 +152,9 @@ static const verb verbs[] = {
              "fits a line through the depths, and projects it to the whole model, with the\n"
              "optimiser shared by --ranks R ranks, and prints the projection's error.\n"
              "Collectives are not counted. The rows come from feed.replay, or are text in\n"
-             "documents of bench.document tokens. --load L biases the router until the\n"
-             "busiest expert has L times the mean load, in at most --settle N (36) steps\n"
-             "before those that are timed. --live takes the rows that prepd.endpoint\n"
+             "documents of --document N tokens (0: whole rows). --load L biases the router\n"
+             "until the busiest expert has L times the mean load, in at most --settle N (36)\n"
+             "steps before those that are timed. --live takes the rows that prepd.endpoint\n"
              "streams, and prints how much they delay each step.",
      .options = true,
      .most_used = measuring},

@@ -16,20 +16,26 @@ static const conf_need needs[] = {
 };
 
 typedef struct request {
-    const char *what, *op, *layers, *ranks, *load, *settle, *seconds, *rates;
+    const char *what, *op, *layers, *ranks, *load, *settle, *document, *seconds, *rates;
     bool live;
 } request;
 
 /* Reads the arguments that are no options: what to bench, an op, and the flags of this verb. */
 static status read_request(int argc, char **argv, request *asked)
 {
-    *asked = (request){.layers = "0", .ranks = "1", .load = "0", .settle = "36", .seconds = "0.3"};
+    *asked = (request){.layers = "0",
+                       .ranks = "1",
+                       .load = "0",
+                       .settle = "36",
+                       .document = "0",
+                       .seconds = "0.3"};
     const struct {
         const char *flag;
         const char **value;
-    } flags[] = {{"--layers", &asked->layers},   {"--ranks", &asked->ranks},
-                 {"--load", &asked->load},       {"--settle", &asked->settle},
-                 {"--seconds", &asked->seconds}, {"--rates", &asked->rates}};
+    } flags[] = {{"--layers", &asked->layers},     {"--ranks", &asked->ranks},
+                 {"--load", &asked->load},         {"--settle", &asked->settle},
+                 {"--document", &asked->document}, {"--seconds", &asked->seconds},
+                 {"--rates", &asked->rates}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         const char *given;
         TRY(verb_take(&argc, argv, flags[i].flag, &given));
@@ -100,6 +106,7 @@ static status steps(const conf *options, const request *asked)
     bench_depths how = {.live = asked->live};
     TRY(verb_number("--ranks", asked->ranks, 1, INT32_MAX, &how.ranks));
     TRY(verb_number("--settle", asked->settle, 1, 1000, &how.settle));
+    TRY(verb_number("--document", asked->document, 0, 1048576, &how.document));
     how.load = strtod(asked->load, &end);
     if (*end || !(how.load >= 0.0))
         return FAIL(ST_USAGE,

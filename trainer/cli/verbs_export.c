@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/digits.h"
+#include "common/base/words.h"
 #include "common/base/file.h"
 #include "common/model_folder/model_files.h"
 #include "common/program/log.h"

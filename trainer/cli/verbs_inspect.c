@@ -3,10 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/digits.h"
+#include "common/base/words.h"
 #include "common/base/file.h"
 #include "common/model_folder/model_files.h"
-#include "common/base/visible.h"
 #include "trainer/checkpoint/hf/hf_check.h"
 #include "trainer/cli/verbs.h"
 

@@ -7,12 +7,11 @@
 
 #include "common/program/log.h"
 #include "common/program/verb.h"
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "trainer/plan/cost.h"
 #include "trainer/plan/plan_print.h"
 #include "trainer/optim/groups.h"
 #include "trainer/plan/recompute_plan.h"
-#include "trainer/plan/cost.h"
 #include "trainer/run/session.h"
 #include "trainer/cli/verbs.h"
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/json/json.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/html_text.h"
+#include "common/base/words.h"
 
 #define MARK "<meta name=\"tessera\" content=\""
 

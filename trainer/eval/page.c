@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/html_text.h"
+#include "common/base/words.h"
 #include "trainer/generate/generate.h"
 #include "trainer/generate/prompt.h"
 

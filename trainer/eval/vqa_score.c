@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/tokenizer/tokenizer_text.h"
 
 enum {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/digits.h"
+#include "common/base/words.h"
 #include "trainer/model/params/lora_params.h"
 #include "trainer/model/params/quantised.h"
 

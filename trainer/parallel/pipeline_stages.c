@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/compare.h"
 #include "common/base/words.h"
 
 enum { HALVINGS = 64 };
@@ -153,14 +154,9 @@ status stages_read(const char *text, int64_t layers, int64_t first_layers, layou
     return ST_OK;
 }
 
-static int64_t pick_smaller(int64_t first, int64_t second)
-{
-    return first < second ? first : second;
-}
-
 int64_t stage_flights(int stage, int stages, int64_t batches)
 {
-    return pick_smaller(stages - stage, batches);
+    return min_i64(stages - stage, batches);
 }
 
 int64_t stage_passes(int stage, int stages, int64_t batches)
@@ -173,7 +169,7 @@ stage_pass stage_pass_at(int stage, int stages, int64_t batches, int64_t index)
     if (stage == stages - 1)
         return (stage_pass){PASS_BOTH, index};
     const int64_t ahead =
-        pick_smaller(stages - 1 - stage, batches); /* forwards before the first backward */
+        min_i64(stages - 1 - stage, batches); /* forwards before the first backward */
     if (index < ahead)
         return (stage_pass){PASS_FORWARD, index};
     if (index >= 2 * batches - ahead)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "trainer/device/choices.h"
 #include "trainer/device/host_memory.h"
 #include "trainer/device/nvml.h"

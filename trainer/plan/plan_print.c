@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "trainer/model/params/unit_order.h"
 #include "trainer/plan/memory_search.h"
 #include "trainer/plan/recompute_plan.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "common/conf/yaml.h"
 #include "trainer/device/choices.h"
 

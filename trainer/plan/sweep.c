@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "trainer/plan/cost.h"
 #include "trainer/plan/recompute_plan.h"
 

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/html_text.h"
 #include "common/base/words.h"
 #include "common/json/json.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/digits.h"
+#include "common/base/words.h"
 #include "common/json/json.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"

@@ -9,7 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/http/exposition.h"
-#include "common/http/http_thread.h"
+#include "common/http/http.h"
 #include "common/program/log.h"
 
 struct monitor {

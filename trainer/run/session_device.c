@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/conf/rank_endpoints.h"
+#include "common/conf/rank_lists.h"
 #include "common/program/log.h"
 #include "trainer/device/graph_replay.h"
 #include "trainer/model/exchange/exchange.h"

@@ -7,10 +7,9 @@
 #include <time.h>
 
 #include "common/base/clock.h"
-#include "common/base/digits.h"
+#include "common/base/words.h"
 #include "common/program/bar.h"
 #include "common/program/log.h"
-#include "common/base/words.h"
 #include "trainer/checkpoint/state/progress.h"
 #include "trainer/eval/html_page.h"
 #include "trainer/report/html.h"

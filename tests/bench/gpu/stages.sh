@@ -186,7 +186,7 @@ stage_bench_loads() {
         with_sizes "4 3" "12288 8192 4096" $text_only -- bench 20 20.7,35,45 $text_only --load $load || return
     done
     echo "-- documents of 340 tokens"
-    with_sizes "4 3" "12288 8192 4096" $text_only -- bench 20 20.7,35,45 $text_only --bench.document 340 --load 3
+    with_sizes "4 3" "12288 8192 4096" $text_only -- bench 20 20.7,35,45 $text_only --document 340 --load 3
 }
 
 images() { # SEQ_LEN

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 #include "tests/bench/ops/memory_growth.h"
 #include "trainer/bench/bench.h"
 #include "trainer/run/session_memory.h"
@@ -116,7 +116,7 @@ status bench_device_memory(const conf *options, int64_t layers, FILE *to)
                     (long long)options->training_steps);
     TRY(dims_load(options->model_path, &dims));
     if (!options->feed_replay[0]) {
-        TRY_OR(done, text_rows_own(options, &dims, path));
+        TRY_OR(done, text_rows_own(options, &dims, 0, path));
         own.feed_replay = path;
     }
     TRY_OR(done, session_open_bench(&own, NULL, false, &run));

@@ -30,6 +30,5 @@ void refuse_flag(const char *first, const char *second, const char *words);
 /* Each returns the number of tests that failed. */
 int run_conf_help_tests(void);
 int run_conf_stream_tests(void);
-int run_other_keys_tests(void);
 
 #endif

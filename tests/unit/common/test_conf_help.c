@@ -93,7 +93,6 @@ static void test_help__shows_a_verb_what_it_reads(void **state)
     assert_null(strstr(prepd, "Most used"));
     assert_non_null(strstr(trainer, "\n  --training.seq_len N\n"));
     assert_null(strstr(trainer, "--prepd.workers"));
-    assert_null(strstr(trainer, "--bench.document"));
     assert_non_null(strstr(asking, "\nprepd: the data daemon\n  --prepd.endpoint URL\n"));
     assert_non_null(strstr(asking, "\n  --log.json [true|false]\n"));
     assert_null(strstr(asking, "--data."));

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/http/exposition.h"
-#include "common/http/http_thread.h"
+#include "common/http/http.h"
 
 /* Counts its calls and answers with the path. */
 static int answer(void *user, const char *path, FILE *out, const char **out_type)

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/program/log_file.h"
+#include "common/program/log.h"
 
 enum { LINE = 10 }; /* bytes of a line */
 

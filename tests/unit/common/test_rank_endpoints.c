@@ -1,7 +1,7 @@
 /* Tests of rank_endpoints.c. */
 #include <string.h>
 
-#include "common/conf/rank_endpoints.h"
+#include "common/conf/rank_lists.h"
 #include "tests/harness.h"
 
 static const char list[] = "0-7=tcp://data0:5555, 8-15 = tcp://data1:5555 ,16=ipc:///run/a=b/sock";

@@ -1,7 +1,7 @@
 /* Tests of rank_ranges.c. */
 #include <string.h>
 
-#include "common/conf/rank_ranges.h"
+#include "common/conf/rank_lists.h"
 #include "tests/harness.h"
 
 static void test_have__ranks_of_a_list(void **state)

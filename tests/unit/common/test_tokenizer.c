@@ -11,7 +11,7 @@
 #include "common/json/json.h"
 #include "common/base/rng.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/tokenizer_split.h"
+#include "common/tokenizer/tokenizer_impl.h"
 #include "common/tokenizer/tokenizer_text.h"
 
 #include <utf8proc.h>

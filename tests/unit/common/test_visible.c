@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/base/visible.h"
+#include "common/base/words.h"
 
 static void test_escape__shows_control_characters(void **state)
 {

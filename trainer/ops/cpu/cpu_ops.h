@@ -10,6 +10,7 @@
 
 #include <math.h>
 
+#include "common/base/compare.h"
 #include "trainer/device/cpu.h"
 #include "trainer/device/real.h"
 #include "trainer/ops/table.h"
@@ -32,16 +33,6 @@
 #define REAL_COS  cosf
 #define REAL_SIN  sinf
 #endif
-
-static inline int64_t max_i64(int64_t longest, int64_t b)
-{
-    return longest > b ? longest : b;
-}
-
-static inline int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {

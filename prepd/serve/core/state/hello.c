@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/conf/conf.h"
-#include "common/conf/rank_ranges.h"
+#include "common/conf/rank_lists.h"
 
 static const int64_t MAX_CREDIT = (int64_t)1 << 42; /* 4 TiB, so that no sum can overflow */
 

@@ -1,12 +1,118 @@
-/* conf_text.c: the option table as users read it: --print-config and configs/README.md. */
-#include "common/conf/conf.h"
-
+/* conf_print.c: the option table as people read it: --print-config, VERB --help, which is at most 80
+ * columns wide, and configs/README.md. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/conf/conf.h"
 #include "common/conf/conf_table.h"
 #include "common/json/json.h"
+
+enum { HELP_INDENT = 6, HELP_WIDTH = 80 };
+
+/* Prints the words in lines of at most HELP_WIDTH characters, each indented by `indent`. */
+static void print_folded(FILE *to, const char *words, int indent)
+{
+    int column = 0;
+    for (const char *at = words; *at;) {
+        int count = (int)strcspn(at, " ");
+        if (column > 0 && column + 1 + count > HELP_WIDTH) {
+            fputc('\n', to);
+            column = 0;
+        }
+        if (column == 0)
+            column = fprintf(to, "%*s", indent, "");
+        else
+            column += fprintf(to, " ");
+        column += fprintf(to, "%.*s", count, at);
+        at += count;
+        at += strspn(at, " ");
+    }
+    fputc('\n', to);
+}
+
+const char *conf_value_name(const conf_row *option)
+{
+    switch (option->kind) {
+    case ROW_INT:
+        return "N";
+    case ROW_REAL:
+        return "X";
+    case ROW_BOOL:
+        return "[true|false]";
+    case ROW_ENUM:
+        return option->choices;
+    default:
+        return option->text_kind == TEXT_PATH       ? "PATH"
+               : option->text_kind == TEXT_ENDPOINT ? "URL"
+                                                    : "TEXT";
+    }
+}
+
+void conf_row_words(const conf_row *option, char *out, size_t size)
+{
+    char text[CONF_TEXT_MAX], range[128];
+    conf_default_text(option, text, sizeof text);
+    conf_range_text(option, range, sizeof range);
+    snprintf(out, size, "%s Default: %.400s%s%s.", option->help, *text ? text : "empty",
+             *range ? "; range: " : "", range);
+}
+
+static void help_row(FILE *to, const conf_row *option)
+{
+    char words[CONF_TEXT_MAX];
+    fprintf(to, "  --%s %s%s\n", option->key, conf_value_name(option),
+            option->level == LEVEL_EXPERT ? "   (expert)" : "");
+    conf_row_words(option, words, sizeof words);
+    print_folded(to, words, HELP_INDENT);
+}
+
+static bool is_among(const char *const *keys, const char *key)
+{
+    for (; keys && *keys; keys++)
+        if (strcmp(*keys, key) == 0)
+            return true;
+    return false;
+}
+
+static void help_most_used(FILE *to, const char *const *keys)
+{
+    if (keys && *keys)
+        fprintf(to, "\nMost used\n");
+    for (; keys && *keys; keys++)
+        help_row(to, conf_row_find(*keys));
+}
+
+int conf_help(FILE *to, bool trainer, const char *verb, const char *const *most_used, bool all)
+{
+    int left_out = 0;
+    char heading[256] = "";
+    fprintf(to, "In the file an option is written as \"section:\" and, indented below it,\n"
+                "\"key: value\". Relative paths start at the file's folder; on the command line\n"
+                "they start at the working directory.\n");
+    help_most_used(to, most_used);
+    for (size_t i = 0; i < conf_n_rows; i++) {
+        const conf_row *option = &conf_rows[i];
+        if (option->kind == ROW_SECTION)
+            snprintf(heading, sizeof heading, "%s: %s", option->key, option->help);
+        if (!conf_row_is_option(option) || !conf_is_read(option, trainer, verb) ||
+            is_among(most_used, option->key))
+            continue;
+        if (option->level == LEVEL_EXPERT && !all) {
+            left_out++;
+            continue;
+        }
+        if (heading[0]) {
+            fputc('\n', to);
+            print_folded(to, heading, 0);
+        }
+        heading[0] = 0;
+        help_row(to, option);
+    }
+    return left_out;
+}
+
+/* The option table as users read it: --print-config and configs/README.md. */
 
 /* A JSON text is also a double-quoted YAML scalar. The exceptions are U+FEFF, U+FFFE and U+FFFF,
  * which YAML forbids and the JSON writer does not escape, so they are escaped here. */
@@ -94,13 +200,18 @@ static void reference_type(FILE *to, const conf_row *option)
 
 static void reference_row(FILE *to, const conf_row *option)
 {
-    static const char *const owners[] = {"prepd", "trainer", "both"};
+    const bool prepd = conf_is_read(option, false, NULL),
+               trainer = conf_is_read(option, true, NULL);
     char text[CONF_TEXT_MAX];
     conf_default_text(option, text, sizeof text);
     fprintf(to, "| `%s` | ", option->key);
     reference_type(to, option);
     fprintf(to, " | %s%s%s | %s | %s | %s | ", *text ? "`" : "", *text ? text : "empty",
-            *text ? "`" : "", owners[option->owner], option->flow == FLOW_STREAM ? "yes" : "",
+            *text ? "`" : "",
+            prepd && trainer ? "both"
+            : prepd          ? "prepd"
+                             : "trainer",
+            option->flow == FLOW_STREAM ? "yes" : "",
             option->level == LEVEL_EXPERT ? "expert" : "");
     cell(to, option->help);
     fputs(" |\n", to);
@@ -160,7 +271,8 @@ void conf_reference(FILE *to)
         "* **Values:** whole numbers can be written `1e6` or `1_000_000`, numbers of bytes with\n"
         "  a unit (`8GiB`; also `KiB`, `MiB`, `TiB`), and `true` and `false` as `yes`, `no`,\n"
         "  `on`, `off`, `1` or `0`.\n"
-        "* **Mistakes** are told all at once, each with its line: keys that do not exist, with a\n"
+        "* **Mistakes** are reported all at once, each with its line: keys that do not exist, with "
+        "a\n"
         "  similar one if there is any, wrong values, and what is missing. An option on the\n"
         "  command line that only other verbs or the other program read is warned of;\n"
         "  `--shared` says that it is meant, for scripts that give several the same options.\n"
