@@ -173,6 +173,45 @@ int64_t kept_number(const uint8_t *words, int64_t index)
     return (int64_t)load_u64(words + index * (int64_t)sizeof(int64_t));
 }
 
+status kept_copy(const st_file *file, const char *path, const char *name, st_dtype dtype,
+                 int64_t want, void **out, int64_t *out_n)
+{
+    const st_tensor *tensor;
+    TRY(st_want(file, name, dtype, 1, path, &tensor));
+    if (want >= 0 && tensor->shape[0] != want)
+        return FAIL_IN(ST_BAD_INPUT, path, "%s has %" PRId64 " entries, expected %" PRId64, name,
+                       tensor->shape[0], want);
+    *out = malloc(tensor->data.size + st_dtype_size(dtype));
+    if (!*out)
+        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", tensor->data.size, name);
+    if (tensor->data.size)
+        memcpy(*out, tensor->data.data, tensor->data.size);
+    if (out_n)
+        *out_n = tensor->shape[0];
+    return ST_OK;
+}
+
+status kept_texts(const st_file *file, const char *path, const char *name, text_pool *out)
+{
+    int64_t count;
+    TRY(kept_copy(file, path, name, DT_U8, -1, (void **)&out->bytes, &count));
+    out->size = out->capacity = (size_t)count;
+    return count && (out->bytes[0] != 0 || out->bytes[count - 1] != 0) ? kept_unfit(path) : ST_OK;
+}
+
+status kept_identity(const st_file *file, const char *path, hash128 *out)
+{
+    const char *identity = st_meta_find(file, "identity");
+    return identity && hash_parse(identity, out)
+               ? ST_OK
+               : FAIL_IN(ST_BAD_INPUT, path, "it does not hold the identity of its data set");
+}
+
+status kept_unfit(const char *path)
+{
+    return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
+}
+
 /* Tries the candidates of cache_file.h in order, makes the folder and checks it.
  */
 

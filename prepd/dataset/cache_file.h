@@ -12,6 +12,7 @@
 #include "common/conf/conf.h"
 #include "common/model_folder/safetensors.h"
 #include "prepd/dataset/records.h"
+#include "prepd/dataset/tables.h"
 
 enum { LOCK_HOLDER = 128 }; /* bytes of a holder's name, with its end */
 typedef struct cache_lock {
@@ -100,6 +101,16 @@ WARN_UNUSED status kept_open(const kept_name *name, st_file *out);
 WARN_UNUSED status kept_words(const st_file *file, const char *path, const char *name,
                               int64_t numbers, int64_t want, const uint8_t **out, int64_t *out_n);
 int64_t kept_number(const uint8_t *words, int64_t index);
+/* Copies a column of one dimension to the heap, with room for one more entry. It must have `want`
+ * entries, unless that is -1. out_n may be NULL. */
+WARN_UNUSED status kept_copy(const st_file *file, const char *path, const char *name,
+                             st_dtype dtype, int64_t want, void **out, int64_t *out_n);
+/* Reads a text pool, which is empty or begins and ends with a zero byte. */
+WARN_UNUSED status kept_texts(const st_file *file, const char *path, const char *name,
+                              text_pool *out);
+/* The identity of the data set, which kept_save got as a word. */
+WARN_UNUSED status kept_identity(const st_file *file, const char *path, hash128 *out);
+status kept_unfit(const char *path); /* fails: what the file holds contradicts itself */
 
 /* The restart points of record files (unpack.h), as tensors for kept_save. */
 enum { KEPT_POINT_TENSORS = 3 };
@@ -115,6 +126,9 @@ void kept_points_done(kept_points *points); /* also after a failure */
  * given. */
 WARN_UNUSED status kept_points_take(record_files *files, const st_file *file, const char *path);
 void kept_points_forget(record_files *files);
+/* A place as three numbers. */
+void kept_put_place(const record_place *at, int64_t out[3]);
+record_place kept_get_place(const uint8_t *words, int64_t index);
 /* Whether a place lies inside its file, which must have its restart points. */
 bool kept_place_is_sound(const record_files *files, const record_place *at);
 

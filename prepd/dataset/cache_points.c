@@ -11,6 +11,7 @@ enum {
     FILE_NUMBERS = 2,  /* of each file: number of restart points, unpacked bytes */
     POINT_NUMBERS = 3, /* of each point: unpacked, packed, and bits with fresh above them */
     FRESH = 8,         /* the bit in which fresh stands */
+    FILE_BITS = 32,    /* of a place: the number of its file is above its bytes */
 };
 
 static void store_point(const unpack_restart *point, int64_t *to, uint8_t **windows)
@@ -123,4 +124,20 @@ bool kept_place_is_sound(const record_files *files, const record_place *at)
     return at->file >= 0 && at->file < records_count(files) && at->line >= 1 && at->bytes >= 0 &&
            at->bytes <= RECORD_BYTES && at->offset >= 0 &&
            at->offset <= unpack_total(records_unpack(files, at->file)) - at->bytes;
+}
+
+void kept_put_place(const record_place *at, int64_t out[3])
+{
+    out[0] = at->offset;
+    out[1] = at->line;
+    out[2] = (int64_t)at->file << FILE_BITS | (uint32_t)at->bytes;
+}
+
+record_place kept_get_place(const uint8_t *words, int64_t index)
+{
+    const int64_t which = kept_number(words, index + 2);
+    return (record_place){.offset = kept_number(words, index),
+                          .line = kept_number(words, index + 1),
+                          .bytes = (int32_t)(uint32_t)which,
+                          .file = (int32_t)(which >> FILE_BITS)};
 }

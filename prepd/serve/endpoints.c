@@ -9,6 +9,7 @@
 #include "prepd/serve/core/state/outside.h"
 #include "prepd/serve/shell.h"
 #include "prepd/serve/core/consumers/core_consumers.h"
+#include "proto/session/wire.h"
 
 /* Who takes the messages: those that can be read, and those that break the limits. */
 typedef struct door_handler {
@@ -16,11 +17,6 @@ typedef struct door_handler {
     void (*refuse)(void *user, door at, const wire_peer *from, status st);
     void *user;
 } door_handler;
-
-WARN_UNUSED status door_read(wire_socket *socket, door at, const peer_limits *limits,
-                             const door_handler *to);
-/* Logs and counts the peers that ZeroMQ's side refused on these sockets since the last call. */
-void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits);
 
 /* How many messages are read in a turn, and what ZeroMQ's side refused. */
 
@@ -30,7 +26,8 @@ enum {
     DISCARDED_PER_TURN = 16384,
 };
 
-status door_read(wire_socket *socket, door at, const peer_limits *limits, const door_handler *to)
+static status door_read(wire_socket *socket, door at, const peer_limits *limits,
+                        const door_handler *to)
 {
     wire_msg *message = NULL;
     status st = ST_OK;
@@ -56,7 +53,9 @@ status door_read(wire_socket *socket, door at, const peer_limits *limits, const 
     return st == ST_TIMEOUT || st == ST_PROTOCOL ? ST_OK : st;
 }
 
-void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets, peer_limits *limits)
+/* Logs and counts the peers that ZeroMQ's side refused on these sockets since the last call. */
+static void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets,
+                               peer_limits *limits)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n_sockets; i++) {
@@ -161,4 +160,37 @@ void doors_close(shell *around)
     free(around->endpoint[DOOR_WORKERS]);
     free(around->endpoint[DOOR_CONTROL]);
     free(around->local_endpoint);
+}
+
+enum {
+    /* How many CPUs make pictures as fast as one thread moves them, over each kind of link. They
+     * follow from the CPU time that a picture costs a worker and an I/O thread
+     * (tests/bench/results/tests-bench-prepd.tsv). */
+    CPUS_IPC = 6,
+    CPUS_TCP = 4,
+    CPUS_CURVE = 3,
+    MOST = 8, /* chosen automatically; with more the dispatcher's own thread would be the slowest */
+};
+
+static int choose_threads(const conf *options, int cpus)
+{
+    const int each = wire_is_ipc(options->prepd_endpoint) ? CPUS_IPC
+                     : options->prepd_keys[0]             ? CPUS_CURVE
+                                                          : CPUS_TCP;
+    const int count = (cpus + each - 1) / each;
+    return count < 1 ? 1 : count > MOST ? MOST : count;
+}
+
+static uint64_t first(int half)
+{
+    return (UINT64_C(1) << half) - 1;
+}
+
+io_threads io_threads_of(const conf *options, int cpus)
+{
+    const int count =
+        options->prepd_io_threads ? (int)options->prepd_io_threads : choose_threads(options, cpus);
+    const int half = (count + 1) / 2;
+    return (io_threads){
+        .n_threads = count, .consumers = first(half), .workers = first(half) << (count - half)};
 }

@@ -13,7 +13,6 @@
 enum {
     VERSION = 1,        /* of these tables, and of what chat_record.c accepts */
     RECORD_NUMBERS = 4, /* offset; line; bytes and file; number of images, or minus the cause */
-    FILE_BITS = 32,
 };
 
 /* Names the file. False if nothing is to be kept. */
@@ -49,9 +48,7 @@ static status gather_records(const conversations *set, kept_chats *kept)
     for (int64_t i = 0; i < set->count; i++) {
         const conversation *talk = &set->all[i];
         int64_t *to = kept->records + i * RECORD_NUMBERS;
-        to[0] = talk->at.offset;
-        to[1] = talk->at.line;
-        to[2] = (int64_t)talk->at.file << FILE_BITS | (uint32_t)talk->at.bytes;
+        kept_put_place(&talk->at, to);
         to[3] = talk->cause ? -talk->cause : talk->n_images;
     }
     for (int64_t j = 0; j < set->images.count; j++) {
@@ -103,58 +100,29 @@ void chat_cache_save(const conversations *set, const conf *options)
 
 /* --- loading --- */
 
-static status unfit(const char *path)
-{
-    return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
-}
-
-/* Copies the bytes of a column, with room for one more entry. */
-static status read_column(const st_file *file, const char *path, const char *name, st_dtype dtype,
-                          void **out, int64_t *out_n)
-{
-    const st_tensor *tensor;
-    TRY(st_want(file, name, dtype, 1, path, &tensor));
-    *out = malloc(tensor->data.size + st_dtype_size(dtype));
-    if (!*out)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", tensor->data.size, name);
-    if (tensor->data.size)
-        memcpy(*out, tensor->data.data, tensor->data.size);
-    *out_n = tensor->shape[0];
-    return ST_OK;
-}
-
-/* Reads a text pool, which is empty or ends with a terminated text. */
-static status take_texts(const st_file *file, const char *path, const char *name, text_pool *out)
-{
-    int64_t count;
-    TRY(read_column(file, path, name, DT_U8, (void **)&out->bytes, &count));
-    out->size = out->capacity = (size_t)count;
-    return count && (out->bytes[0] != 0 || out->bytes[count - 1] != 0) ? unfit(path) : ST_OK;
-}
-
 /* Reads the names of the images and what kind each is. Folders of frames are listed again. */
 static status take_images(conversations *set, const st_file *file, const char *path)
 {
     const uint8_t *rates;
     int64_t n_rates;
-    TRY(take_texts(file, path, "names", &set->images.texts));
-    TRY(read_column(file, path, "name_at", DT_I64, (void **)&set->images.at, &set->images.count));
+    TRY(kept_texts(file, path, "names", &set->images.texts));
+    TRY(kept_copy(file, path, "name_at", DT_I64, -1, (void **)&set->images.at, &set->images.count));
     set->images.capacity = set->images.count;
     TRY(kept_words(file, path, "rates", 1, set->images.count, &rates, &n_rates));
     if (set->images.count > INT32_MAX)
-        return unfit(path);
+        return kept_unfit(path);
     for (int64_t j = 0; j < set->images.count; j++) {
         const int64_t at = set->images.at[j], bits = kept_number(rates, j);
         chat_item item;
         if (at < 1 || (size_t)at >= set->images.texts.size)
-            return unfit(path);
+            return kept_unfit(path);
         item.name = text_pool_at(&set->images.texts, at);
         memcpy(&item.fps, &bits, sizeof item.fps);
         item.video = !(item.fps < 0);
         if (!item.video)
             item.fps = 0;
         if (!path_stays_inside(item.name))
-            return unfit(path);
+            return kept_unfit(path);
         TRY(clip_table_note(&set->clips, j, set->root, item.name, &item, path));
     }
     return ST_OK;
@@ -172,42 +140,38 @@ static status take_records(conversations *set, const st_file *file, const char *
 {
     const uint8_t *words;
     int64_t count, first = 0;
-    TRY(take_texts(file, path, "causes", &set->causes));
-    TRY(read_column(file, path, "shown", DT_I32, (void **)&set->shown, &set->n_shown));
+    TRY(kept_texts(file, path, "causes", &set->causes));
+    TRY(kept_copy(file, path, "shown", DT_I32, -1, (void **)&set->shown, &set->n_shown));
     set->shown_capacity = set->n_shown;
     for (int64_t i = 0; i < set->n_shown; i++)
         if (set->shown[i] < 0 || set->shown[i] >= set->images.count)
-            return unfit(path);
+            return kept_unfit(path);
     TRY(kept_words(file, path, "records", RECORD_NUMBERS, -1, &words, &count));
     set->all = malloc(((size_t)count + 1) * sizeof *set->all);
     if (!set->all)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " records", count);
     set->count = set->capacity = count;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = i * RECORD_NUMBERS, which = kept_number(words, at + 2);
-        const int64_t images = kept_number(words, at + 3);
+        const int64_t at = i * RECORD_NUMBERS, images = kept_number(words, at + 3);
         if (images > set->n_shown || images == INT64_MIN)
-            return unfit(path);
-        set->all[i] = (conversation){.at = {.offset = kept_number(words, at),
-                                            .line = kept_number(words, at + 1),
-                                            .bytes = (int32_t)(uint32_t)which,
-                                            .file = (int32_t)(which >> FILE_BITS)},
+            return kept_unfit(path);
+        set->all[i] = (conversation){.at = kept_get_place(words, at),
                                      .n_images = images < 0 ? 0 : (int32_t)images,
                                      .first_image = first,
                                      .cause = images < 0 ? -images : 0};
         if (!is_sound(set, &set->all[i]))
-            return unfit(path);
+            return kept_unfit(path);
         first += set->all[i].n_images;
     }
-    return count > 0 && first == set->n_shown ? ST_OK : unfit(path);
+    return count > 0 && first == set->n_shown ? ST_OK : kept_unfit(path);
 }
 
 status chat_cache_take(conversations *set, const st_file *file, const char *path)
 {
     int64_t count;
-    TRY(read_column(file, path, "contents", DT_U8, (void **)&set->contents, &count));
+    TRY(kept_copy(file, path, "contents", DT_U8, -1, (void **)&set->contents, &count));
     if (count != records_count(set->files) * (int64_t)sizeof *set->contents)
-        return unfit(path);
+        return kept_unfit(path);
     TRY(kept_points_take(set->files, file, path));
     TRY(take_images(set, file, path));
     return take_records(set, file, path);
@@ -216,10 +180,8 @@ status chat_cache_take(conversations *set, const st_file *file, const char *path
 static status take_all(conversations *set, const conf *options, const st_file *file,
                        const char *path)
 {
-    const char *identity = st_meta_find(file, "identity");
     hash128 wanted;
-    if (!identity || !hash_parse(identity, &wanted))
-        return FAIL_IN(ST_BAD_INPUT, path, "it does not hold the identity of its data set");
+    TRY(kept_identity(file, path, &wanted));
     TRY(chat_cache_take(set, file, path));
     TRY(conversations_identify(set, options));
     return hash_equal(set->identity, wanted)

@@ -43,7 +43,7 @@ void clip_table_done(clip_table *table);
 
 /* What the adapter of conversation files keeps in memory: the place of each record
  * and the numbers of its images. Texts are read again from their place when they are wanted.
- * Internal to conversations.c, chat_cache.c and conversations.c. */
+ * Internal to conversations.c and chat_cache.c. */
 
 typedef struct conversation {
     record_place at;

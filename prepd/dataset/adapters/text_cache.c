@@ -12,7 +12,6 @@
 enum {
     VERSION = 5,       /* of these tables, and of what plain_text.c accepts */
     PLACE_NUMBERS = 4, /* offset; line; bytes and file; cause */
-    FILE_BITS = 32,
 };
 
 /* Names the file. False if nothing is to be kept. */
@@ -35,9 +34,7 @@ static status save_texts(const texts *set, const kept_name *name)
     for (int64_t i = 0; st == ST_OK && i < set->count; i++) {
         const text_document *doc = &set->all[i];
         int64_t *to = places + i * PLACE_NUMBERS;
-        to[0] = doc->at.offset;
-        to[1] = doc->at.line;
-        to[2] = (int64_t)doc->at.file << FILE_BITS | (uint32_t)doc->at.bytes;
+        kept_put_place(&doc->at, to);
         to[3] = doc->cause;
     }
     if (st == ST_OK) {
@@ -76,29 +73,21 @@ static bool is_sound(const texts *set, const text_document *doc)
 static status take_places(texts *set, const st_file *file, const char *path)
 {
     const uint8_t *words;
-    const st_tensor *tensor;
     int64_t count;
     TRY(kept_words(file, path, "places", PLACE_NUMBERS, -1, &words, &count));
-    TRY(st_want(file, "causes", DT_U8, 1, path, &tensor));
-    if (count == 0 || (tensor->data.size && tensor->data.data[tensor->data.size - 1] != 0))
-        return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
+    TRY(kept_texts(file, path, "causes", &set->causes));
+    if (count == 0)
+        return kept_unfit(path);
     set->all = calloc((size_t)count, sizeof *set->all);
-    set->causes.bytes = malloc(tensor->data.size + 1);
-    if (!set->all || !set->causes.bytes)
+    if (!set->all)
         return FAIL(ST_NO_MEMORY, "no memory for the places of %" PRId64 " documents", count);
     set->count = set->capacity = count;
-    if (tensor->data.size)
-        memcpy(set->causes.bytes, tensor->data.data, tensor->data.size);
-    set->causes.size = set->causes.capacity = tensor->data.size;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = i * PLACE_NUMBERS, which = kept_number(words, at + 2);
-        set->all[i] = (text_document){.at = {.offset = kept_number(words, at),
-                                             .line = kept_number(words, at + 1),
-                                             .bytes = (int32_t)(uint32_t)which,
-                                             .file = (int32_t)(which >> FILE_BITS)},
-                                      .cause = kept_number(words, at + 3)};
+        const int64_t at = i * PLACE_NUMBERS;
+        set->all[i] =
+            (text_document){.at = kept_get_place(words, at), .cause = kept_number(words, at + 3)};
         if (!is_sound(set, &set->all[i]))
-            return FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
+            return kept_unfit(path);
     }
     return ST_OK;
 }
@@ -113,11 +102,9 @@ static status load_texts(texts *set, const kept_name *name)
 {
     st_file file;
     TRY(kept_open(name, &file));
-    const char *identity = st_meta_find(&file, "identity");
-    status st =
-        identity && hash_parse(identity, &set->identity)
-            ? text_cache_take(set, &file, name->path)
-            : FAIL_IN(ST_BAD_INPUT, name->path, "it does not hold the identity of its data set");
+    status st = kept_identity(&file, name->path, &set->identity);
+    if (st == ST_OK)
+        st = text_cache_take(set, &file, name->path);
     st_close(&file);
     return st;
 }

@@ -146,24 +146,6 @@ void vqa_cache_save(const vqa *set, const conf *options)
         log_info("the questions are not kept for the next start: %s", status_text());
 }
 
-static status read_sized_column(const st_file *file, const char *path, const char *name,
-                                st_dtype dtype, int64_t want, void **out, int64_t *out_n)
-{
-    const st_tensor *tensor;
-    TRY(st_want(file, name, dtype, 1, path, &tensor));
-    if (want >= 0 && tensor->shape[0] != want)
-        return FAIL_IN(ST_BAD_INPUT, path, "%s has %" PRId64 " entries, expected %" PRId64, name,
-                       tensor->shape[0], want);
-    *out = malloc(tensor->data.size + 1);
-    if (!*out)
-        return FAIL(ST_NO_MEMORY, "no memory for %zu bytes of %s", tensor->data.size, name);
-    if (tensor->data.size)
-        memcpy(*out, tensor->data.data, tensor->data.size);
-    if (out_n)
-        *out_n = tensor->shape[0];
-    return ST_OK;
-}
-
 static status take_questions(vqa *set, const st_file *file, const char *path)
 {
     const st_tensor *tensor;
@@ -217,31 +199,27 @@ static bool is_consistent(const vqa *set)
 
 status vqa_cache_take(vqa *set, const st_file *file, const char *path)
 {
-    int64_t count, n_places = 0;
-    TRY(read_sized_column(file, path, "texts", DT_U8, -1, (void **)&set->texts.bytes, &count));
-    set->texts.size = set->texts.capacity = (size_t)count;
-    TRY(read_sized_column(file, path, "image_paths", DT_I64, -1, (void **)&set->image_paths,
-                          &set->n_images));
+    int64_t n_places = 0;
+    TRY(kept_texts(file, path, "texts", &set->texts));
+    TRY(kept_copy(file, path, "image_paths", DT_I64, -1, (void **)&set->image_paths,
+                  &set->n_images));
     if (st_find(file, "places")) {
-        TRY(read_sized_column(file, path, "places", DT_I64, -1, (void **)&set->places, &n_places));
+        TRY(kept_copy(file, path, "places", DT_I64, -1, (void **)&set->places, &n_places));
         set->n_places = n_places / 2;
-        TRY(read_sized_column(file, path, "place_at", DT_I64, set->n_images,
-                              (void **)&set->place_at, NULL));
+        TRY(kept_copy(file, path, "place_at", DT_I64, set->n_images, (void **)&set->place_at,
+                      NULL));
     }
     TRY(take_questions(set, file, path));
-    return is_consistent(set) ? ST_OK
-                              : FAIL_IN(ST_BAD_INPUT, path, "its entries contradict each other");
+    return is_consistent(set) ? ST_OK : kept_unfit(path);
 }
 
 static status load_questions(vqa *set, const kept_name *name, hash128 *out_identity)
 {
     st_file file;
     TRY(kept_open(name, &file));
-    const char *identity = st_meta_find(&file, "identity");
-    const status st =
-        identity && hash_parse(identity, out_identity)
-            ? vqa_cache_take(set, &file, name->path)
-            : FAIL_IN(ST_BAD_INPUT, name->path, "it does not hold the identity of its data set");
+    status st = kept_identity(&file, name->path, out_identity);
+    if (st == ST_OK)
+        st = vqa_cache_take(set, &file, name->path);
     st_close(&file);
     return st;
 }

@@ -1,8 +1,8 @@
-/* Tests of io_threads.h: how many threads ZeroMQ gets, and which of them serve consumers and which
+/* Tests of endpoints.c: how many threads ZeroMQ gets, and which of them serve consumers and which
  * workers. */
 #include "tests/harness.h"
 
-#include "prepd/serve/io_threads.h"
+#include "prepd/serve/shell.h"
 #include "tests/unit/prepd/conf_defaults.h"
 
 static io_threads over(const char *endpoint, const char *keys, int64_t wanted, int cpus)
