@@ -12,7 +12,7 @@
 #include "common/program/log.h"
 #include "prepd/cli/verbs.h"
 #include "prepd/cli/verbs_child.h"
-#include "prepd/worker/row_png.h"
+#include "prepd/worker/worker.h"
 #include "proto/message/record.h"
 
 /* What the three verbs have in common. */

@@ -4,7 +4,6 @@
 
 #include <assert.h>
 
-#include "prepd/sample/ycc.h"
 #include "proto/row/batch.h"
 
 enum {

@@ -16,7 +16,7 @@
 /* Cuts rgb [height, width, 3], both sides multiples of 32,
  * to patches [height/16 * width/16, 768]. */
 void patch_cut(const uint8_t *rgb, int32_t height, int32_t width, uint8_t *patches);
-/* The same from a JPEG's planes before their conversion to RGB (ycc.h): luma and the two colour
+/* The same from a JPEG's planes before their conversion to RGB (patch.h): luma and the two colour
  * differences, in rows of `stride` bytes. */
 void patch_cut_ycc(const uint8_t *const planes[3], int64_t stride, int32_t height, int32_t width,
                    uint8_t *patches);
@@ -47,5 +47,31 @@ extern const patch_ycc_cutter patch_cut_ycc_avx2; /* NULL if the compiler has no
 /* The fastest that this processor can run. */
 patch_cutter patch_cutter_here(void);
 patch_ycc_cutter patch_ycc_cutter_here(void);
+
+/* Converts one pixel of a JPEG to RGB as libjpeg does (jdcolor.c), with the factors of JFIF
+ * in fixed point with 16 bits of fraction:
+ *
+ *   red   = luma                      + 1.402 (cr - 128)
+ *   green = luma - 0.344 (cb - 128)   - 0.714 (cr - 128)
+ *   blue  = luma + 1.772 (cb - 128)
+ *
+ * libjpeg's vector code gives the same values. This defines what patch.h cuts out of planes. */
+
+enum { YCC_CENTRE = 128, YCC_HALF = 1 << 15, YCC_BITS = 16 };
+
+static inline uint8_t ycc_clip(int value)
+{
+    return (uint8_t)(value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : value);
+}
+
+static inline void ycc_to_rgb(int luma, int cb, int cr, uint8_t rgb[3])
+{
+    cb -= YCC_CENTRE;
+    cr -= YCC_CENTRE;
+    rgb[0] = ycc_clip(luma + ((91881 * cr + YCC_HALF) >> YCC_BITS)); /* 1.402 */
+    rgb[1] =
+        ycc_clip(luma + ((-22554 * cb - 46802 * cr + YCC_HALF) >> YCC_BITS)); /* 0.344, 0.714 */
+    rgb[2] = ycc_clip(luma + ((116130 * cb + YCC_HALF) >> YCC_BITS));         /* 1.772 */
+}
 
 #endif

@@ -53,8 +53,8 @@ typedef struct rgb16 {
 } rgb16;
 
 /* Converts eight pixels of each row, given as 16-bit numbers, to RGB; 128 was subtracted from the
- * differences. The factors of ycc.h are split so that the remainder fits 16 bits: 1.402 = 1 + 13173
- * / 2^15 and 1.772 = 2 - 7471 / 2^15 round as those of ycc.h do for all 256 values, and 0.714 = 1 -
+ * differences. The factors of patch.h are split so that the remainder fits 16 bits: 1.402 = 1 + 13173
+ * / 2^15 and 1.772 = 2 - 7471 / 2^15 round as those of patch.h do for all 256 values, and 0.714 = 1 -
  * 18734 / 2^16 is exact. */
 static inline rgb16 convert(__m256i luma, __m256i cb, __m256i cr)
 {

@@ -9,7 +9,7 @@
 #include "prepd/serve/core/state/outside.h"
 #include "prepd/serve/shell.h"
 #include "prepd/serve/core/consumers/core_consumers.h"
-#include "proto/session/wire.h"
+#include "proto/wire/wire.h"
 
 /* Who takes the messages: those that can be read, and those that break the limits. */
 typedef struct door_handler {

@@ -10,8 +10,11 @@
 
 #include "common/conf/conf.h"
 #include "common/http/http.h"
+#include "common/json/json.h"
+#include "prepd/dataset/dataset.h"
 #include "prepd/serve/core/state/dispatch.h"
 #include "prepd/serve/core/state/dispatch_state.h"
+#include "proto/wire/wire.h"
 
 /* How many of ZeroMQ's threads move the dispatcher's bytes, and which connections
  * each of them has.
@@ -128,5 +131,28 @@ void notify_send(const char *lines);
 void notify_try(const char *lines);
 /* Half of WATCHDOG_USEC, in nanoseconds; 0 if there is no watchdog or it is for another process. */
 int64_t notify_watchdog_ns(void);
+
+/* Sends the bytes of a lease's files along with the lease, for a worker that has no data
+ * root (data.ship).
+ *
+ * Only bytes: nothing is decoded here. Nothing from outside the data folder is sent, whatever links
+ * lie in it (prepd/dataset/dataset.h). A file that cannot be read is described as the worker would
+ * have found it, so that the stream does not depend on who reads a file. */
+
+/* Checks that every file of the data set lies inside its folder. CONFIG names the first that does
+ * not, and says how many there are. */
+WARN_UNUSED status ship_check(const dataset *data);
+
+/* Reads image `image` of the data set into new parts of the message. Of a folder of frames it reads
+ * frames index[0] to index[count - 1], or the first `count` where index is NULL. Writes one entry
+ * per file:
+ *
+ *   "shipped":[{"size":of the file,"mtime":ns,"part":its number in the message}...]
+ *
+ * without "part" if the file is larger than `limits` allow or ends before the wanted piece; or
+ * {"errno":E}, or {"irregular":true} if it is not a regular file. */
+WARN_UNUSED status ship_file(const dataset *data, int64_t image, const image_place *place,
+                             const int64_t *index, int64_t count, const conf *limits,
+                             wire_msg *parts, json_writer *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* ship.c: reads files of the data folder into the parts of a lease's message, and finds files that
  * lie outside the folder. */
-#include "prepd/serve/ship.h"
+#include "prepd/serve/shell.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -22,7 +22,6 @@
 #include "prepd/dataset/records.h"
 #include "prepd/sample/chat_template.h"
 #include "prepd/serve/shell.h"
-#include "prepd/serve/ship.h"
 
 /* The index file of a data section: what it depends on (its key), and whether it
  * still fits the data. */

@@ -16,7 +16,6 @@
 #include "common/program/module.h"
 #include "prepd/dataset/dataset.h"
 #include "prepd/serve/shell.h"
-#include "prepd/serve/ship.h"
 
 static status send_message(void *user, door at, const wire_peer *to, wire_msg *message)
 {

@@ -1,6 +1,6 @@
 /* row_png.c: puts patches back to pictures (patch_join) and lets libvips write them. The module
  * of libvips only encodes here, bytes that our own worker made; it decodes nothing. */
-#include "prepd/worker/row_png.h"
+#include "prepd/worker/worker.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -51,12 +51,12 @@ static status write_picture(png_run *run, const uint8_t *patches, int32_t grid_r
 }
 
 /* Takes one of the two frames out of each patch [3, 2, 16, 16] of a pair. */
-static void take_frame(const uint8_t *pairs, int64_t bytes, int frame, uint8_t *out)
+static void take_frame(const uint8_t *pairs, int64_t bytes, int nth_frame, uint8_t *out)
 {
     for (int64_t i = 0; i < bytes; i++)
         for (int j = 0; j < CHANNELS; j++)
             memcpy(out + i * PATCH_BYTES + j * CHANNEL_BYTES,
-                   pairs + i * VIDEO_PATCH_BYTES + (j * FRAMES + frame) * CHANNEL_BYTES,
+                   pairs + i * VIDEO_PATCH_BYTES + (j * FRAMES + nth_frame) * CHANNEL_BYTES,
                    CHANNEL_BYTES);
 }
 

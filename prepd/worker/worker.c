@@ -25,7 +25,7 @@
 #include "prepd/worker/last_words.h"
 #include "prepd/worker/row_prints.h"
 #include "prepd/worker/sandbox.h"
-#include "prepd/worker/media/time_limit.h"
+#include "prepd/worker/media/image_files.h"
 #include "proto/row/frame.h"
 
 enum {

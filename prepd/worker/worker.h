@@ -19,6 +19,7 @@
 #include "prepd/sample/text.h"
 #include "prepd/worker/media/image_cache.h"
 #include "prepd/worker/media/image_load.h"
+#include "proto/row/batch.h"
 #include "proto/message/codec.h"
 #include "proto/wire/wire.h"
 
@@ -146,5 +147,14 @@ bool lease_is_missing(const workshop *shop, status code);
 /* Reads {"id": .., "turns": [..]} as a sample with n_images images, in the arena. */
 WARN_UNUSED status lease_read_sample(const json_value *object, int32_t n_images, arena *memory,
                                      sample *out);
+
+/* The pictures of a row as PNG files, to look at what the model gets: turned upright,
+ * resized, before normalisation. */
+
+/* Writes every picture of the row and every frame of its clips, and prints a line for each picture
+ * or clip. A path that ends in .png is the file of a single picture. Any other is a folder, made if
+ * it is not there, for image-0.png and clip-1-frame-00.png, numbered as the sample shows them.
+ * `program` is argv[0]. ST_USAGE if the row has no picture, or a file is named for several. */
+WARN_UNUSED status row_png_write(const row *one, const char *path, const char *program);
 
 #endif

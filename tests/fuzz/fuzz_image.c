@@ -7,7 +7,7 @@
 #include "prepd/sample/decode/image.h"
 #include "prepd/sample/decode/orient.h"
 #include "prepd/sample/decode/png.h"
-#include "prepd/sample/ycc.h"
+#include "prepd/sample/patch.h"
 #include "tests/fuzz/fuzz.h"
 
 /* Calls the readers of orientations directly, because few damaged blocks get past a loader. */

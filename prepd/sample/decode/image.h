@@ -48,7 +48,7 @@ typedef struct image_rows {
      * call. */
     void (*take)(void *user, const uint8_t *rgb, int32_t row);
     /* Takes the same rows as luma and two colour differences, [band] rows of `stride` bytes in each
-     * plane, to be converted where they are used (ycc.h); this saves one copy. It is called instead
+     * plane, to be converted where they are used (patch.h); this saves one copy. It is called instead
      * of `take` for a JPEG that stores all three planes at full size. NULL: never. */
     void (*take_ycc)(void *user, const uint8_t *const planes[3], int64_t stride, int32_t row);
     void *user;

@@ -1,13 +1,13 @@
 /* image_fingerprint.c: the hash that tells one set of decoders from another. Before it is made, the
  * decoders of this machine are compared with each other: libjpeg with libvips, and the library's
- * conversion of colours with ycc.h. */
+ * conversion of colours with patch.h. */
 #include <stdint.h>
 #include <string.h>
 
 #include "common/base/hash.h"
 #include "prepd/sample/decode/image_builtin.h"
 #include "prepd/sample/decode/image_jpeg.h"
-#include "prepd/sample/ycc.h"
+#include "prepd/sample/patch.h"
 
 enum { FULL_BAND = 8 /* lines of builtin_full_jpeg at a time */ };
 
@@ -46,7 +46,7 @@ static void convert_planes(void *user, const uint8_t *const planes[3], int64_t s
         }
 }
 
-/* The same for a picture whose colours are converted by ycc.h. */
+/* The same for a picture whose colours are converted by patch.h. */
 static status check_colours(span jpeg, const conf *limits, arena *memory)
 {
     image vips, read, ours;

@@ -13,7 +13,7 @@
 #include "prepd/serve/core/decisions/core_decisions.h"
 
 static const int64_t TELL_REMOTE_NS = 1000000000;
-/* A worker keeps its own time limit (prepd/worker/media/time_limit.h). This longer one is for a
+/* A worker keeps its own time limit (prepd/worker/media/image_files.h). This longer one is for a
  * worker that cannot, because someone stopped it or it is stuck in the kernel; no sample is to
  * blame. */
 static const double PATIENCE = 1.25;

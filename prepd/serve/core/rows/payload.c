@@ -26,7 +26,7 @@
  *            has no sizes in pixels, and no "bytes" unless the file is a piece; a clip has no sizes
  *            in pixels. A video has "video":true. A folder of frames has "fps":R and
  *            "frames":[name...], in a row only the frames that are taken. For a worker without a
- *            data root "shipped":[...] describes the bytes that are sent along (ship.h).
+ *            data root "shipped":[...] describes the bytes that are sent along (shell.h).
  *   CLIP    one per image, in samples that show a clip: null for a still picture, otherwise
  *            {"index":[numbers of the frames that are taken...],"fps":R}
  *   turn    {"role":R,"trained":bool,"parts":["text" or number of an image of the sample...],

@@ -60,7 +60,7 @@ typedef struct outside {
                        int64_t *out_mtime_ns);
     /* Looks at a file below the root of the data set. *out_size is set if it is there. */
     sight (*look_at)(void *shell, const source *section, const char *file, int64_t *out_size);
-    /* As ship_file (ship.h). */
+    /* As ship_file (shell.h). */
     status (*ship_file)(void *shell, const source *section, int64_t image, const image_place *place,
                         const int64_t *index, int64_t count, wire_msg *parts, json_writer *out);
 

@@ -10,7 +10,7 @@
 
 #include "prepd/sample/decode/image_builtin.h"
 #include "prepd/sample/decode/image_jpeg.h"
-#include "prepd/sample/ycc.h"
+#include "prepd/sample/patch.h"
 #include "tests/harness.h"
 
 static const conf direct = {

@@ -1,11 +1,10 @@
-/* Tests of patch.h and ycc.h: pictures are cut into patches in merge order and joined again, pairs
+/* Tests of patch.h and patch.h: pictures are cut into patches in merge order and joined again, pairs
  * of frames and planes of YCbCr are cut alike, and every instruction set gives the same bytes.
  * Letters: x, y a place in the picture. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "prepd/sample/patch.h"
-#include "prepd/sample/ycc.h"
 #include "proto/row/batch.h"
 #include "tests/harness.h"
 

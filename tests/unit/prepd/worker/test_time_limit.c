@@ -1,4 +1,4 @@
-/* Tests of time_limit.h: a process that takes too long for an item is ended by SIGALRM. Time during
+/* Tests of image_files.h: a process that takes too long for an item is ended by SIGALRM. Time during
  * which it was stopped does not count. */
 #include <signal.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "common/base/proc.h"
-#include "prepd/worker/media/time_limit.h"
+#include "prepd/worker/media/image_files.h"
 #include "tests/harness.h"
 
 enum { LIMIT_MS = 200, MS = 1000 };
