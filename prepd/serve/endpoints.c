@@ -55,7 +55,7 @@ static status door_read(wire_socket *socket, door at, const peer_limits *limits,
 
 /* Logs and counts the peers that ZeroMQ's side refused on these sockets since the last call. */
 static void doors_log_refused(wire *net, wire_socket *const *sockets, int n_sockets,
-                               peer_limits *limits)
+                              peer_limits *limits)
 {
     char text[WIRE_REFUSED_TEXT];
     for (int i = 0; i < n_sockets; i++) {
