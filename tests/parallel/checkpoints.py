@@ -30,7 +30,7 @@ class Runs:
                     "training: {seq_len: 256, local_batch_size: 1, threads: 1, global_batch_size: 4, "
                     f"steps: {STEPS}}}\noptimizer: {{lr: 1.0e-3}}\n"
                     f"checkpoint: {{enable: true, interval: {EVERY}, keep_latest_k: 0}}\n"
-                    "metrics: {report: false, log_freq: 1}\n")
+                    "metrics: {log_freq: 1}\n")
         run(os.path.join(BIN, "prepd"), "record", "-c", self.file("c.yaml"), "--steps", STEPS,
             "--out", self.file("rows.rec"))
 
