@@ -72,6 +72,17 @@ static void check_alarm(simulation *sim, const dispatch *state)
         sim_break(sim, INV_HONEST, "an alarm, and %d keys were contradicted", count);
 }
 
+/* The leases of its workers are counted, by which it gets no more than it has earned. */
+static void check_counted(simulation *sim, const dispatch *state, const account *of)
+{
+    int64_t count = 0;
+    for (const worker_seat *seat = state->seats; seat; seat = seat->next)
+        count += seat->of == of && (seat->work || seat->owes);
+    if (count > of->leases)
+        sim_break(sim, INV_LEASES, "the key %s has %lld leases, and %lld are counted", of->name,
+                  (long long)count, (long long)of->leases);
+}
+
 void check_accounts(simulation *sim, const dispatch *state)
 {
     int uses = 0, seats = 0;
@@ -81,6 +92,7 @@ void check_accounts(simulation *sim, const dispatch *state)
         uses += of->uses;
         seats += of->seats;
         check_length(sim, state, of);
+        check_counted(sim, state, of);
         if (of->contradicted_ns != 0 && !any_behind(sim, of, is_liar))
             sim_break(sim, INV_HONEST, "the key %s, whose workers do not lie, is contradicted: %s",
                       of->name, of->why);
