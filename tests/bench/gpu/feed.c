@@ -579,8 +579,11 @@ int main(int argc, char **argv)
         return 64;
     }
     log_init("feed", LOG_INFO, false);
-    const recorded_options options = {
-        .path = argv[2], .endpoint = argv[1], .keys = "", .buffer_bytes = INT64_C(4) << 30};
+    const recorded_options options = {.path = argv[2],
+                                      .endpoint = argv[1],
+                                      .keys = "",
+                                      .io_threads = 1,
+                                      .buffer_bytes = INT64_C(4) << 30};
     status st = recorded_serve(&options);
     if (st != ST_OK)
         fprintf(stderr, "bench_feed: %s\n", status_text());
