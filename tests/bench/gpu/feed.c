@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* feed.c: serves a recording as the daemon serves a stream, again and again from its first row on,
  * for machines that lack what prepd is built with: HELLO and WELCOME, credit, rows in order, END.
  * Each consumer walks over the rows at its own pace. With several ranks, each takes its share of
@@ -582,6 +583,7 @@ int main(int argc, char **argv)
     const recorded_options options = {.path = argv[2],
                                       .endpoint = argv[1],
                                       .keys = "",
+                                      .ranks = "",
                                       .io_threads = 1,
                                       .buffer_bytes = INT64_C(4) << 30};
     status st = recorded_serve(&options);
