@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # install.cmake: what `cmake --install build --prefix P` installs. The prefix is written into the
 # systemd units, so a tree that is moved has to be installed again.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # package.cmake: Debian packages of what was built: cd build && cpack
 #
 #   tessera-common   configurations, the dashboards and the pages, for prepd and the trainer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # pages.cmake: copies the PAGES (and pictures) below SOURCE to the folder OUT, for `cmake --install` and cpack:
 #
 #   cmake -DPAGES="A.md;B.png" -DSOURCE=DIR -DOUT=DIR -P deploy/pages.cmake

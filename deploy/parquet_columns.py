@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """parquet_columns: which column of an image table is what, and the records that its rows become. No part of it knows
 pyarrow: a column is its name and the text of its type, a row a dict of Python values.
 

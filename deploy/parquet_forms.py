@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """parquet_forms: the forms in which from-parquet writes the rows of a table: their pictures as files, and lines that become JSONL
 of data.format conversations or the files of VQAv2's official download. No part of it knows pyarrow."""
 

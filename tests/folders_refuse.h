@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folders_refuse.h: an fsync that takes the place of libc's in a test program. While folders_refuse
  * is set, it fails for folders, as it does on some file systems. */
 #ifndef TESSERA_TESTS_FOLDERS_REFUSE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* harness.h: what all tests share: cmocka, shared data, temporary folders, ports, the seed. */
 #ifndef TESSERA_TESTS_HARNESS_H
 #define TESSERA_TESTS_HARNESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nf4_table.h: the values of NF4's codes as published, with which tests compare the product's own
  * table. Dettmers et al. 2023, arXiv:2305.14314, appendix E. */
 #ifndef TESSERA_TESTS_NF4_TABLE_H

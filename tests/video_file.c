@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video_file.c: see video_file.h. */
 #include "tests/video_file.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video_file.h: small video files of moving stripes, made by FFmpeg for the tests of videos.
  *
  * The ending of the name chooses the container. Frame k shows grey stripes that move by `seed`

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.c: a list of blocks, each twice as large as the one before up to MAX_DOUBLED. `current` is
  * the block that memory is taken from; the blocks after it are empty and are used again. */
 #include "common/base/arena.h"

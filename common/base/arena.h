@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h: memory of one lifetime (a process, a row, a sample) that is freed all at once.
  *
  * An arena grows in blocks, up to a cap, and is then reset, or released to a mark that was set

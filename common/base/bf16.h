@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16.h: conversion between float and bfloat16 on the host. A bfloat16 is the upper 16 bits of an
  * IEEE 754 float: the same exponent, and 7 bits of mantissa. */
 #ifndef TESSERA_COMMON_BASE_BF16_H

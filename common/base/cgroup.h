@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cgroup.h: the control groups of this process, in which a container or a batch system limits what
  * it may use. Both versions of the cgroup file system are read; a machine may have both. */
 #ifndef TESSERA_COMMON_BASE_CGROUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h: monotonic time in nanoseconds, for durations and deadlines. Wall-clock time, which can
  * jump, is used only in logs and reports. */
 #ifndef TESSERA_COMMON_BASE_CLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* compare.h: the smaller and the larger of two numbers, and comparison functions for qsort and
  * bsearch of plain values. A file that sorts structs
  * has its own comparison beside the struct. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpus.c: how many CPUs this process may use: the smaller of its affinity mask and the quotas of
  * its cgroups. sysconf and most libraries know only the affinity mask, and therefore start 64
  * threads in a container that is limited to two CPUs. */

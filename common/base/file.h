@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* file.h: what readers and writers of files share: reading completely, writing completely and
  * durably, and making folders. */
 #ifndef TESSERA_COMMON_BASE_FILE_H

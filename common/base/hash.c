@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.c: hashing by xxhash, of memory, of pieces and of files. */
 #include "common/base/hash.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hash.h: the hash XXH3-128, used for checksums of payloads, digests of streams and identities of
  * data. It finds accidents, not attacks: it is not cryptographic. hash.c is the only file that
  * includes xxhash. */

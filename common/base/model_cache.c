@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_cache.c: see model_cache.h. */
 #include "common/base/model_cache.h"
 

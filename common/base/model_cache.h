@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_cache.h: finds models by their published name, "Org/Name", in the cache that Hugging Face's
  * tools keep. A model lies in ROOT/models--Org--Name/snapshots/COMMIT/, where the file refs/main
  * names COMMIT and the files are links to blobs.

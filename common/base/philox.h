@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* philox.h: the generator of rng.h as a function that every compiler can inline: Philox 4x32-10
  * (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). It compiles as C, as C++
  * and for a GPU, and gives the same bits everywhere.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proc.c: see proc.h. proc_cpus is in cpus.c. */
 #include "common/base/proc.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proc.h: processes and signals: starting a child, saying how it ended, receiving signals through a
  * descriptor, and the CPUs and memory of this process. */
 #ifndef TESSERA_COMMON_BASE_PROC_H

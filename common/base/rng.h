@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rng.h: random numbers as a pure function of (key, counter), by the generator Philox 4x32-10
  * (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* span.h: a run of borrowed bytes with its length, and loads and stores of little-endian numbers.
  * Code that reads bytes from outside checks its bounds with span_holds before it loads, so that the
  * check is written once and is safe against overflow. */

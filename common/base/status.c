@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.c: see status.h. Each thread has one note and one buffer for its text. */
 #include "common/base/status.h"
 

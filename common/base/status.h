@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h: how a function reports failure, and where in its input the fault is.
  *
  * A function that can fail returns a status. The function that finds the cause calls FAIL, FAIL_IN

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* utf8.h: whether bytes are valid UTF-8. */
 #ifndef TESSERA_COMMON_BASE_UTF8_H
 #define TESSERA_COMMON_BASE_UTF8_H

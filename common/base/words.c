@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* words.c: see words.h. */
 #include "common/base/words.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* words.h: texts for people: appended to a buffer, counts with commas, and texts from outside in
  * logs, terminals and HTML. */
 #ifndef TESSERA_COMMON_BASE_WORDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf.c: fills struct conf from the defaults, then the YAML file, then the command line, so that
  * each of them overrides the one before. The rules between options are checked last. */
 #include "common/conf/conf.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf.h: the options of a run, resolved.
  *
  * Every option is a row of options.def. Its field in struct conf, its YAML key, its flag, its range

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_check.c: rules between options, checked once all of them are loaded. Rules that depend on
  * the number of ranks or on the model are checked by the trainer (trainer/parallel/layout.c). */
 #include "common/conf/conf.h"

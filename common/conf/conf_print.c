@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_print.c: the option table as people read it: --print-config, VERB --help, which is at most 80
  * columns wide, and configs/README.md. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_stream.c: the options that change the rows, as one JSON object. A consumer sends its object
  * in HELLO and the daemon compares it with its own; a recording and a checkpoint keep one too. */
 #include "common/conf/conf.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_table.c: the rows of options.def and removed.def expanded into one array, and what can be
  * asked of a row: its key, choices, default and range. */
 #include "common/conf/conf_table.h"

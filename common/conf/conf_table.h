@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_table.h: the rows of options.def and removed.def as an array, and the functions that read
  * and print single values by their row. Only conf's own files and those of program/verb, which look
  * up flags, include it; everything else uses the fields of struct conf.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_value.c: reads the text of one value, checks it against its row of the table, and stores it
  * in struct conf. */
 #include "common/conf/conf_table.h"

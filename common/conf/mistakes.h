@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mistakes.h: collects what is wrong with the options of a run, so that a person is told all of it
  * at once and not one mistake a run.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_lists.c: see rank_lists.h. */
 #include "common/conf/rank_lists.h"
 

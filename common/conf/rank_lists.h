@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_lists.h: lists of ranks, as options write them. */
 #ifndef TESSERA_COMMON_CONF_RANK_LISTS_H
 #define TESSERA_COMMON_CONF_RANK_LISTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* yaml.c: walks libyaml's events by recursive descent: a stream holds one document, which is a
  * mapping; the value of a key is a scalar, a list of scalars or another mapping. */
 #include "common/conf/yaml.h"

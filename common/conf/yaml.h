@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* yaml.h: reads a YAML file of nested mappings and calls back for every value. It is the only file
  * that includes libyaml's header (in yaml.c).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exposition.h: Prometheus's text format, and the figures of a process that every program of
  * Prometheus's own client libraries tells under the same names. */
 #ifndef TESSERA_COMMON_HTTP_EXPOSITION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http.c: libmicrohttpd without threads, and limits on its connections. libmicrohttpd closes an
  * idle connection by itself, but one that sends a byte now and then is never idle; so every
  * connection is cut after LIFE_NS, and the oldest one when there are more than KEPT. */

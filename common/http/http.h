@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http.h: answers GET and HEAD for programs that watch one of ours (Prometheus, a health check) and
  * for a person with a browser. It is the only door to libmicrohttpd.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_absent.c: the door in a build without libmicrohttpd. */
 #include "common/http/http.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_address.c: reads HOST:PORT. Names other than localhost are not looked up: which address a
  * name has today must not decide who can read. */
 #include "common/http/http.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* http_thread.c: the thread of a program that has no loop. */
 #include "common/http/http.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json.h: reads and writes JSON.
  *
  * There are three parts. json_parse and json_load read a whole text into a tree of values, which

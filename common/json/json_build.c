@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_build.c: the builder of json_tree.h, and the tables in which keys of large objects are
  * found. */
 #include "common/json/json_tree.h"

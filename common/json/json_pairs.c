@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_pairs.c: see json_pairs.h. It only looks for half pairs. A backslash outside of a text, and
  * anything else that is wrong with an escape, is left for yajl to refuse. */
 #include "common/json/json_parser.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_parser.h: the parser that json_parse.c and json_stream.c share. json_parse.c implements it
  * on yajl's events, and json_stream.c feeds it from files and streams. */
 #ifndef TESSERA_COMMON_JSON_PARSER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_stream.c: reads documents from files, and the items of one array from a file or stream of
  * any length.
  *

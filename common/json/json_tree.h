@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_tree.h: how values lie in memory, and the builder that makes them from the parser's events.
  * Used inside of common/json only.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_value.c: looks into documents: members, items, and values with the type that is wanted. */
 #include "common/json/json_tree.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json_write.c: the writer of json.h, which appends the text of values to a growing buffer. */
 #include "common/json/json.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_files.c: see model_files.h. */
 #include "common/model_folder/model_files.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model_files.h: finds the folder with a model's tokenizer and processor settings, and makes the
  * digest of these files. Trainer and daemon compare the digest when they connect (HELLO), because
  * the folder can be mounted at another path on each machine, but its bytes must be the same. */

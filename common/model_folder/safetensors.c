@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.c: reads safetensors. Nothing in the header is used before it is checked. */
 #include "common/model_folder/safetensors.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors.h: reads and writes the safetensors format, as a file or as a block in memory.
  *
  *     offset   bytes   content

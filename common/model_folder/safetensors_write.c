@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* safetensors_write.c: writes safetensors: the header alone, a block in memory, a file. */
 #include "common/model_folder/safetensors.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bar.c: see bar.h. The text of the bar is kept, so that a line of the log can be written in its
  * place and the bar below it again, all in one write. */
 #include "common/program/bar.h"

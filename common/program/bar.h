@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bar.h: the progress bar, for a person at a terminal: the last line of stderr, drawn over itself.
  *
  * A process has at most one, and a signal that ends the process leaves none. After it is drawn, the

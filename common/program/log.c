@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.c: formats events as plain lines or as JSON objects and writes them.
  *
  * An event arrives as one text. In JSON its trailing key=value words become a field each, so they

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h: the log, one line for each event, on stderr. stdout is for the results of a command.
  *
  * A line is plain ("12:01:07 info  prepd: index built samples=444 seconds=1.2") or, with log.json,

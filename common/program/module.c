@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module.c: see module.h. This is the program's side. */
 #include "common/program/module.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module.h: our own shared libraries that are opened only when a run needs them (the CUDA backend,
  * the engines of collectives, the image and video decoders), so that the programs also start on
  * machines without a GPU driver or MPI.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* module_inside.c: the library's side of module.h: the functions of common/base/status.h and
  * common/program/log.h, which pass their arguments on to the program's functions. */
 #include "common/program/module.h"

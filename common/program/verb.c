@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verb.c: see verb.h. */
 #include "common/program/verb.h"
 

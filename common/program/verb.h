@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verb.h: the main function of both programs: a table of verbs, their help, and the reading of
  * their command lines.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verb_help.c: what --help and --man print. Help fits a terminal of 80 columns. */
 #include "common/program/verb_parts.h"
 

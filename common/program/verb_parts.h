@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verb_parts.h: the parts of verb.c: help, the manual page, and the words of a command line. Private
  * to it. */
 #ifndef TESSERA_COMMON_PROGRAM_VERB_PARTS_H

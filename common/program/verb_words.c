@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verb_words.c: the words of a command line that begin with --. Each is named in the verb's usage
  * or help, or is the key of an option that the verb takes (it contains a dot), or is a mistake. */
 #include "common/program/verb_parts.h"

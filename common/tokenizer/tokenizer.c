@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.c: encodes and decodes with a loaded tokenizer, in the steps that tokenizer.h draws.
  * Every step keeps the way back to the bytes of the caller's text, for the offsets of tokens. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.h: turns text into token ids and back, by the byte-level BPE of a Hugging Face
  * tokenizer.json.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_bpe.c: see tokenizer_bpe.h. Symbols of a piece form a linked list, so that a merge is
  * O(1); candidates that an earlier merge has made invalid stay in the heap and are passed over. */
 #include "common/tokenizer/tokenizer_impl.h"

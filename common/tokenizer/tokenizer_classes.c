@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Written by tests/golden/make_classes.py, which asked tokenizers 0.22.2. Do not edit. */
 #include "common/tokenizer/tokenizer_text.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_impl.h: what the files of the tokenizer share: the table of merges (tokenizer_bpe.c),
  * cutting text (tokenizer_split.c, tokenizer_words.c), the content of a loaded tokenizer, and its
  * loading (tokenizer_load.c, tokenizer_vocab.c). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_load.c: makes a tokenizer from a tokenizer.json. A setting that would change the ids
  * and is not implemented is refused by its name. Settings that cannot change them (truncation,
  * padding, the trimming of offsets) are ignored. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_text.c: see tokenizer_text.h. Normalisation is by the three steps of Unicode 15,
  * section 3.11: decompose, reorder combining marks, compose. */
 #include "common/tokenizer/tokenizer_text.h"

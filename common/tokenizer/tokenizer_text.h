@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_text.h: makes UTF-8 valid and normalises it to NFC, and keeps for each byte of the
  * result where in the input it came from.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_vocab.c: makes tables from model.vocab and model.merges. */
 #include <stdio.h>
 #include <stdlib.h>

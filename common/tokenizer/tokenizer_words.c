@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_words.c: see tokenizer_words.h. words_next tries the alternatives of the expression in
  * their order, by the kind of the first one or two characters. */
 #include "common/tokenizer/tokenizer_impl.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Usage: cmake -DSOURCE=DIR -DLIST=FILE -DOUT=FILE.c -P build_id.cmake
 #
 # Writes the build id, a hash of the sources that make rows: of the bytes and names (below DIR) of the files in LIST. Two builds

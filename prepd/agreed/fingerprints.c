@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fingerprints.c: writes and reads fingerprints as JSON, and compares them. */
 #include "prepd/agreed/fingerprints.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fingerprints.h: hashes by which two machines can tell whether they make the same rows.
  *
  * The same files become the same pixels and token ids only where the picture decoder, the video

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stage_times.h: the stages of making a row, in which a worker reports its time and the dispatcher
  * shows it. */
 #ifndef TESSERA_PREPD_AGREED_STAGE_TIMES_H

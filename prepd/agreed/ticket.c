@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ticket.c: see ticket.h. */
 #include "prepd/agreed/ticket.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ticket.h: the secret by which a daemon knows the workers that it started.
  *
  * The daemon draws a ticket for each of its children and writes it to the child's standard input,

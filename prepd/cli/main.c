@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the table of prepd's verbs with their help, and main. The options that a verb shares with
  * others come from options.def; what stands here is its own. */
 #include "common/program/verb.h"

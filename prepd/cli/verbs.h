@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs.h: the functions that carry out `prepd VERB`.
  *
  * argv[0] is the verb. --help and options that the verb does not know are handled before

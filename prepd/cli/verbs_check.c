@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_check.c: `prepd check`, which makes every sample of a data set once, in workers, and lists
  * each bad one. It reads the stream "sample" of a private daemon, whose rows hold one sample each.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_child.c: starts, watches and stops the private daemon of a command. */
 #include "prepd/cli/verbs_child.h"
 

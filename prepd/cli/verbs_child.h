@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_child.h: a private daemon for one command.
  *
  * digest, sample, check, record and plan start a daemon of their own with the user's options and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_control.c: `prepd status`, `scale`, `drain` and `admit`, which send a command to a running
  * daemon and print its answer, and `prepd keygen`. */
 #include <stdio.h>

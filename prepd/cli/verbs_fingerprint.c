@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_fingerprint.c: `prepd fingerprint`, which prints the fingerprints of this machine
  * (agreed/fingerprints.h). A daemon starts it to get its own, since image code never runs in the
  * dispatcher. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_serve.c: `prepd serve` and `prepd worker`. The latter is a supervisor when a user starts
  * it, and a worker when a supervisor or daemon does (--parent). */
 #include <errno.h>

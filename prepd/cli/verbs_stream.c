@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_stream.c: `prepd digest`, `record` and `sample`, which consume the stream of a private
  * daemon. */
 #include <stdio.h>

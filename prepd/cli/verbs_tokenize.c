@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_tokenize.c: `prepd tokenize`, which converts each line of standard input to a line of ids.
  *
  * A line is the bytes before its LF (a CR belongs to the line; the last LF may be missing), or with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cache_file.c: names, writes and opens the files of cache_file.h, and computes their sums. */
 #include "prepd/dataset/cache_file.h"
 

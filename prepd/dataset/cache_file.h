@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cache_file.h: lets one process make a file of the cache while others that want it wait, and then
  * read what it made. A lock is an flock(2) on FILE.lock beside the file: the kernel releases it
  * when its holder dies, in whatever way. FILE.lock names the holder, and is removed with the lock.

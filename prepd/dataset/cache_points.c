@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cache_points.c: the restart points of compressed files (unpack.h) as three tensors: what each
  * file has, the points, and the 32 KiB windows of those points that need one. */
 #include <inttypes.h>

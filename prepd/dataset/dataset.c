@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dataset.c: what can be said of the images of any data set, from its vtable alone. */
 #include "prepd/dataset/dataset.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dataset.h: what every adapter of a data format provides: samples in the order of the data set, as
  * texts and the places of their images. There are no pixels and no tokens here, because adapters
  * run in the dispatcher, which never decodes anything.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lines.c: splits what unpack_next gives at line ends. A line inside one buffer is handed out where
  * it lies; one that straddles buffers is joined first. */
 #include "prepd/dataset/records.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* records.c: finds the files of records, scans them (records.h for lines, json.h for arrays) and
  * reads single records again. Which files a folder has for a data set is decided in find_in_folder.
  */

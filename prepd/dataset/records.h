@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* records.h: reads a file, plain or compressed, line by line, and says where each line lies. */
 #ifndef TESSERA_PREPD_DATASET_RECORDS_H
 #define TESSERA_PREPD_DATASET_RECORDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tables.c: the text pool, the id map (linear probing, at most half full) and growing arrays. */
 #include "prepd/dataset/tables.h"
 

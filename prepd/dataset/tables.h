@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tables.h: compact storage for adapters, which keep something of every sample of a large data set:
  * a pool of texts, a map from ids to positions, and arrays that grow. Start each with {0}. */
 #ifndef TESSERA_PREPD_DATASET_TABLES_H

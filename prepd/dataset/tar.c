@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tar.c: walks over the headers of a tar file, 512 bytes each, and skips the bytes of the members.
  * Headers that describe the member after them (a long name, PAX) are read and applied to it. */
 #include "prepd/dataset/tar.h"

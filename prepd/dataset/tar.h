@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tar.h: lists the members of a plain tar file and where their bytes are, from the headers alone.
  *
  * Reads ustar, GNU (long names, sizes beyond 8 GiB) and PAX (path and size). Checks every header's

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.c: reads a file through one of the decoders of unpack.h.
  *
  * Unpacked bytes go into a ring of 32 MiB: byte o of the unpacked file lies at o % KEPT_BYTES. A

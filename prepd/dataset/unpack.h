@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.h: a file of texts, plain or compressed, which is read forward once and then anywhere.
  *
  * Its first bytes tell what kind it is: gzip (with any number of members), zstd (with any number of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack_gzip.c: gzip with zlib. Unpacking can begin again at every member, and between two deflate
  * blocks if the 32 KiB before and the bits of a shared byte are known (the method of zlib's
  * examples/zran.c, by Mark Adler). */

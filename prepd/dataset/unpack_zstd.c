@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unpack_zstd.c: zstd frames, one after another. Unpacking can begin again at each frame. */
 #include <stdlib.h>
 #include <zstd.h>

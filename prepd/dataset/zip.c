@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zip.c: reads the directory at the end of a zip file, and members through unpack_deflate. */
 #include "prepd/dataset/zip.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zip.h: lists the members of a zip file, from its directory, and reads them; zip64 too
  * (PKWARE's APPNOTE 6.3). No library does this here, because none says where the bytes of a stored
  * member lie, and the workers read pictures from there.

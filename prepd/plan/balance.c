@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* balance.c: makes the rows of a window alike in predicted cost.
  *
  * Rows of questions on one picture are equally long and yet unlike: a row of few pictures with many

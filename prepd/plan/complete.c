@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* complete.c: packs rows one at a time and ends each with the items that fill it best.
  *
  * Best fit decreasing leaves the small items to the last rows, where a whole number of them wastes

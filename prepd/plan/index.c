@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.c: the index in memory and as a file.
  *
  * Records have the same form in both, so a loaded index is simply its mapped file. Numbers are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index.h: what is known of every sample and every image before anything is decoded.
  *
  * The index has one small record per sample (how many tokens its text has) and one per image file

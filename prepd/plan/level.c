@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* level.c: makes the rows of a window similar in their number of tokens.
  *
  * Packing leaves in the window's last row whatever fills no other row. A step takes rows in stream

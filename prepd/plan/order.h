@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* order.h: which unit stands where in an epoch.
  *
  * An order is a keyed permutation of [0, n_places) that is computed and never stored (rng_permute),

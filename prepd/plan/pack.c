@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.c: best fit decreasing, and the choice between it and completion (complete.c).
  *
  * Best fit decreasing takes the items from the largest on and puts each into the fullest open row

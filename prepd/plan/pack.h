@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pack.h: puts items into rows under two budgets, tokens and patches. Pure and deterministic.
  *
  * pack_rows takes the better of two methods. Best fit decreasing (Johnson et al., SIAM J. Comput.

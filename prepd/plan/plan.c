@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.c: the life of a plan (begun, prepared in slices, freed) and the documents of a row.
  *
  * plan_prepare does the next piece of work until the row that is asked for has a known place: first

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h: the stream as a pure function from a row's number to the documents in that row.
  *
  * A plan decodes nothing and knows nothing of workers; its input is the index (index.h), which says

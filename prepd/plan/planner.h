@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* planner.h: what the files of a plan share, and no one else includes.
  *
  * A plan is made in stages (plan_stage): every sample is measured and becomes a unit (units.c),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prefix_units.c: units of samples that begin alike (data.group shared_prefix).
  *
  * The index says how many tokens each sample has in common with its predecessor (index.h), so the

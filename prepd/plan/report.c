@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.c: what `prepd plan` prints about epoch 0. */
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_range.c: where each window's rows begin in the stream, and where the stream ends.
  *
  * A range begins with the first row of an epoch and grows by one window at a time. Its prefix sum

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sample_cost.c: how many tokens and patches a sample takes in a row, or why it cannot be in one.
  *
  * The index gives the tokens of the text and the size of each image; the image processor's

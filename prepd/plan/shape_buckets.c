@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shape_buckets.c: chooses the shape buckets, the capacities that the trainer's captured graphs are
  * made for.
  *

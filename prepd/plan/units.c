@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* units.c: from samples to units, which are what the stream permutes and packs.
  *
  * Every sample is measured once and becomes one unit; a text longer than a row becomes several.

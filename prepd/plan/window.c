@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* window.c: the rows of one window. The window's units are taken in the epoch's order and packed,
  * and the rows are permuted. The last few windows are cached, since rows are asked for one by one.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_template.c: looks a template up in three files, in the order of transformers, and compares
  * the hash of its text with those that are known. */
 #include "prepd/sample/chat_template.h"

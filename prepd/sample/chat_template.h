@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_template.h: whether a model's own chat template gives the text that prepd writes.
  *
  * text.c writes conversations as the template of Qwen3-VL Instruct does, without a template engine.

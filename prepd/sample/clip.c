@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clip.c: the arithmetic of clip.h. Doubles, their order and their rounding (half to even) are
  * those of the Python code, because the results must be the same for every video. */
 #include "prepd/sample/clip.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clip.h: the arithmetic of a video: which frames are taken, at what size, and the text that says
  * when they are. The results are those of transformers 4.57, with which Qwen3-VL was published
  * (models/qwen3_vl/video_processing_qwen3_vl.py: sample_frames and smart_resize;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fit.c: the arithmetic of fit.h. */
 #include "prepd/sample/fit.h"
 

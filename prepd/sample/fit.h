@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fit.h: what size a picture gets and what it costs in patches and tokens. This is smart_resize of
  * transformers (models/qwen2_vl/image_processing_qwen2_vl.py) with a factor of 32:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* patch.c: the order of patches, and the plain loops that define their contents. patch_avx2.c has
  * faster ones. */
 #include "prepd/sample/patch.h"

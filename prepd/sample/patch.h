@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* patch.h: cuts an RGB picture into the patches that the vision tower reads, as bytes.
  *
  * A patch has 16 x 16 pixels. 2 x 2 neighbouring patches become one token, so they follow each

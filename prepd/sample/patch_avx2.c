@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* patch_avx2.c: the cutters of patch.h for AVX2. They take two rows of a patch at a time,
  * one in each lane. The file is compiled for AVX2, and its code runs only if the processor has it.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample.c: plans and drives a resize, one axis at a time. The weights of an axis are computed
  * once, in doubles, and rounded to fixed point; the two passes are integer arithmetic, so every
  * machine gives the same bytes.

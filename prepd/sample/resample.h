@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample.h: resizes 8-bit pictures with an antialiased bicubic filter, one axis at a time, bit
  * for bit as the libraries do that transformers uses.
  *

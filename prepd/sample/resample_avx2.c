@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample_avx2.c: the wide kernels with two lanes. The file is compiled for AVX2, and its code
  * runs only if the processor has it. */
 #include "prepd/sample/resample.h"

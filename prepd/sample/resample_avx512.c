@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample_avx512.c: the wide kernels with four lanes, in which one instruction multiplies and
  * adds. The file is compiled for AVX-512 with BW, VL and VNNI, and its code runs only if the
  * processor has them. */

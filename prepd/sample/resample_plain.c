@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample_plain.c: the loops that define the result, and the list of kernels that this processor
  * can run.
  *

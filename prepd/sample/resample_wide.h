@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resample_wide.h: the two wide kernels, written once for vectors of any number of 16-byte lanes.
  * One file per instruction set defines `vector`, LANES and the operations, and then includes this.
  * Every operation works inside a lane, so it is enough to understand one lane. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text.c: renders a sample as one string while it records the byte spans that are trained and the
  * places of pads (render), has it tokenised, and then makes ids and labels of the tokens
  * (fill_tokens). */

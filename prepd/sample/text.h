@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text.h: renders the turns of a sample in Qwen3-VL's chat template and makes ids and labels of
  * them.
  *

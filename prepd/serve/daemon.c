@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon.c: the daemon's start, its loop and its end.
  *
  * A turn of the loop waits for sockets, signals and the metrics port, hands what has come to the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon.h: the daemon. One thread and one loop, which never decodes an image.
  *
  *   consumers  ROUTER    prepd.endpoint           HELLO, CREDIT, BYE  <->  WELCOME, ROW, END, ERROR

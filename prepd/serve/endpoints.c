@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoints.c: reads messages at an endpoint, as many as a turn of the loop has room for, so that
  * no peer keeps the others waiting. */
 #include <stdlib.h>

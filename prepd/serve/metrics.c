@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* metrics.c: the daemon's figures for Prometheus (text exposition format, base units, no sample
  * ids), and the answers to a service manager's two questions: /healthz (does the loop turn, and
  * does work come back?) and /readyz (would a consumer get rows now?).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* processes.c: the daemon's child processes: workers, and the one that makes fingerprints. They are
  * started by exec, so that the daemon never forks into image code. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reload.c: SIGHUP. The configuration is read again. Options that do not touch the stream take
  * effect; those that would are named and stay as they are. An invalid file changes nothing. */
 #include <stddef.h>

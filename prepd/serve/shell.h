@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shell.h: the world around the dispatcher's core (core/state/outside.h): sockets, processes, files,
  * signals, the clock. No other folder includes it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ship.c: reads files of the data folder into the parts of a lease's message, and finds files that
  * lie outside the folder. */
 #include "prepd/serve/shell.h"

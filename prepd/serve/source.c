@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* source.c: opens a data section: its data set, its index (from the cache, or built by the
  * workers), its identity.
  *

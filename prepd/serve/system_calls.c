@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* system_calls.c: fills the core's table of what it may ask of the world (core/state/outside.h). */
 #include <errno.h>
 #include <fcntl.h>

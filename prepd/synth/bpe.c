@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bpe.c: training. The distinct pieces of the texts are kept as lists of token ids with how often
  * they occur; each round counts all pairs of neighbours, merges the commonest pair everywhere, and
  * notes the merge. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* model.c: a model small enough to learn the generated data on a CPU in minutes, with every part
  * that the large ones have: experts, grouped-query attention, DeepStack, interleaved rotary
  * positions. */

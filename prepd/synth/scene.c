@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* scene.c: deals the attributes of a scene, places its shapes and writes its questions. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* synth.c: writes the model folder, then both splits picture by picture, with a progress bar on a
  * terminal. */
 #include "prepd/synth/synth.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* synth.h: the verb `prepd synth`, which writes a generated data set: real JPEG files in the
  * official layout of VQAv2, and a model folder. With it everything can be tried without a download.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clips.c: reads the clips of a lease, and decodes, resizes and cuts their frames. */
 #include "prepd/worker/clips.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clips.h: the clips of a lease: the times of their frames, and their patches.
  *
  * A clip is a video file or a folder of frames. Which of its frames a row shows is decided by the

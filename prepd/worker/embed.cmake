@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Usage: cmake -DFOLDER=DIR -DOUT=FILE.c -P embed.cmake
 #
 # Writes the bytes of the files of a folder as the list of worker/examples.h.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* last_words.c: handlers for crashes and for exit() in the middle of a lease. */
 #include "prepd/worker/last_words.h"
 

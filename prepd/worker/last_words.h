@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* last_words.h: lets a crashing worker still say which sample it was on.
  *
  * A worker reports each sample before it begins (ON), but ZeroMQ sends that in a thread of its own.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* make_records.c: does an index lease: finds the sizes of pictures and clips, or the lengths of
  * texts. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* make_row.c: decodes the pictures and clips of one row.
  *
  * Each is decoded once and its patches are written once, to the place where they stay: into the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* print_work.c: does the built-in leases and hashes what comes of them. Files come with the lease,
  * as with data.ship. */
 #include "prepd/worker/row_prints.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row.c: positions of the tokens, and the row that documents make together. */
 #include "prepd/worker/row.h"
 

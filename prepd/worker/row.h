@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row.h: joins documents with their decoded images into one row: ids, labels, positions, patches.
  *
  * Documents follow each other, items come in the order of their first appearance. Position ids are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_compare.c: see row_compare.h. */
 #include "prepd/worker/row_compare.h"
 

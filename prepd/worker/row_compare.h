@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_compare.h: whether a row that another worker made holds what this worker has made.
  *
  * A row lease may have the member "compare": [n, ..], at most MOST_COMPARED numbers: that many

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_png.c: puts patches back to pictures (patch_join) and lets libvips write them. The module
  * of libvips only encodes here, bytes that our own worker made; it decodes nothing. */
 #include "prepd/worker/worker.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_prints.c: sets up what the built-in leases need, and does them. */
 #include "prepd/worker/row_prints.h"
 

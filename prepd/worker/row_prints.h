@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_prints.h: the fingerprints of rows: a digest of rows made by this program, from a built-in
  * list of leases.
  *

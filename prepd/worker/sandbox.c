@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sandbox.c: the list of system calls that a worker may make, and the privileges that it keeps. A
  * worker that a new version of a library ends with EPERM probably needs a call added here. */
 #include "prepd/worker/sandbox.h"

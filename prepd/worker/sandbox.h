@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sandbox.h: limits what a worker may ask of the kernel before it decodes untrusted files.
  *
  * A list of allowed system calls is installed with libseccomp; every other call fails with EPERM.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor.c: the loop of `prepd worker`: starts workers, replaces those that end, and tells the
  * dispatcher that it is there. */
 #include "prepd/worker/worker.h"

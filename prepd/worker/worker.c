@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker.c: the life of a worker: start, connect, JOIN, TERMS, then lease after lease.
  *
  * After TERMS the process enters the sandbox and cannot connect again; when the connection ends, a

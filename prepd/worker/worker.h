@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker.h: a worker process, which gets leases and answers with rows or index records.
  *
  * It joins a dispatcher with the fingerprints of its decoders and tokenizer, learns the options

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workshop.c: sets up what a worker needs before its first lease: options, tokenizer, codec,
  * limits. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* codec.c: turns rows into messages and back.
  *
  * Encoding checks the row, packs its tensors into a safetensors block, compresses that, and adds a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* codec.h: turns a row into the parts of a ROW message and back.
  *
  * The parts are the header (frame.h), the row's tensors as one zstd-compressed safetensors block,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* filter.c: the filter in plain C and with AVX2, and the choice between them. */
 #include "proto/message/filter.h"
 

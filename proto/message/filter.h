@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* filter.h: a reversible filter that makes the pixels of image parts easier to compress. Private to
  * proto.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record.h: a stream in a file, which can be replayed without ZeroMQ or prepd.
  *
  * The file holds the messages as they crossed the wire, except that each distinct image part is

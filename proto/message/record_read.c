@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_read.c: reads rows from a recording. The file is mapped, and every offset, size and hash
  * in it is checked before it is used. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* record_write.c: writes rows to a file, every distinct image part once.
  *
  * A hash table from the parts' hashes to the offsets of their chunks tells which parts are in the

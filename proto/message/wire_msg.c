@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_msg.c: messages of several parts, which are ZeroMQ's own messages, so sending never copies;
  * messages of JSON. */
 #include "proto/message/wire_msg_parts.h"

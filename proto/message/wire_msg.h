@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_msg.h: messages of several parts, and messages of JSON. */
 #ifndef TESSERA_PROTO_MESSAGE_WIRE_MSG_H
 #define TESSERA_PROTO_MESSAGE_WIRE_MSG_H

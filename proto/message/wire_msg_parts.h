@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_msg_parts.h: the representation of a message. Private to proto. */
 #ifndef TESSERA_PROTO_MESSAGE_WIRE_MSG_PARTS_H
 #define TESSERA_PROTO_MESSAGE_WIRE_MSG_PARTS_H

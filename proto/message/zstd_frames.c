@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zstd_frames.c: zstd for row blocks and image parts, with two contexts to compress: one for blocks
  * at level 1, one for filtered pixels that codes bytes by frequency alone. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader, ZSTD_c_literalCompressionMode */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* zstd_frames.h: one-shot zstd frames, compressed and opened. The only file of proto that includes
  * zstd is zstd_frames.c; private to proto. */
 #ifndef TESSERA_PROTO_MESSAGE_ZSTD_FRAMES_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the package tessera for pip, from a checkout of the project: the C extension is compiled from the sources of proto and
 common, which CMake compiles too. Without a compiler or without the headers of a library, the package is installed
 without it, reads with numpy alone, and says so when it is used.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* assign.c: shares the rows of a step out among the ranks.
  *
  * First every row, from the dearest to the cheapest, goes to the rank with the least load so far

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* assign.h: which data-parallel consumer gets which row of a step.
  *
  * The ranks of a step wait for each other, so each should get the same amount of work, and the same

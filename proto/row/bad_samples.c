@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bad_samples.c: see bad_samples.h. Ids mostly come in rising order, and are then appended. */
 #include "proto/row/bad_samples.h"
 

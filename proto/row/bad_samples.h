@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bad_samples.h: a list of samples that were found bad: the quarantine of a daemon, or what a
  * consumer knows of it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.c: allocates a packed row, computes its digest, and converts it to and from safetensors.
  * The checks are in batch_check.c. */
 #include "proto/row/batch.h"

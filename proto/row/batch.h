@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch.h: one packed row, as the worker makes it, the wire carries it and the trainer reads it.
  *
  * A row is one training sequence of several documents laid end to end. Its sizes are named by

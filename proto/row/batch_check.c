@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch_check.c: row_check, which checks everything that a trainer relies on in a row.
  *
  * The checks run in an order in which each may rely on those before it: counts, documents, tokens,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame.c: writes and reads the header of a message. wire.md has the same byte table. */
 #include "proto/row/frame.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame.h: the fixed 64-byte header that begins every message; wire.md has its byte table.
  *
  * The header tells the kind of a message and the decoded size of what follows, so that a receiver

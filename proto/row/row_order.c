@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_order.c: the rules of row_order.h, and the checks of a cursor. A recording's numbers repeat
  * every round, so places are compared, which count over all rounds. Of a cursor, members that only
  * the daemon understands are not looked at. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_order.h: checks that a consumer gets the rows it must get, in their order, and a cursor
  * before a run relies on it.
  *

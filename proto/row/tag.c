@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tag.c: holds a row against what the dispatcher ordered. */
 #include "proto/row/tag.h"
 

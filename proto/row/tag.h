@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tag.h: the last part of a ROW message: what the dispatcher says that the row is.
  *
  * Header, block and images are the work of a worker, which is believed in nothing that can be known

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.c: a client's next row, from a daemon or from a recording; `record` says
  * which a client has. A row that is not what its tag says is refused, and asked for again. */
 #include "proto/session/client.h"

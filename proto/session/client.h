@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client.h: the consumer's side of a stream, with the same calls for a daemon and for a recording.
  *
  * client_open connects to a daemon, client_replay opens a file; then client_next returns decoded

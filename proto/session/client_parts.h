@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_parts.h: what the files of a client share; private to proto. */
 #ifndef TESSERA_PROTO_SESSION_CLIENT_PARTS_H
 #define TESSERA_PROTO_SESSION_CLIENT_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* client_session.c: a client's memory, and its session with a daemon: HELLO, with which it asks for a stream, what
  * the daemon answers and whether that is what was asked for, waiting, and coming back after a loss.
  */

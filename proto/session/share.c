@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* share.c: the rows of a recording that one rank gets. Steps are assigned one at a time, when they
  * are reached; the cost of a row is read from its block once and kept. */
 #include "proto/session/share.h"

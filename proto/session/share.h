@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* share.h: which rows of a recording one data-parallel consumer gets.
  *
  * Rows are shared out step by step exactly as the daemon does it (assign.h), from costs that are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint.c: parses addresses, shortens long ipc paths, and tells whether an address is in use. */
 #include "proto/wire/endpoint.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint.h: parses the addresses "ipc://PATH" and "tcp://HOST:PORT" and prepares them for a
  * socket. Private to proto. */
 #ifndef TESSERA_PROTO_WIRE_ENDPOINT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.c: makes, connects and closes sockets over ZeroMQ. Sending and receiving is in wire_io.c,
  * the limits on peers in wire_guard.c, keys in wire_keys.c, roles in wire_allowed.c, messages in
  * wire_msg.c, addresses in endpoint.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire.h: multipart messages over ZeroMQ. Only the wire*.c files use ZeroMQ.
  *
  * A bound socket (the daemon's) is a ROUTER: every message comes with the peer that sent it, and is

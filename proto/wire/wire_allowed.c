@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_allowed.c: the roles, what a peer without one is answered, and the file `allowed`, which is
  * read and gets more lines here. */
 #include "proto/wire/wire_keys.h"

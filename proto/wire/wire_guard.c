@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_guard.c: follows connections through what ZeroMQ reports of them, counts what came over each tcp
  * connection and cuts off peers over their limits.
  *

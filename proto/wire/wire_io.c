@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_io.c: sends, receives and waits for messages.
  *
  * All calls of ZeroMQ are non-blocking; waiting happens in zmq_poll, together with the monitor of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_keys.c: reads keys, answers the daemon's authentication requests, and makes keys (prepd
  * keygen). A client whose public key is in the daemon's list is admitted, any other is refused and
  * counted. */

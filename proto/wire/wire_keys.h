@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_keys.h: the CURVE keys of one end of a connection, and the list of clients that a daemon
  * admits. Private to wire*.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wire_socket.h: the representation of a socket and its context. Private to wire*.c. */
 #ifndef TESSERA_PROTO_WIRE_SOCKET_H
 #define TESSERA_PROTO_WIRE_SOCKET_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What tests/bench/prefix compares with: transformers trains the same model on the same recorded rows.
 
     prefix_peer.py values MODEL                                 writes first values, so that all cases begin with the same

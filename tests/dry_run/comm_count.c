@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_count.c: the engine of comm_count.h: checks the buffers of each call and adds the call to
  * its group's record. */
 #include "tests/dry_run/comm_count.h"

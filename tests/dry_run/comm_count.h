@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_count.h: an engine of collectives that moves nothing. Every call returns at once, and the
  * engine records for each group which calls were made. A dry run (dry_run.h) that plays its ranks
  * one after another compares these records. The engine works with a device without storage

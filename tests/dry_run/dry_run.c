@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dry_run.c: runs all ranks of a layout on devices without storage, and compares each of them with
  * what trainer plan says.
  *

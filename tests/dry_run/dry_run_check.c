@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dry_run_check.c: the table; who stores which elements; how many bytes files must have. */
 #include "tests/dry_run/dry_run_check.h"
 

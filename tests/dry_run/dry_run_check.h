@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dry_run_check.h: the table of a dry run: each line is a sum over all ranks of what should be and
  * of what is. Also works out what should be, for who stores what and for files. Internal to
  * dry_run.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dry_run_play.c: opens a session as one rank, runs a step, writes its part of a checkpoint, and
  * checks along the way what was read, allocated, received and written. */
 #include "tests/dry_run/dry_run_play.h"

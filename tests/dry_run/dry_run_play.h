@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dry_run_play.h: plays one rank of a dry run. Internal to dry_run.c. */
 #ifndef TESSERA_TESTS_DRY_RUN_DRY_RUN_PLAY_H
 #define TESSERA_TESTS_DRY_RUN_DRY_RUN_PLAY_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Dry runs in one process, which computes nothing and plays every rank of a layout: layouts of a small model in every
 dimension, Qwen3-VL-30B-A3B on 8 ranks against sums made here from the published shapes, and 235B-A22B on 64 ranks.
 trainer plan must give the same bytes."""

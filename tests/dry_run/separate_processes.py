@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Dry runs in which every rank is a process on a device of shapes. Its collectives go through the NCCL engine into the
 library that stands in for NCCL, which moves no bytes and compares the calls. The ranks must find what a single process
 finds that plays them all, and the calls that the library recorded must be those in the ledgers. It runs layouts of a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shapes.c: the list of allocations, the checks of copies, and ops that do nothing (shapes.h). */
 #include "tests/dry_run/shapes.h"
 

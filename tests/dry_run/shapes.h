@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shapes.h: a device that knows only shapes: it has neither memory nor arithmetic. An allocation is
  * a range of addresses that no code may touch, ops do nothing, copies to the device go nowhere, and
  * copies from it bring zeros.

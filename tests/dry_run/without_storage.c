@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* without_storage.c: what a dry run puts in place of functions of the trainer, with the linker's
  * option --wrap (CMakeLists.txt). The trainer does not know that its device has no storage. Values
  * are not drawn, since they would go nowhere; memory is not checked, since none is taken; and since

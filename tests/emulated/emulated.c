@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulated.c: the functions of the emulated device (emulated.h) and its table of ops. Each queues a
  * node; queue.c runs the nodes. */
 #include "tests/emulated/emulated.h"

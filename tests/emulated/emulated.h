@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulated.h: an asynchronous device on the host, as strict as a GPU and as late as possible:
  * nothing that is queued happens before something waits for it. It is for tests of code that must
  * not depend on when the device does its work.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emulated_handle.h: the handle of a stream whose device the host stands in for: the emulated
  * device and the device of shapes (tests/dry_run/shapes.h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* instead_of_cuda.c: a program that links this file with --wrap=device_open gets the emulated
  * device when it asks for CUDA. The device has the name of an H200, queues one step besides the one
  * that is reported, captures steps, and chooses like a Hopper GPU with cuDNN.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* meetings.c: the implementation of meetings.h. */
 #include "tests/emulated/meetings.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* meetings.h: how ranks that are processes meet on the emulated device (ops/peers.h). Memory of
  * other processes is in their windows. */
 #ifndef TESSERA_TESTS_EMULATED_MEETINGS_H

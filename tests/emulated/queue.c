@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* queue.c: the implementation of queue.h. try_next makes one step of a lane; if that lane waits for
  * another, it makes a step of the other. The thread sleeps only while it waits for work of other
  * processes. */

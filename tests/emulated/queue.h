@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* queue.h: the work of the emulated device. A lane is a list of nodes that run in order: each
  * stream has one. Lanes wait for each other by events. A graph is several lanes that are kept to
  * run again. For emulated.c. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step costs and where its time goes, as train --profile, bench ops, bench step and the bench of all ops report it."""
 
 import json

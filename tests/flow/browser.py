@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a browser shows of a page, as a picture for people to look at."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads deploy/Containerfile, and carries out its steps in bare Debian roots, as far as it uses them."""
 
 import dataclasses

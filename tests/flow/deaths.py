@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes workers die while a test looks on: killed, stopped, by a SIGSEGV from outside, out of memory. A death is
 counted once, when the process above says that it has replaced the worker, and as the kind of death that it names."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Debian packages of this build, made by cpack in a temporary folder."""
 
 import glob

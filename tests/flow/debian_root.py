@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder that holds nothing but a Debian base system, in which commands run as on a machine of their own: by chroot, with
 /proc and /dev, the network of this machine and no systemd. Needs root, debootstrap and a Debian mirror."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/Containerfile: what it is made of, and its steps.
 
     python3 -B tests/flow/deploy_containerfile.py --build [--cuda] [--base FOLDER] [--keep FOLDER] [--certificates FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/licences.md names every library that the programs and their modules link or load, and every GPL library that these
 bring in; and every part has the version of CMakeLists.txt."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Debian packages that cpack makes of this build: which files they hold, what they depend on, what their scripts do
 without systemd. operator_walk.py installs them."""
 

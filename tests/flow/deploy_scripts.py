@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts of deploy/ without root, network, systemd or Slurm: their help and their answers to wrong words, how
 the quickstart treats incomplete data, which packages count as missing, what is started. Also the style check of
 the top level where there is no git."""

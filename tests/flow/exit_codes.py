@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same mistake ends both programs with the same exit code: a table of mistakes, each made in as many verbs as can
 make it. Every process fails at once."""
 

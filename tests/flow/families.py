@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that begin alike, for the tests of shared prefixes: questions about one picture, about two, about a clip, and
 about a text, with answers of different lengths; and neighbours that share nothing."""
 

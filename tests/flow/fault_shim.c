@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault_shim.c: preloaded (LD_PRELOAD), it makes system calls on some files fail, as on a machine
  * in trouble. The call $FAULT_CALL (open, pread, read, mmap or statvfs) fails with $FAULT_ERRNO on
  * files whose path contains $FAULT_PATH, in `prepd $FAULT_VERB` or, if that is empty, in any

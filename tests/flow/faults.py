@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that fail as on a machine in trouble (fault_shim.c), and pictures that kill the process that decodes them
 (poison_module.c)."""
 

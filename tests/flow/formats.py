@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of data formats share: the synthetic VQAv2 set, written in other formats."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/gpu start, wait, status and fetch, against programs that stand in for a GPU's: slow, hanging in one op, out of memory
 in another and at the first sizes of a bench, and losing a process. Each time the summary has a line for every stage."""
 

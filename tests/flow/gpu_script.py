@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/gpu on a machine without a GPU: it says so, leaves its report, and does not pass as a success."""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of Hugging Face folders share: reading and writing safetensors files by plain numpy, the layouts in
 which experts are stored, and running the trainer with a look at its memory. Exits with 77 if numpy is missing."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What prepd_hostile.py attacks: a daemon on tcp and an honest consumer beside all that is done to it; and peers that say what they
 like, byte for byte."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers with the right key and the right build that break the protocol. Part of prepd_hostile.py."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published tensors of Qwen3-VL-30B-A3B and of its text-only sister, and folders of them with true names, shapes
 and offsets but holes in place of values."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/log-to-wandb with stand-ins for wandb and mlflow: a run that grows and resumes reaches the receiver once,
 whenever the script is stopped and started, and once more under another name."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands between workers and their daemon and changes what they say as a test wants, which gives a worker that lies
 although its version, decoder and key are right."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """model.path as Org/Name: both programs find the snapshot of refs/main in the Hugging Face cache and follow its
 links. If something is missing, the message names the place that was searched."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """trainer inspect and export on Hugging Face folders that numpy wrote: the published layout, the layout of the 5
 series (the last two axes exchanged), one matrix for each expert, shards. Broken folders are named exactly."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that cannot be right are refused with the names of the file and the tensor: truncated, overlapping, with
 sizes that are not true, with an index that does not match its shards."""
 import json

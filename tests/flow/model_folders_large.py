@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders that are larger than memory. The complete name lists of 30B-A3B (882 tensors, 62 GB) and of the text-only
 model (18,867 tensors) are sparse files: inspect reads only the headers, in seconds and with little memory. A
 smaller folder, with empty values, is loaded and exported: resident are the parameters and a bounded rest, not the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The environment in which tests call mpirun themselves: as root, more ranks than cores, silent, for Open MPI 4 and 5, whose
 mpirun takes other variables and not the same options."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator does, as root: installs the Debian packages into bare roots, one for prepd and one for the trainer, runs both
 there, watches them with a real Prometheus, upgrades, removes and purges.
 

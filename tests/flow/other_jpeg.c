@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* other_jpeg.c: preloaded (LD_PRELOAD), it makes libjpeg use its fast transform, so that most
  * pictures come out slightly different, as with another version or build of the library. */
 #include <dlfcn.h>

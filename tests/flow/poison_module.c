@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* poison_module.c: an image module in front of the real one ($TESSERA_REAL_IMAGE_MODULE). A file
  * whose bytes contain a mark kills the worker that decodes it, as a bug in a decoder would. It is
  * also a video module in front of $TESSERA_REAL_VIDEO_MODULE, with another fingerprint, as of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bad sample costs only itself: it is named, the others are streamed, and nothing waits for it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of pictures: a second epoch finds them, any number of workers share them, and the rows are the same with
 it, without it, with noise in it, and when it is deleted or truncated under the workers."""
 

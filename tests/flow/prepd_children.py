@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the children of a daemon are started from, and how it knows them: by the ticket that each reads from its standard
 input, and whatever lies where the daemon's own program and modules were."""
 

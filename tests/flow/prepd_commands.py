@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """prepd's commands as a user types them: which settings of a daemon's file they use, what they print, what --help
 prints."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker compares rows of others with what it makes of the same lease. A relay between a real daemon and a real worker
 sends the leases again, with rows to compare."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumers get: every sample once, ranks that share steps, exact resume, streams side by side, and a slow
 consumer that costs the others nothing. It uses the Python client, as a PyTorch user would."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversation files: the same rows as the VQAv2 files from which they were written, every record of a stream once,
 several images, bad records named."""
 

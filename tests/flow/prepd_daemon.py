@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon as a process: which libraries it maps, how it stops, who it lets in, what it reports."""
 
 import contextlib

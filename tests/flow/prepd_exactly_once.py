@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One stream, exactly once, under all faults together. Workers, the dispatcher's own and those of a supervisor
 elsewhere, are killed, stopped, sent a SIGSEGV and left without memory. The dispatcher is killed and started again.
 Trainers leave at random steps and come back as 1, 2, 4 or 8 ranks with the cursor of the last whole step, also

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the flow tests of prepd share: a synthetic data set, commands, a daemon, processes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile peers: garbage, half-open connections and thousands of connections, wrong versions, replays, floods whose
 sender never reads, credit that is a lie; the same with keys, known and unknown. The daemon neither ends nor grows,
 and another consumer gets its rows as fast as the machine allows. prepd_hostile.py CONNECTIONS is the longer form.

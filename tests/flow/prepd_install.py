@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """prepd installed into an empty prefix: programs, image module, configs, client, pages and units are in their places. A
 worker from there serves a daemon of the build tree, systemd accepts the units, and prepd-run works.
 prepd_install.py --build also builds and installs prepd alone where none of the trainer's libraries can be found."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CURVE keys: required beyond loopback; unknown ones are refused and logged, known ones are served."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers die at random, by every kind of death, while the stream runs, while the index is built, and while samples
 kill workers of their own. No row changes, and no sample is blamed that is not at fault.
 

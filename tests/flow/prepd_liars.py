@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Flow test of whom the daemon believes: workers that make false rows, alike and with digests that fit; workers that call good
 samples bad; workers that call themselves the daemon's own; consumers that refuse good rows; and workers that only take up room.
 Consumers get the rows of honest workers, no healthy sample is bad, and only who lies is excluded.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What systemd's AllowedCPUs= and MemoryMax= do to a daemon, done by hand. A CPU set, given before the start or
 changed later, holds for all its workers; a memory limit that kills workers changes no row. The cgroups are of
 version 2 or 1, whichever has the controller; what cannot be made here is reported."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A million bad samples: a run resumes with them, at any row and as any of 64 ranks, and comes back to a daemon that was restarted;
 the daemon keeps one copy, and a loop in Python takes its rows as fast as without."""
 

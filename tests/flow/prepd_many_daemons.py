@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many daemons, one stream: eight daemons, each of which serves eight of 64 ranks (prepd.ranks), as on eight nodes. On
 one cold cache one of them builds the index; their rows together are those of a single daemon; one that is killed and
 comes back goes on where its ranks were.

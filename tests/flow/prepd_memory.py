@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A picture that takes memory without end, or whose header claims an absurd number of pixels, costs only itself, and
 its worker stays within its limit."""
 

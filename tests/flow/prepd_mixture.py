@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixtures: every source has its share of the samples, each source comes exactly once in each pass of its own, the
 stream is the same when resumed and with any number of workers, and wrong lists are refused with the line."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers on machines of their own: network namespaces, CURVE keys, links that are cut and restored, one worker that
 is ten times slower, one without files, one with another decoder. The stream stays the same. Needs root and ip(8);
 skipped without them."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """prepd under an operator: metrics, health, systemd's messages, reload, drain, a restarted daemon."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/from-parquet: tables of every common form become data that prepd reads; VQAv2's own table becomes the rows of the
 files from which it was made; a killed command goes on; what cannot be used is refused. pyarrow, which Debian does not
 have, is replaced by table_double unless it is there:

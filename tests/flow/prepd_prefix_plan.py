@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """data.group shared_prefix as `prepd plan` shows it: what is shared in VQAv2, conversations and mixtures, that no
 worker and no death changes the index, and that other streams keep theirs."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that share a prefix (data.group shared_prefix): every sample comes once and has the tokens, labels, positions
 and pixels that it has alone; who makes the rows, who dies, and where a consumer resumes change nothing; a bad picture
 costs its questions, a bad question itself; a consumer that does not know prefixes is refused by name."""

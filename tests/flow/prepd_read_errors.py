@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A disk, a mount or a machine in trouble while files are read is not the files' fault. A failure that passes changes
 no row, one that stays is judged as a crash, and the next start looks at the files again."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VQAv2's train split in its own form and size is opened, indexed, planned and served within bounded memory, and a
 picture is encoded once for all its questions if data.group says so. Pictures and texts are drawn from
 ../shared/data/vqav2 if it is there, else from a generated set.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that are not the daemon's children: over tcp, with a data root of their own, that die, lack files, or
 decode differently."""
 

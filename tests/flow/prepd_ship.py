@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that have no files: with data.ship the daemon sends them with the leases: pictures, parts of tars, videos
 and frames. The rows, the index and the causes are the same as with files, and memory is bounded."""
 

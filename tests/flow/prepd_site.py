@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon on tcp whose workers are elsewhere, with a copy of its data."""
 
 import json

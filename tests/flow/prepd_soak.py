@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images without end: memory, descriptors and threads of the dispatcher stay what they were, and a worker that grows
 is replaced without a trace in the stream.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One stream: the rows are the same however many workers make them, wherever they run, and wherever the stream is
 entered.
 

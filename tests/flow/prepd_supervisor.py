@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ends `prepd worker` as a user starts it, and what it waits for. A socket plays the daemon."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain text: every document comes once and whole, however it is compressed, long ones in parts; the stream is the
 same from any entry and with any number of workers."""
 

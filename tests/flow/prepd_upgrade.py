@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fleet in which prepd is replaced by another build: workers one by one, and the daemon under its consumers."""
 
 import json

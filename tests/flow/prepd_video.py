@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Videos, as files and as folders of frames, beside pictures: every record comes once, resumed, with any number of
 workers; frames and times are those of transformers; bad files are named and nothing else is lost."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of what the trainer waits for come out of one command, and show what they are for: a step that waits
 for data no longer does when the pictures are in the cache. This is the quick form; tests/bench/prepd/waiting has
 the long one."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WebDataset tars: the same rows as the files from which they were made, read out of the tars; every kind of text
 member; bad members and damaged tars are named."""
 

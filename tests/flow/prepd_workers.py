@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What flow tests need to play a worker: the messages that it sends, and what one of this build says when it joins."""
 import json
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """VQAv2 as it is downloaded: zip files, read without unpacking, give the same rows as the folder."""
 
 import json

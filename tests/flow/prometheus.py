@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the flow tests of /metrics share: the text format, and what dashboards and rules ask for."""
 
 import json

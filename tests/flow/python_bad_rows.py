@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad rows: those of the fuzz targets' seeds with their members, numbers and bytes changed, and a few by name. The reader in numpy
 takes what the C extension takes, answers everything else with a ValueError, so that a daemon gets a REFUSE and the stream continues,
 and takes no more memory than a sound row may need. It needs python3-numpy, python3-zmq and python3-zstandard.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python_collators.py MODEL PLAIN.rec PREFIXES.rec: holds the collators of the Python package against a small model of transformers.
 Run by python_examples.py. FlexAttention is computed as written there, uncompiled: to compile it for a CPU takes minutes."""
 import sys

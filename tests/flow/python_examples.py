@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of the Python package on a tiny model: transformers' Trainer, DistributedDataParallel with two ranks and the loop of
 torchtitan, each stopped and gone on with to the same bits; and what the collators give, held against the models of transformers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package as CMake builds it: Rows by the C extension and by numpy give what connect gives, refuse the same, go on
 exactly where they stopped, and outlive a daemon that is killed. It needs python3-numpy for the extension; for the other reader
 python3-zmq and python3-zstandard too."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recording read by the Python client: every hash is checked, and damage is named with its place."""
 
 import os

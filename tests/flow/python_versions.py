@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python package under several Pythons: pip installs it as its page says, and python_package.py tests what was installed, its
 reader in numpy too, against the prepd of this machine.
 

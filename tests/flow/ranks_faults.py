@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Four ranks under mpirun do collectives, by MPI on the CPU and by NCCL (tests/nccl) on the emulated device, when one
 of them is killed, stopped, cut off or fails, at a moment that the seed decides. All others end within the set
 time, with an exit code, and their logs name the rank, its step, call, layer and samples."""

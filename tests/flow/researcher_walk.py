@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a researcher does with photographs and a JSON of his own: looks at the data, mends what is named, plans, trains a small
 model, evaluates and exports it, and opens the pages.
 

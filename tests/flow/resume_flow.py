@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of checkpoints share: runs that keep every step, their ledgers and values."""
 
 import ctypes

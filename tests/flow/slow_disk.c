@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_disk.c: preloaded (LD_PRELOAD), it plays a slow disk, or one that fills up: each fsync of
  * the rank $TESSERA_SLOW_RANK begins $TESSERA_SLOW_MS milliseconds late; and before a file is
  * opened whose path has $TESSERA_FULL_AT in it, what is left of its disk is filled by a file beside

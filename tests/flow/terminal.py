@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A terminal for a program, at which a test types, and what a person sees on it."""
 
 import fcntl

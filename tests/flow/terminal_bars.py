@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person sees while prepd and trainer run: progress bars that fit the terminal, that leave before a line comes
 and at the end, and that never lie in another program's lines; and files without a trace of them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user of PyTorch does: makes an environment, installs the package with pip, runs the README's lines, meets a DataLoader with
 workers and a wrong address, and then trains a tiny Qwen3-VL by every example, from the installed package.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user can do wrong: each mistake is a clear error that names the place, and none is a hang."""
 
 import json

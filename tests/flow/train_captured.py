@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks whose rows need different shape buckets replay the same captured step, on the emulated device with NCCL's shim
 (tests/nccl), which ends a run whose ranks capture or launch different graphs. The second case is the recommended
 run: eight ranks, 40 steps, layout and switches of its configuration, a small model."""

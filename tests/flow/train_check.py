@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """trainer check: the table of what must not change a step, and a model in which something does."""
 
 import json

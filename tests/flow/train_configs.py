@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every configuration of configs/: both programs read it, its plan is printed and fits its card, it is refused only
 for lack of GPUs, and at reduced size it trains two steps."""
 

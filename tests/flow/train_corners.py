@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Corners of a training run: recordings that end, evaluation in between, updates that are skipped, what does not fit,
 what cannot be written."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run treats a daemon that disappears, alone and as two ranks: with one that comes back the run continues after
 the last row, and one that does not costs no step that was done.
 

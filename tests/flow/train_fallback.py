@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel or a capture that fails on one rank before step 1 is replaced on all ranks, with one warning; ledger and
 checkpoint say by what, a run that goes on elsewhere says what differs. On the
 emulated device with NCCL's shim (tests/nccl), whose ways are broken by TESSERA_EMULATED_BROKEN."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that are damaged or do not fit on the disk are never believed and never cost the run; its ledger can be
 replayed."""
 

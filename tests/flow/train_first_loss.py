@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first loss on weights that claim to be trained: about ln(vocabulary) draws a warning, in train and in eval. A
 model that has learned a little draws none, nor does one that starts from scratch."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the flow tests of the trainer share: a short run, its metrics."""
 
 import json

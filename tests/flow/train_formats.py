@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of other formats through the trainer: prepd sample, then one forward and backward pass."""
 
 import html.parser

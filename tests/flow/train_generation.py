@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """data.generation: records are added and a file is repaired in mid-run. The run keeps weights, moments, schedule and step, and reads
 the changed data from their first row."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that others start, by torchrun (on the emulated device, with NCCL's shim) and by srun, if these are installed
 (and for srun a controller answers): they have the losses of one rank. Also what a rank says that has a launcher's
 variables but cannot reach the others by MPI, and running.md's mpirun line, word for word. TESSERA_TORCHRUN names a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA: only adapters are trained, a run resumes bit for bit, and its result can be opened in two ways: merged, and
 as an adapter's folder that, together with the base model, equals the merged one for either version of
 transformers. A checkpoint has the adapter alone, unless checkpoint.model says otherwise, and knows its base by hash. A base

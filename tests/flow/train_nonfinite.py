@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A gradient that is not finite: the error and the log of every rank say on which rank, in which layer and with which
 samples it arose. Values of a model that was written are spoiled: in a layer that two ranks share, in layers that
 one of two ranks has, and for a token that only one rank's rows contain. test_nonfinite has the case of one rank,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is trained and how: frozen parts stay the same to the bit, groups have their rates, the schedule follows
 epochs, weightings change the loss, and all of it resumes from a checkpoint."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """trainer plan: what it says of memory, for which model and for which device; and that train says the same."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training step on samples that share prefixes has the loss and the gradient norm of the same samples apart, however
 answers of different lengths are weighed."""
 

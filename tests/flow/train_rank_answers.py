@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers in the model's own words by ranks that share rows, heads or experts, or are pipeline stages: they are those
 of one rank word for word and picture for picture, and so is the official accuracy, in trainer eval and between the
 steps of a run. A daemon that disappears while several ranks evaluate, or a signal to one of them, ends or stops

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training run of four ranks loses one of them, killed or stopped at a moment that the seed decides. The run ends
 with an exit code, and the log file of every other rank names the lost one, its step, its call and its samples.
 Once on CPUs, where mpirun starts the ranks; once on the emulated device with NCCL's shim (tests/nccl), where the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks on two machines, which are network namespaces with a cable between them that is cut in the middle of the run.
 The ranks on either side end within the configured time, with an exit code, and the log of each names the lost
 rank, its step, call and samples. Plugged in again, the run continues. Needs root, ip(8) and mpirun; skipped

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run leaves to look at: figures in lines, TensorBoard's events, one page; and a bad step by either
 policy."""
 

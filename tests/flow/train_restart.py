@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run whose process is killed goes on from its copy in memory, as if nothing had happened; a copy that is torn,
 changed, of another run or missing on one rank is never used, and the run says so."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run that is killed or told to stop continues as if nothing had happened: the same losses, the same samples
 exactly once, the same values to the bit.
 

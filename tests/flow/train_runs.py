@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One stream, however it is cut, stored or computed, gives one training run."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that share the rows of a live daemon: one of them receives, and the others get each row from it. The losses
 are, bit for bit, those of a recording of the same rows, which every rank reads by itself; an evaluation finds what
 one rank finds; a daemon that dies ends every rank with an error that names the rank which received the rows."""

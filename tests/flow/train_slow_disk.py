@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that save on a disk on which one of them takes far longer than a collective may take: the others wait, none
 ends the run, and what was trained is saved whole. Replicas that write nothing, checkpoints in the background and
 not, the end of a run, and an end by a bad gradient. And a disk that fills up."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The accuracy of generated answers by VQAv2's rules. On generated pictures all ten annotators agree, so it must be the
 accuracy that teacher forcing counts; with annotators changed by hand, it must be what the rules say. Questions that
 share a prefix in their rows get the answers and the accuracy that they get apart."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* write_video.c: writes a video file for the flow tests (tests/video_file.h).
  *
  *   write_video OUT ENCODER WIDTH HEIGHT FRAMES RATE SEED

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz.h: what the fuzz targets share: the entry point that libFuzzer and replay.c call, and a
  * check that also works in builds without asserts. */
 #ifndef TESSERA_TESTS_FUZZ_H

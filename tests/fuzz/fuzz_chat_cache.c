@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_chat_cache.c: any bytes as the cache of a file of conversations, in which one start keeps
  * the places of records and the images for the next (chat_cache.c); the bytes follow a valid key
  * and checksum. They must be refused with a message, or every record must be readable or give an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_codec.c: any bytes as a ROW message. It must be refused, or give a row that is the same
  * after another round trip.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_conf.c: any bytes as a configuration file. It must be refused, or give options that, printed
  * and loaded again, are the same. */
 #include <string.h>

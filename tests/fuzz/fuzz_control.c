@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_control.c: any bytes from another rank, as a header and a greeting. They must be refused, or
  * be the same bytes when they are written again; the comparison of options must not read outside of
  * them. */

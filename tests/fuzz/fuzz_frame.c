@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_frame.c: any bytes as the header of a message. It must be refused, or give fields that are
  * the same when they are written and read again. */
 #include <stdlib.h>

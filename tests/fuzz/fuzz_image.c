@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_image.c: any bytes as a picture. It must be refused, or have the size that its header gave;
  * and decoding it in bands must give the same as decoding it at once, also when it is refused. The
  * target is our own part (format, orientation, chunks, limits) and, without instrumentation, the

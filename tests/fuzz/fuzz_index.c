@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_index.c: any bytes as an index file. It must be refused, or every record in it must be
  * readable. The checksum is corrected first, because otherwise no input would get past it. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_json.c: any bytes as JSON. They must be refused, or give a document that is the same when it
  * is written and read again. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_lease.c: any JSON as the work that a worker is given, followed by a part of bytes. Samples,
  * clips and files must be refused, or lie within their limits and below the data root. Work without
  * files is done: texts and what they begin with, and rows of texts, of which several may go on from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_record.c: any bytes as a recording. It must be refused, or give messages that can be read.
  * Each input is tried as it is, and again with the hashes of its chunks and its index corrected, so
  * that the search reaches what they protect. */

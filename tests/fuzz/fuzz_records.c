@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_records.c: any bytes as a file of conversations, plain or compressed with gzip or zstd,
  * beside a folder of frames named "f". If the input begins with a 't', which no such file does, the
  * rest is a file of records of plain text; after a 'p' it is a .txt file, after a 'd' each of two

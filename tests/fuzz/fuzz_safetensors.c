@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_safetensors.c: any bytes as a safetensors block. It must be refused, or give tensors that
  * cover the data exactly, every byte of which can be read. */
 #include "common/model_folder/safetensors.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_serve.c: any messages from consumers, workers and commands to the dispatcher, in any order.
  * It must neither crash nor lose track of the work that it gave out.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_tar.c: any bytes as a WebDataset tar. It must be refused with a message, or every sample
  * must have a cause or its turns, and every image must lie inside the file. */
 #include <string.h>

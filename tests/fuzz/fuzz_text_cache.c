@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_text_cache.c: any bytes as the cache of a small gzip file of texts, in which one start keeps
  * the places of documents and the restart points for the next (text_cache.c); the bytes
  * follow a valid key and checksum. They must be refused with a message, or every document must be

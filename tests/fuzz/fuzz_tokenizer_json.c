@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_tokenizer_json.c: any bytes as a tokenizer.json. It must be refused with a message, or give
  * a tokenizer that encodes and decodes. */
 #include <stdio.h>

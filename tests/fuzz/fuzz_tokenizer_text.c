@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_tokenizer_text.c: any bytes as a text for the golden tokenizer. Encoding must succeed,
  * offsets must lie inside the text, and decoding must give valid UTF-8 that is the same when it is
  * encoded and decoded again. */

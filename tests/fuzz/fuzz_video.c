@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_video.c: any bytes as a video file. It must be refused or give frames. The target is video.c
  * and, without instrumentation, the parts of FFmpeg that it allows. */
 #include "prepd/sample/decode/video.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_vqa.c: any texts as the files of a VQAv2 folder. An input is the questions, a line of four
  * dashes and the annotations; after another such line it may have a list of pictures. The folder
  * must be refused with a message, or every sample must have a cause or its turns. */

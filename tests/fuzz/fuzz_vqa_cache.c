@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_vqa_cache.c: any bytes as the cache of VQAv2, in which one start keeps its tables for the
  * next (vqa_cache.c); the bytes follow a valid key and checksum. They must be refused with a
  * message, or every offset and number in them must lead to something that exists. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_zip.c: any bytes as a zip file. It must be refused with a message, or every member must lie
  * inside it and be readable, or give an error. */
 #include <fcntl.h>

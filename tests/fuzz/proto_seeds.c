@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* proto_seeds.c: writes the seeds of the targets frame, codec and record again, which is needed
  * after a change of their format:
  *

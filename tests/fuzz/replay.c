@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay.c: runs a fuzz target on its seeds (tests/fuzz/seeds/SEEDS), on each cut short at every
  * length, and on damaged copies of them. So every build tests what fuzzing once found, without
  * libFuzzer.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve_data.c: a data set of two kinds, and the index of each. */
 #include "tests/fuzz/serve_data.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve_leases.c: checks the leases of fuzz_serve.c. */
 #include "tests/fuzz/serve_leases.h"
 

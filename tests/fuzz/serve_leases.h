@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* serve_leases.h: what must hold of every lease that fuzz_serve.c's dispatcher sends to a worker,
  * and of every one that it has. */
 #ifndef TESSERA_TESTS_FUZZ_SERVE_LEASES_H

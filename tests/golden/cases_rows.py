@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents of golden cases, and rows of them as proto/row/batch.h has it. See make_cases.py."""
 
 from dataclasses import dataclass, field

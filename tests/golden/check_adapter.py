@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that PEFT opens the adapters that `trainer train` leaves, and that with their base they equal the merged model.
 
     VENV/bin/python tests/golden/check_adapter.py --bin build/bin [--only NAME]

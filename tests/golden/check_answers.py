@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the reference, given a model that we trained, answers held-out questions in the same words.
 
     VENV/bin/python tests/golden/check_answers.py -c configs/smoke.yaml --model build/smoke/run/checkpoint \\

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `probe` in bf16 with the reference in bf16: each against the reference in float32.
 
     VENV/bin/python tests/golden/check_bf16.py --probe build/bin/trainer [--rows 4] [--only FLAVOUR] [--verbose]

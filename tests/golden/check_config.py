@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Gives each key of config.json that the reference reads another value, and compares its model with ours.
 
     VENV/bin/python tests/golden/check_config.py --probe build/tests/probe [--only TEXT]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the reference loads what `trainer export` writes and computes the same loss.
 
     VENV/bin/python tests/golden/check_export.py --trainer build/bin/trainer [--cases DIR]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks tied heads: what the trainer makes of each combination of config.json and a stored lm_head.weight (heads.json).
 
     TESSERA_BIN=build/bin tests/golden/check_heads.py

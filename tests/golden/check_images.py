@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs each picture of pictures.py through prepd and compares its patches with those of the reference (make_images.py):
 
     tests/golden/check_images.py --prepd build/bin/prepd [--patches F] [--only TEXT] [--distance] [--newer]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains small models of transformers on rows with prefixes, by the masks of tessera/masks.py, and compares their gradients with
 those of separate samples.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks, bit for bit, what `trainer export` writes of the golden folders. Needs only numpy.
 
     TESSERA_BIN=build/bin tests/golden/check_round_trip.py

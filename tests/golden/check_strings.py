@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks `prepd tokenize` on the strings of strings.jsonl, whose ids the reference gave (make_strings.py):
 
     tests/golden/check_strings.py --prepd build/bin/prepd [--model DIR]

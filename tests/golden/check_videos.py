@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs videos through prepd and compares them with the reference's own processor (make_videos.py):
 
     tests/golden/check_videos.py --prepd build/bin/prepd [--videos F]

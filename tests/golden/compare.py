@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs `probe` on golden cases and compares every number with the reference's.
 
     tests/golden/compare.py --probe build/tests/probe [--cases DIR] [--only TEXT] [--verbose]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares what prepd sends for each VQAv2 question of the shared data with the reference's whole processor.
 
 Needs PyPI, so it runs by hand, in the environment of make_images.py with two more packages:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kept flavours of golden models, and the rows that each is tried on. See make_cases.py.
 
 They are small, and no two dimensions are equal by accident. `moe` is the published family in small. `odd` has odd counts

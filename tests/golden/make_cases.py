@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the golden cases of the model with the reference implementation.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in cases/. In a temporary environment outside the tree:

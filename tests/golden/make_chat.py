@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes ids, labels and positions of conversations with pictures by the reference's own processor and model.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in chat.json (test_chat_golden). In make_images.py's

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes common/tokenizer/tokenizer_classes.c: the class of each code point in the pinned release of the reference.
 
 Needs PyPI, so it runs by hand, once for each new pinned release:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes frames, grids and timestamps of videos by the reference's own video processor.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in clip.json (test_clip). In make_images.py's environment:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Finds at which tokens the reference's generate() stops; kept in ends.json (test_dims).
 
 Needs PyPI, so it runs by hand, once for each version, in the environment of make_cases.py with transformers 4.57.3 or

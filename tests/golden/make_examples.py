@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the files of prepd/worker/examples, which `prepd fingerprint` decodes: kept pictures and clips of the tests, PNGs in
 every colour type and depth, and JPEGs in every orientation. Needs numpy and libvips' shared library, which writes the two
 JPEGs whose sides are multiples of 32. The bytes of those depend on the library; all others are the same everywhere.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the sizes of pictures after resizing, by the reference's own smart_resize.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in fit.json (test_fit). In make_images.py's environment:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the floats that the reference's image processors give for each of the 256 byte values; kept in floats.json.
 
 Needs PyPI, so it runs by hand, in an environment as make_images.py says; 4.57.3 and 5.23.0 write the same file:

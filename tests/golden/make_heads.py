@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Finds what the reference makes of tie_word_embeddings and a stored lm_head.weight; kept in heads.json (check_heads.py).
 
 Needs PyPI, so it runs by hand, once for each version, in the environment of make_cases.py with transformers 4.57.3 or

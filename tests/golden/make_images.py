@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes hashes of the patches of the reference's own image processors, for check_images.py.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in patches.jsonl and pictures/. In a temporary environment outside

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes hashes of the patches of newer versions of the reference, for check_images.py --newer.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in patches_newer.jsonl. In a temporary environment outside the

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the golden cases of rows with prefixes, with the reference running each sample alone.
 
 It needs the environment of make_cases.py, and runs by hand after it, since that script empties the folders:

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `prepd tokenize` with the `tokenizers` package on generated strings. It runs by hand:
 
     python3 -m venv VENV && VENV/bin/pip install tokenizers==0.22.2

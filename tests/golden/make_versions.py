@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the numbers in which versions of the reference differ, by each of them; kept in versions.json (test_versions).
 
 Needs PyPI, so it runs by hand, once for each version, in the environment of make_cases.py with transformers 4.57.3, 5.2.0

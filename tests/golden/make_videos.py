@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes hashes of the patches of videos by the reference's own processor, for check_videos.py.
 
 Needs PyPI, so it runs by hand; what it wrote is kept in videos.jsonl. In make_images.py's environment with PyAV

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes answers as the official VQA code normalises and scores them; kept in vqa.json (test_vqa_score).
 
     python3 tests/golden/make_vqa.py CODE/PythonEvaluationTools/vqaEvaluation/vqaEval.py

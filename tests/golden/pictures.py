@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pictures of the golden tests of images: generated, kept and shared ones.
 
 Generated are PNGs in every colour mode and depth, orientations and sizes; they have the same bytes everywhere, because they

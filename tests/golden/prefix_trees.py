@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees of samples that begin alike, and rows that have each beginning once: proto/row/batch.h's doc_prefix. See
 make_prefix_cases.py and check_prefix_rows.py."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* probe.c: the program probe: runs one forward and one backward pass of a row and writes every
  * number to a file, to compare with another implementation. The file has logits [tokens,
  * vocabulary]; loss, the mean over targets without the auxiliary loss; aux_loss, the routers'

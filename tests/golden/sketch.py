@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sketches of arrays: a few numbers that tell how far two arrays are apart, for arrays too large to keep.
 
 A sketch has the array's norm and the sums of its elements under PROJECTIONS patterns of signs, which are a function of the

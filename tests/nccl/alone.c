@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* alone.c: the NCCL engine with a single rank, which is all of it that one GPU can show. The engine
  * is called directly, since comm.h calls none for a group of one rank. Every collective is called
  * on device memory and on host values; then each is captured and run again as a graph.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* call_record.c: the implementation of call_record.h. Both sides are summed by kind of call and
  * compared. */
 #include "tests/nccl/call_record.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* call_record.h: compares what a rank's ledger of collectives counted with the calls that the
  * stand-in for NCCL has run. */
 #ifndef TESSERA_TESTS_NCCL_CALL_RECORD_H

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A rank of a training run is killed, stopped (SIGSTOP), or hangs in its work, in one layout after another, on the
 emulated device with the double of NCCL, whose calls wait for a missing rank as NCCL's do. Where a layout captures its
 steps, the ranks wait in graphs. Every other process ends by its deadline, and its log names the lost rank.

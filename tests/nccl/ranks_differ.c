@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_differ.c: the third call of the last rank differs from the third call of the others. The
  * next wait must tell all ranks how, and all later calls must fail.
  *

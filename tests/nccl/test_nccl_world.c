@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_nccl_world.c: the watcher thread of the NCCL engine (trainer/parallel/comm/nccl_world.c): which
  * ranks are waited for and for how long, and how a job ends. Ranks are processes of this program
  * without a launcher, so that ThreadSanitizer sees everything. Each case starts this program once

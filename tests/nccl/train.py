@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Training steps of a small model on several ranks of the emulated device, with NCCL's collectives (the shim).
 Losses and gradients are those of one rank on the CPU up to rounding; losses are those of the MPI engine bit for
 bit; bytes are those of the formula; and the ledger's calls and bytes are what NCCL was asked for. All this holds

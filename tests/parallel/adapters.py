@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Adapters (LoRA) of several ranks. The merged model and the adapter folder that they write have the bits that one
 rank writes for the same values, and any layout can go on from them."""
 

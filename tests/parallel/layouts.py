@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every layout gives the losses and gradients that one rank gives on the same stream. The stream is 20 steps of
 packed image rows for a small Qwen3-VL MoE, with text rows and empty rows among them, so that one step and some
 ranks have no images. Each layout runs in float, and in double, where a difference cannot be put down to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ledger_formula.c: the implementation of ledger_formula.h. Each line of the formula is compared
  * with all calls in the ledger that have its name. */
 #include "tests/parallel/ledger_formula.h"

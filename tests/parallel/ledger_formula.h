@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ledger_formula.h: compares what the ledger of collectives counted with what a step should receive
  * by the formulas of trainer/parallel/layouts.md. */
 #ifndef TESSERA_TESTS_PARALLEL_LEDGER_FORMULA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mixed_rows.c: makes a recording in which rows of text are mixed with rows of images: mixed_rows
  * MODEL IN OUT.
  *

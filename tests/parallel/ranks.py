@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of several ranks share: how ranks are started, on however few cores."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_parity.c: the program that layouts.py runs, in float and in double. One rank writes the
  * losses of a run, and every parameter's gradient of its first step, to a file; several ranks of
  * any layout compare theirs with that file.

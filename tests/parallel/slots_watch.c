@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slots_watch.c: the implementation of slots_watch.h. It replaces the engine's all-gather by one
  * that also reads the counts that ranks gather before they exchange slots. */
 #include "tests/parallel/slots_watch.h"

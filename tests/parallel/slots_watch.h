@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slots_watch.h: counts how many slots go to which rank's experts, from the counts that ranks tell
  * each other before every exchange. They are read between the model and the engine, so that the
  * ledger is checked against something other than itself. */

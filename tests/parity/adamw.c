@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adamw.c: cases of AdamW, with moments in acc and in codes of 8 bits, and with master weights in
  * acc and rounded to bf16.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Twenty steps of AdamW with moments in 8 bits (adamw_steps.c) beside a model in double of the published algorithm, blockwise
 quantisation (Dettmers et al. 2022, arXiv:2110.02861), with the map of trainer/ops/state_codes.h.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adamw_steps.c: takes steps of AdamW with moments in 8 bits on the CPU, for comparisons with other
  * implementations (adamw_peers.py).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c: cases of softmax attention inside segments.
  *
  * Tolerance: scores are sums of d products, the exponential doubles their error, and the sum over

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_loops.c: see attention_loops.h. */
 #include "tests/parity/attention_loops.h"
 

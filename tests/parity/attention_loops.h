@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_loops.h: attention and its gradients as plain loops in double, exactly or with the
  * roundings to bf16 of an implementation.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base_blocks.c: the blocks in which a frozen base is kept (ops/weight_blocks.h), for comparisons
  * with other implementations (base_blocks_peers.py).
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of a base in 4 or 8 bits (base_blocks.c) beside bitsandbytes (Dettmers et al. 2023, arXiv:2305.14314).
 
 TESSERA_PYTHON may name an interpreter with torch and bitsandbytes: its quantize_4bit must then give the same NF4 codes and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.c: runs the cases on the CPU: the best build of the ops for this machine and then the plain
  * one, each with 1 and with 3 threads. */
 #include "common/conf/conf.h"

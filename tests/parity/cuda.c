@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.c: runs the cases on a GPU, through libtessera_cuda.so as the trainer loads it. Each case
  * runs twice and must give the same bits. Without a GPU the program says so, and the test is
  * skipped. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dequantise.c: cases of frozen matrices in blocks of codes. Scales and codes are drawn as bytes;
  * what they stand for is worked out here from the published table, bit for bit but for the rounding
  * to the device's type. */

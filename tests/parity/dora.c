@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dora.c: cases of adapted rows' lengths and of what is done with them. */
 #include "tests/parity/parity.h"
 

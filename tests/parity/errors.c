@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* errors.c: collects what the comparisons with an order of roundings found, op by op (parity.h). */
 #include <stdio.h>
 

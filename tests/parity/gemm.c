@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.c: cases of dense and grouped products, against triple loops.
  *
  * Tolerance: K products of numbers below 1, summed in the number type, are off by at most K eps of

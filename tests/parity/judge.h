@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* judge.h: whether numbers are those that an order of roundings gives. The root mean square of the
  * errors may be at most 1.1 times the order's, and every element may be off by 2.5 times what the
  * order is off at most: of the few elements with the largest errors (keys that many branches have

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss_ops.c: cases of cross entropy, gradient norm, the step's scale.
  *
  * Tolerance: a log-sum-exp over V numbers is off by 8 sqrt(V) + 8 eps at worst; the sum over

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: runs the list of cases on its target. It checks the results, that all runs give the same
  * bits, and that every op has cases; with --bench it prints times instead.
  *

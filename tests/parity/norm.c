@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c: cases of RMSNorm and LayerNorm. Tolerance: the forward pass is a mean of n squares, a
  * root and three products, 16 eps; the backward pass also has sums over rows, 64 eps. */
 #include "tests/parity/parity.h"

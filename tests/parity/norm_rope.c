@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm_rope.c: cases of RMSNorm over heads followed by their rotation. Tolerances are those of
  * norm.c, with the two products of the rotation included: 16 eps forward, 64 eps backward. */
 #include "tests/parity/parity.h"

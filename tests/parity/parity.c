@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parity.c: tensors, comparison and central differences for the cases (parity.h). */
 #include "tests/parity/parity.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parity.h: every op against its specification, which is a plain loop in double.
  *
  * A case builds inputs, runs the op through a stream and says what must come out. Inputs are drawn

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.c: cases of ops in which ranks reach each other's memory (peers.h). One device plays all
  * ranks, one after the other in an order drawn at random, so that a case sees what each rank leaves
  * for the others. Rows are only copied, so there is no tolerance. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise.c: cases of additions, bias gradients, activations and the input of patches. Tolerance:
  * 8 eps for straight formulas with an exponential (ours is within 2 units in the last place);
  * column sums as in gemm.c. */

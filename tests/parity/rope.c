@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.c: cases of the tables of angles and of the rotation. Tolerance of the tables: the frequency
  * is rounded as the published model rounds it, and the angle is one product in the number type; the
  * loop here repeats both, so 4 eps remain for the library's cosine. */

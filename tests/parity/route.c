@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.c: cases of the router, the sort by expert, the weighted sum of experts' outputs, and the
  * load-balancing loss. Tolerance: softmax of a short row 16 eps; sums of K rows 16 eps; dot
  * products as in gemm.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c: cases of rows by index. Tolerance: copies are exact; sums of up to 40 rows, 16 eps. */
 #include "tests/parity/parity.h"
 

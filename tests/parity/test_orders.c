@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_orders.c: that what the parity tests allow a library is its own order of roundings and no
  * more: results in that order hold, and those with one more rounding, with a term left out or in
  * another implementation's order do not. Letters: as in README.md. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16_cuda.c: the device of test_model_cuda: a GPU, through libtessera_cuda.so as the trainer
  * loads it. */
 #include "common/conf/conf.h"

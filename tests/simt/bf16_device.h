@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16_device.h: which device test_model_bf16.c compares with the CPU: the harness, or a GPU. */
 #ifndef TESSERA_TESTS_SIMT_BF16_DEVICE_H
 #define TESSERA_TESTS_SIMT_BF16_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bf16_simt.c: the device of test_model_bf16: the harness.
  * It lacks what a GPU leaves to a library. */
 #include "tests/simt/bf16_device.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broken_kernels.cu: kernels for test_simt.c. Some are right, and some have planted faults.
  * Letters: x what a kernel reads or changes; y what it writes; n how many; a, b the factors of a
  * product; c its sums. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* broken_kernels.h: runs the kernels of broken_kernels.cu. Letters: x what a kernel reads or
  * changes; y what it writes; n how many. */
 #ifndef TESSERA_TESTS_SIMT_BROKEN_KERNELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.cc: the implementation of device.h. Memory, copies and events are those of the CPU
  * backend. Its own are the op table, the types, and what trainer/device/cuda.h promises to
  * kernels. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device.h: the harness as a device: memory of the host, activations in bf16, sums in float, and
  * the op table of the CUDA kernels. Work is done when a call returns. */
 #ifndef TESSERA_TESTS_SIMT_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fiber.c: the implementation of fiber.h. On x86-64 a switch is twelve moves of registers.
  * Elsewhere, and under AddressSanitizer (which also clears the stack's shadow at each switch), it
  * is swapcontext, which makes a system call and is a hundred times slower. */

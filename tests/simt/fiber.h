@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fiber.h: fibers, which are stacks that hand the processor to each other. Every switch is
  * announced to AddressSanitizer, which would otherwise take a frame on another stack for a stray
  * access. */

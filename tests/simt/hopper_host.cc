@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hopper_host.cc: the implementation of hopper_host.h. Letters: a, b the factors of a product; d
  * its sums; k the summed axis. */
 #include "tests/simt/hopper_host.h"

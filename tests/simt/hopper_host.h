@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hopper_host.h: the instructions of trainer/ops/cuda/hopper.cuh for the host, so that a kernel for
  * sm_90a runs without a GPU. It tests the kernel's roles, barriers, phases, addresses and layouts,
  * but not its speed.

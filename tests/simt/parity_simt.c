@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* parity_simt.c: runs the cases of tests/parity on the CUDA backend in the harness, in bf16 and
  * float, under every schedule. */
 #include "tests/parity/parity.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product_bf16.c: see product_bf16.h. Letters: a, b the factors of a product; c the product. */
 #include "tests/simt/product_bf16.h"
 

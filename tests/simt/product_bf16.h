@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* product_bf16.h: the dense matrix product, which the GPU leaves to a library, for the harness: the
  * CPU's, of bf16 values, rounded to bf16 where the result is. */
 #ifndef TESSERA_TESTS_SIMT_PRODUCT_BF16_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simt.c: the implementation of simt.h: blocks, the order in which their threads run, barriers and
  * warp operations. Letters: x, y, z the axes of a grid. */
 #include "tests/simt/simt.h"

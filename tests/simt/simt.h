@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simt.h: runs a block of CUDA threads on one processor, so that kernels can be tested without a
  * GPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simt_for_cuda.c: a program that links this file with --wrap=device_open gets the harness when it
  * asks for CUDA: bf16, and the CUDA kernels on the host. What a GPU leaves to a library is the
  * CPU's (product_bf16.h). The program opens one device, until it ends. */

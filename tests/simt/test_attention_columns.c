@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_attention_columns.c: copies the columns of some heads out of an array of rows
  * (ops/cuda/attention_pack.h), which is not an op and so has no parity cases: every value is right,
  * and nothing around them changes. */

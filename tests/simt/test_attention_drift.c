@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_attention_drift.c: attention's sums stay as they are while the largest score does. All keys
  * have the same score and there are eight tiles of them, so the first tile must be an eighth of the
  * output. The scores are so large that it would be four percent less if the sums shrank at every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_attention_tiles.c: how many products the portable attention makes in a packed row: as many
  * as its documents need, whatever the length of the row. A tile of 64 queries visits the keys from
  * the beginning of its first token's document to itself; a tile of keys visits the queries from

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_grouped_hopper.cc: the grouped product's kernel for Hopper, run on the host instruction by
  * instruction (hopper_host.h) and compared with plain loops: every mode, ragged and empty groups,
  * widths that do not fill a tile, garbage beyond the groups, and any order of threads and loads;

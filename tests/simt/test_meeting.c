@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_meeting.c: how a meeting of ranks (peers.cu) waits, by the harness's clock: until the others
  * have come, until the host says that the job is over, or until it has waited for longer than the
  * host allows. Then it leaves its place and traps. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model_bf16.c: a whole small model, forward and backward, on the CUDA kernels (bf16
  * activations and weights, float sums and gradients) against the CPU in float. It runs in the
  * harness and, as test_model_cuda, on a GPU (bf16_device.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_simt.c: tests of the harness itself: right kernels give the same numbers under every
  * schedule, and planted faults are found. Letters: x what a kernel reads or changes; y what it
  * writes; M, N, K the sizes of a product. */

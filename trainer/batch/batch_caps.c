@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch_caps.c: counts what rows need, compares it with the capacities of a batch, and reads the
  * shape buckets that a WELCOME names. */
 #include "common/base/compare.h"

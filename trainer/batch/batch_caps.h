@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* batch_caps.h: what rows need, compared with capacities; and the shape buckets of a stream: a few
  * sets of capacities. Every micro-batch is padded to one of them, so a step is captured as a graph
  * once per bucket and not once per batch.

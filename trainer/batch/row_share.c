@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_share.c: divides tokens and visual items by their work, the largest first, and cuts a rank's
  * part out of the arrays of the whole rows. */
 #include "trainer/batch/row_share.h"

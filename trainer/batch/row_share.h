@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_share.h: decides how the ranks that share a row divide a micro-batch (parallel/layouts.md).
  *
  * Tokens go to context ranks so that each has about the same work in causal attention; the tokens

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stager.c: the buffers of a micro-batch, and how rows are written into them: first into arrays on
  * the host, then with one copy per array to the device. batch_caps.c counts, stager_visual.c
  * writes what belongs to visual items, and row_share.c cuts out a rank's part of shared rows. */

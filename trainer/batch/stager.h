@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stager.h: turns decoded rows into one micro-batch in device memory (model/layers/device_batch.h
  * says what its arrays hold).
  *

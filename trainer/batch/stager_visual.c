@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stager_visual.c: the visual part of staging, as stager_visual.h describes it.
  *
  * In merge order the patches of an item run over (frame, block row, block column, row in block,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stager_visual.h: stages the visual part of rows: which token shows which merged row, pixels in
  * grid order, patch coordinates, rows and weights of the position table, frame borders
  * (model/equations.md, "Vision tower"). Internal to trainer/batch. */

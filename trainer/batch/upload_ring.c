@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* upload_ring.c: stagers in turn, with events that order copy stream and compute stream. */
 #include "trainer/batch/upload_ring.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* upload_ring.h: stages micro-batches ahead of their use. While the device computes one, the next
  * is built in pinned memory and copied to the device on a stream of its own.
  *

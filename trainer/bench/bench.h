@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h: measures how fast ops and whole steps are, and compares them with the most that this
  * device can do, its ceilings. These are measured in the same run: the rate of a large copy, and
  * that of one large dense product (report/speed.h). */

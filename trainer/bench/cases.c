@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases.c: the arrays of a case, and the cases of dense and grouped matrix products and of
  * attention. Letters: T, S the tokens and the patches of the micro-batch; m, n, k the sizes of a
  * product; d the width of a head; q, k, x, o the arrays of attention, x for its values; Y the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases.h: cases of ops to time. A case is one call of an op at a real shape: its arguments, and
  * how many bytes and FLOPs its contract requires. trainer/bench has those whose rates trainer plan
  * reads; tests/bench/ops has one for every other op. */

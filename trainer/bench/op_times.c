@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* op_times.c: trainer bench ops: measures the ceilings of a device, times ops at real shapes, and
  * compares the two. */
 #include <stdlib.h>

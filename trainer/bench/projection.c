@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* projection.c: lines through points, the spread of times, and what steps at several depths predict
  * for the whole model, with its error. Letters: x, y a point's, of the line that bench_fit_line
  * finds. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* steps.c: trainer bench step: times whole steps at several depths, fits a line through them, and
  * projects it to the whole model. The optimiser is timed separately, because each of R ranks
  * updates only its own share of the values. */

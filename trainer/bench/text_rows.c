@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text_rows.c: makes rows of random tokens and writes them as a recording. */
 #include "trainer/bench/bench.h"
 

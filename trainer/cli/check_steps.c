@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_steps.c: records steps, compares two records, and runs trainer check on several ranks: as
  * the launcher that starts it once more for each of them, and as one of them. */
 #include "trainer/cli/check_steps.h"

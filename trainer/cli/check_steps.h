@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* check_steps.h: the steps that trainer check compares: their losses and gradient norms, and how
  * they are run on several ranks, which are processes:
  *

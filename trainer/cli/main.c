@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the table of the trainer's verbs, with their help texts. common/program/verb.h reads the
  * command line and calls the verb; each verb has a file verbs_NAME.c here. */
 #include "common/program/verb.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs.h: the trainer's verbs. Each takes the arguments after its name in argv[1..argc), of which
  * argv[0] is the name itself, and returns the status that becomes the program's exit code. */
 #ifndef TESSERA_TRAINER_CLI_VERBS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_bench.c: trainer bench ops | step: reads the arguments and calls trainer/bench. */
 #include <errno.h>
 #include <stdio.h>

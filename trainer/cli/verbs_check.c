@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_check.c: trainer check: shows, on the user's own model and rows, that settings which must
  * not change a step do not change it. Every case runs the same steps from the same start, on one
  * rank unless it says otherwise, and its losses and gradient norms are compared with those of the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_eval.c: trainer eval: measures the held-out loss and accuracy of a run's newest checkpoint,
  * or of a folder with weights, on one rank or several. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_export.c: trainer export: reads a Hugging Face folder, checks it and writes it again; or
  * makes a whole model of a checkpoint that has only what was trained, and of the base that it
  * names, with --merge one of adapters. An export that keeps the base's layout and dtypes needs the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_inspect.c: trainer inspect NAME|DIR: lists the tensors of a model, and for a folder with
  * weights how it differs from what the model needs. */
 #include <stdlib.h>

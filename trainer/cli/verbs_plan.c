@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_plan.c: trainer plan: prints what a configuration costs before it is run. It reads the
  * arguments; trainer/plan does the arithmetic. */
 #include <inttypes.h>

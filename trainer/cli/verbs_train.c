@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_train.c: trainer train: starts ranks (--nproc), or runs as one of them, or plays all of
  * them with shapes alone (--dry-run). */
 #include <signal.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verbs_verify.c: trainer verify: runs steps of a run again and compares them with its ledger. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* backend.h: what a device must do for the trainer, apart from the ops: memory, copies, and the
  * order in which queued work runs.
  *

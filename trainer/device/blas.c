@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas.c: loads OpenBLAS under the right settings (blas.h). There is one table of functions per
  * process, since a loaded library belongs to the process. */
 #include "trainer/device/blas.h"

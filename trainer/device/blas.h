@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blas.h: the only file through which the trainer reaches OpenBLAS. blas_open loads the library
  * when the first CPU device is opened.
  *

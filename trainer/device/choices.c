@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* choices.c: the words for choices and ways, and what the options make of them (choices.h). */
 #include "trainer/device/choices.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* choices.h: the pieces of a step that a device can do in more than one way, and the way in which
  * it does each of them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.c: the CPU as a device: plain memory, and streams that run each piece of work before the call
  * returns.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu.h: what the CPU's ops may ask of their stream: to run a loop on several threads, and for
  * scratch memory.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublas.c: loads cuBLASLt and looks up its functions (cublas.h). */
 #include "trainer/device/cublas.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublas.h: the only file through which the trainer reaches cuBLASLt. cublas_open loads the library
  * when the first CUDA device is opened.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.c: a GPU as a device: memory, copies, streams, events and graphs through the CUDA runtime.
  *
  * This file is part of libtessera_cuda.so. The runtime is linked into that library statically and

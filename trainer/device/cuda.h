@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda.h: what the CUDA ops may ask of their stream: its handle, facts about the GPU, and scratch
  * memory. They fail with FAIL and TRY of common/base/status.h, as all code does.
  *

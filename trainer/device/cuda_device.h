@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_device.h: the inside of the CUDA backend, for trainer/device and for the ops that call
  * libraries. Kernels need only cuda.h. */
 #ifndef TESSERA_TRAINER_DEVICE_CUDA_DEVICE_H

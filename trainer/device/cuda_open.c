@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_open.c: implements cuda_device.h: finds the GPU, reads its facts, decides whose kernels it
  * runs, and makes its context. */
 #include "trainer/device/cuda_device.h"

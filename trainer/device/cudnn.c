@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn.c: loads cuDNN, checks its version and looks up its functions (cudnn.h). */
 #include "trainer/device/cudnn.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn.h: the only file through which the trainer reaches cuDNN 9. cudnn_open loads the library
  * when attention wants it; only the C interface of its graph API is used. A machine without cuDNN
  * trains with our own attention kernels.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* graph_replay.c: the list of pieces that were captured, and what becomes of a piece on its first,
  * second and later runs (graph_replay.h). */
 #include "trainer/device/graph_replay.h"

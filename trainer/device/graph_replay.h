@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* graph_replay.h: captured graphs: a piece of a step is recorded once and later queued again as a
  * whole, which saves the host's work of queueing each of its kernels.
  *

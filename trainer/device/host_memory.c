@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_memory.c: reads /proc/meminfo, then narrows its figures by each cgroup that has a limit. */
 #include "trainer/device/host_memory.h"
 

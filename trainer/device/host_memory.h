@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_memory.h: how much of the machine's memory this process may have. The kernel's figures are
  * those of the whole machine; a container or a batch system gives a process less by a cgroup. */
 #ifndef TESSERA_TRAINER_DEVICE_HOST_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel_stuck.c: the implementation of kernel_stuck.h. */
 #include "trainer/device/kernel_stuck.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel_stuck.h: what a kernel leaves behind when it gives up a wait that will never end, and how
  * that becomes an error. For the kernels (ops/cuda/waits.cuh) and the devices that run them. */
 #ifndef TESSERA_TRAINER_DEVICE_KERNEL_STUCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvml.h: the only file through which the trainer reaches NVML, NVIDIA's management library, which
  * comes with every driver. It tells what a GPU is and how much of its memory is free before there
  * is a context; the CUDA runtime cannot be asked without making one. */

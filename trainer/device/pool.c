@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.c: see pool.h.
  *
  * The ticket is one 64-bit word: the job's number in the high half, and in the low half how many of

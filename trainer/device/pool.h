@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pool.h: threads that share one piece of work at a time, made for cores that other processes use
  * too.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real.h: the number type of the CPU backend. It is float; in the build for gradient checks
  * (-DTESSERA_REAL_F64) it is double, so that the same sources can be compared with central
  * differences to 1e-6. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* space.h: how one block of memory is cut into arrays. The same layout code runs twice: first
  * without a base, to learn how much it needs, then with a base, to hand out addresses. So sizes and
  * addresses cannot disagree.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* answers.c: chooses documents of a row, finds their questions in the tokens, generates the
  * answers, then judges and prints them. By the chat template a conversation is
  *

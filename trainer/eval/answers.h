@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* answers.h: lets the model answer held-out questions in its own words, by greedy generation.
  *
  * A question is answered for two reasons. If its row brings the annotators' answers, it is judged

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the evaluation of evaluate.h, in rounds. In a round every data-parallel rank takes
  * the next rows, one for each of them, and judges its own: it runs the forward pass and compares
  * the likeliest tokens with the labels. All ranks then answer the questions of all these rows

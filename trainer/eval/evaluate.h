@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.h: held-out loss and accuracy, over the stream of held-out rows.
  *
  * Accuracy counts answers: the runs of target tokens of a document (generate/prompt.h), of which a

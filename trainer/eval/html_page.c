@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* html_page.c: the frame of pages and where they are written, and the facts of a run and of an
  * evaluation. */
 #include "trainer/eval/html_page.h"

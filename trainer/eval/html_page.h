@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* html_page.h: what the project's HTML pages have in common: the head with a style for light and
  * dark screens of any width, and a list of facts; and an evaluation as text, for the terminal and
  * as facts. A page is one file that needs no network. */

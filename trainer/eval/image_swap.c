@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_swap.c: pictures by grid; and of all pairs of replies to the same question, the share that
  * agree: with c replies of a kind among n to a question, c (c - 1) / (n (n - 1)) summed over the
  * kinds. Unlike the share of the commonest reply it is not too high where a question occurs only a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_swap.h: puts other pictures under the questions of a row, so that evaluation shows what the
  * text alone gives away, and the chance level of that accuracy.
  *

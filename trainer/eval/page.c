@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* page.c: joins patches to pixels and encodes them as PNG and base64, builds the page in memory and
  * writes it. Only this file includes libpng. */
 #include "trainer/eval/page.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* page.h: writes held-out questions and their pictures on one HTML page that opens without a
  * network: the question, the reference answer, the model's own words, and how they were judged. */
 #ifndef TESSERA_TRAINER_EVAL_PAGE_H

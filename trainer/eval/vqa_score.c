@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa_score.c: the normalisation and accuracy of vqa_score.h, as the official Python code computes
  * them; sums of accuracies by type. */
 #include "trainer/eval/vqa_score.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa_score.h: the official VQAv2 accuracy, which compares an answer with those of ten annotators.
  *
  * If the annotators differ, all answers are normalised: punctuation is removed or becomes a space,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generate.c: see generate.h.
  *
  *   prompts of some documents --prefill--> logits of their last tokens; keys and values are kept

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* generate.h: gives replies (prompt.h) to documents of a row in the model's own words, by greedy
  * decoding.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prompt.c: see prompt.h. Pictures lie in the order in which documents show them, so the pictures
  * of consecutive tokens are a run of the row's items, patches and visual rows. */
 #include "trainer/generate/prompt.h"

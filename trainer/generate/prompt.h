@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prompt.h: finds what the model is to say in a packed row, its replies, and takes samples out of a
  * row, as separate rows. A reply is a run of targets in a document: an answer to a question, one
  * turn of a conversation, or all of a plain text.

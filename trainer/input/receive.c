@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* receive.c: see receive.h.
  *
  * The thread and the step share three counters under one lock: slots filled, taken and given back.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* receive.h: rows for the step, from the daemon or from a recording. A thread of its own receives
  * them, so that checking and decompressing never happen on the step's thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_feed.c: sends and receives the messages whose format is in row_feed.h. */
 #include "trainer/input/row_feed.h"
 

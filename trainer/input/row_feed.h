@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_feed.h: hands rows from the rank that receives them to the ranks that share them
  * (parallel/row_broadcast.h), as they were checked and decompressed there. Every message is 17
  * numbers (u64, little-endian), followed by bytes:

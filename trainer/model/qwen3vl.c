@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* qwen3vl.c: puts the parts of the model together and lays out their memory.
  *
  *   pixels --vision--> features --+

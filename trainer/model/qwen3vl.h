@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* qwen3vl.h: the whole model: forward pass, loss and backward pass of one micro-batch.
  *
  * The equations and their sources are in equations.md. A program makes one model over a registry of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.h: softmax attention inside segments, with grouped queries, causal or full (Vaswani et
  * al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023, arXiv:2305.13245). A segment is
  * a document of a packed row, or a frame of a picture; tokens see only tokens of their own segment.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_work.h: which calls of attention cuDNN takes, and how much memory its deterministic
  * backward needs, by shape. The CUDA op uses it to cut a call into groups of heads, and the memory
  * plan counts with it (trainer/plan).

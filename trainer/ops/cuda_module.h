@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_module.h: what libtessera_cuda.so exports to ops/open.c, its only user. How a module is
  * loaded is in common/program/module.h. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_MODULE_H

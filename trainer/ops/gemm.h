@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.h: dense and grouped matrix products, row-major.
  *
  * gemm computes

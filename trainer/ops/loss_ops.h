@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss_ops.h: the cross entropy of a chunk of logits, the gradient norm, and AdamW with decoupled
  * weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.h: layers that divide by a norm: RMSNorm and LayerNorm, their fusion with the rotation of
  * queries and keys, and DoRA's lengths of rows. */
 #ifndef TESSERA_TRAINER_OPS_NORM_H

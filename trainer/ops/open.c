@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* open.c: opens a device (open.h). The CPU backend is linked in. CUDA is a library of its own that
  * is loaded only when wanted, so that one binary starts with and without a driver. */
 #include "trainer/ops/open.h"

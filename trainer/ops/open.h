@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* open.h: opens the device a run gets: a backend together with its op table. */
 #ifndef TESSERA_TRAINER_OPS_OPEN_H
 #define TESSERA_TRAINER_OPS_OPEN_H

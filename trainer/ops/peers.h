@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.h: ops between ranks that reach each other's memory by loads and stores. They send rows of
  * slots to the owners of their experts and back, with counts that no host reads (model/exchange/exchange.h).
  *

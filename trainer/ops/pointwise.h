@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise.h: additions, bias gradients, activations, and the input of patches.
  *
  *   add          y[i] = a[i] + b[i], or y[i] += a[i] if b is NULL

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.h: rotary position embedding (Su et al. 2021, arXiv:2104.09864): tables of angles, and the
  * rotation that both towers share. In transformers: modeling_qwen3_vl_moe.py,
  * Qwen3VLMoeTextRotaryEmbedding and Qwen3VLMoeVisionRotaryEmbedding.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.h: the router of a mixture of experts: it chooses K of E experts for each token and the
  * weights to mix them by; it sorts the chosen copies ("slots") by expert and mixes the experts'
  * outputs; and it computes the load-balancing loss. In transformers: modeling_qwen3_vl_moe.py,

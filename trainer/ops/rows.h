@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.h: moves whole rows by index, and sums weighted rows of a table.
  *
  *   rows_gather        y[i] = x[index[i]] if index[i] >= 0, else 0 (or as it was, with `keep`)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state_codes.h: AdamW's moments in 8 bits (optim_tensor), and rounding to bf16 at random. Both are
  * the same functions on the CPU and on a GPU, and give the same bits.
  *

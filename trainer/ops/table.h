@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table.h: the op table of a backend, and the typed call of each op. Both are generated from
  * ops.def.
  *

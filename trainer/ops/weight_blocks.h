@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* weight_blocks.h: frozen matrices in 8 or 4 bits, in blocks, and what expands them.
  *
  * A block is WEIGHT_BLOCK neighbouring elements of a row of a matrix; the last block of a row may

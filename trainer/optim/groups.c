@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* groups.c: implements groups.h. A rule marks the parameters it matches in the registry (frozen,
  * lr_factor, own_decay); the optimizer and the memory plan read those marks. */
 #include "trainer/optim/groups.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* groups.h: which parameters are trained, and with what learning rate and weight decay. The options
  * freeze.pattern and optimizer.groups decide.
  *

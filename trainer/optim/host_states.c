@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_states.c: see optimizer_parts.h. An event holds within one step only, since the step may be a
  * captured graph: an event of an earlier step must not be waited for. */
 #include "trainer/optim/optimizer_parts.h"

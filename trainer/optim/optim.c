@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optim.c: implements optim.h. The trained tensors are listed by group, so that the sum of squares
  * after each group gives the group's norm, and all of them are updated in one launch. Where units
  * are updated in backward (optim_units.c), they are listed by unit and group. */

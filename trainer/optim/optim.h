@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optim.h: AdamW over the parameters that this rank stores, driven by device memory alone. The
  * gradient norm is that of the gradients of all ranks together (params_share).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optim_units.c: updates one FSDP unit after the other while the backward pass goes on
  * (optimizer_in_backward). The units call it on the stream on which their gradients were summed
  * (parallel/fsdp.h), in the same order on every rank. The first unit of a step agrees with all

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* optimizer_parts.h: what the files of an optimizer share; private to this folder. */
 #ifndef TESSERA_TRAINER_OPTIM_OPTIMIZER_PARTS_H
 #define TESSERA_TRAINER_OPTIM_OPTIMIZER_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdp.c: implements fsdp.h. While a unit is computed, the side stream gathers the weights of the
  * next one and reduces the gradients of the one before. The buffers take turns by the parity of a
  * unit's number, so the next unit and the one before are always in the other buffer, both in a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fsdp.h: parameters that ranks store in equal pieces and hold whole only while they are used
  * (FSDP; layouts.md, "Who stores which parameter").
  *

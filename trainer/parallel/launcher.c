@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher.c: implements launcher.h: which device and engine the ranks get, ranks on GPUs that this
  * process starts itself, and ranks on CPUs through Open MPI's mpirun: its command line, the signals
  * that bypass it on their way to the ranks, and its end. */

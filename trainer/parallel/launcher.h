@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* launcher.h: starts the ranks of a job on this machine for --nproc, and chooses the device and the
  * engine of several ranks, as far as its options leave them open (training.backend and comm.engine
  * at auto). */

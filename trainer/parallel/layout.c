@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.c: implements layout.h. Every rule is a function that returns true if a layout breaks it,
  * and writes why. For a refused layout, a search over all layouts of as many ranks finds the
  * nearest one that breaks no rule. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.h: how many ranks share the data, the layers, the experts, the tensors and the sequence,
  * checked against each other, against the batch and against what the model allows.
  *

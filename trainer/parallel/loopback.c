@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loopback.c: a library that the launcher preloads into mpirun, so that a socket that would listen
  * on all interfaces listens on loopback. All ranks of --nproc are on this machine, but Open MPI
  * binds mpirun's own port (oob/tcp, for daemons on other machines) to every address, whatever its

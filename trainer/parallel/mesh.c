@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.c: implements mesh.h. A group is a relation: two ranks are in it together if certain
  * coordinates of theirs are equal (`together`). Members, sizes and communicators all follow from
  * that. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mesh.h: which place a rank has in a layout, and which ranks form a group with it.
  *
  * Ranks are numbered with the tensor coordinate running fastest:

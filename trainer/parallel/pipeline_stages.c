@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_stages.c: implements pipeline_stages.h. Balancing is a binary search for the least time
  * in which every stage can do its layers; for a given time, layers are handed out greedily from the
  * last stage to the first. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_stages.h: which decoder layers each stage of a pipeline has, and in which order a stage
  * passes the micro-batches of a step. Pure arithmetic.
  *

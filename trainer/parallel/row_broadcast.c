@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_broadcast.c: implements row_broadcast.h. Over the engine, the ranks first tell each other on
  * which machine they are, then at which port each source listens, and its secret. Then every peer
  * connects to its source. From then on there are only bytes. */

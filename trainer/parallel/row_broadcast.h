@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_broadcast.h: passes rows from the rank that receives them, the source, to the other ranks
  * that need the same ones. Bytes go over TCP from thread to thread, so that rows travel while steps
  * compute, whatever the engine, and without passing through a device.

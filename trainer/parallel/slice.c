@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice.c: implements slice.h. All functions walk the axes from the fastest to the slowest,
  * dividing a number by the sizes on one side and multiplying it up by the sizes on the other. */
 #include "trainer/parallel/slice.h"

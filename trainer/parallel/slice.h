@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slice.h: the part of a stored tensor that one rank holds, as a box with four axes. The elements
  * of the box in their own row-major order are the rank's local tensor. Pure arithmetic.
  *

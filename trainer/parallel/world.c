@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* world.c: implements world.h. The table `starters` has a line for each way in which ranks are
  * started. */
 #include "trainer/parallel/world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* world.h: which rank of the job this process is, and the engine and rank link by which it meets
  * the others. There is one world per process, for its whole life.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.c: divides work by rates and traffic by links, and puts the parts of a step together. */
 #include "trainer/plan/cost.h"
 

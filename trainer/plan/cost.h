@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost.h: predicts what a step of a layout costs: FLOPs, bytes between ranks, time and MFU.
  *
  * Compute time is work divided by rates (rates.h). Collectives that go round a ring, which are

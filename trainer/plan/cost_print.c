@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cost_print.c: what `trainer plan` says of a step's cost. */
 #include <inttypes.h>
 #include <stdio.h>

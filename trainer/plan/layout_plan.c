@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout_plan.c: predicts the time of each layer, of the vision tower before the layers and the
  * head after them, and balances the stages by these times; then sketches one rank of each stage,
  * plans it, and keeps the largest plan. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout_plan.h: the memory plan (memory.h) of a layout's ranks, made without a GPU and without the
  * other ranks, and which decoder layers each pipeline stage gets.
  *

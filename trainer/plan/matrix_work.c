@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matrix_work.c: how often a step uses a matrix and with how many rows, and the work that follows.
  * Adapters are counted by the calls of model/layers/lora.c. */
 #include "trainer/plan/matrix_work.h"

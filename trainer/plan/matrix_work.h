@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matrix_work.h: what a step does with the matrices of the decoder beside their plain products.
  *
  * Frozen matrices that are stored in codes are expanded before each product (model/params/quantised.h),

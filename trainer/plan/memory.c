@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.c: works out each region of the plan and their sum; first those that the driver and the
  * libraries take of a GPU. */
 #include "trainer/plan/memory.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory.h: predicts the memory of one rank by region, before any of it is allocated.
  *
  * memory_plan_make is the only place that adds this up. It is a function of what the options ask

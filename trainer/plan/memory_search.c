@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_search.c: bisects the rows of a micro-batch, then shortens the rows, and names what was
  * found. */
 #include "trainer/plan/memory_search.h"

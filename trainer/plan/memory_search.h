@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_search.h: the search for micro-batches that fit into memory.limit of a device, and what to
  * change where one does not. */
 #ifndef TESSERA_TRAINER_PLAN_MEMORY_SEARCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_device.c: the table of cards, whose sources trainer/plan/time.md names; and the device, by
  * name, from an open one, or from the driver of this machine. */
 #include "trainer/plan/plan_device.h"

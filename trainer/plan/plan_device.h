@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_device.h: the device that memory and time are planned for: how much memory it has, and how
  * large elements are on it; and the cards that are known by name, with the maker's figures from
  * which the rates of a card that nobody has measured are assumed (rates.h).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_json.c: plans as JSON: of a run that has begun, and of modes for programs such as
  * deploy/what-fits. */
 #include <errno.h>

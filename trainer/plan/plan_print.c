@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_print.c: prints a plan, from the mesh down to the verdict whether it fits. */
 #include "trainer/plan/plan_print.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_print.h: prints memory plans, for every device and every verb, and a plan as JSON. */
 #ifndef TESSERA_TRAINER_PLAN_PRINT_H
 #define TESSERA_TRAINER_PLAN_PRINT_H

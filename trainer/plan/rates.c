@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rates.c: the shipped rates of the H200, and the reader and writer of rate files. */
 #include "trainer/plan/rates.h"
 

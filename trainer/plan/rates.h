@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rates.h: how fast a GPU and its links are, for predictions of time. The rates of the H200 are
  * shipped; others are read from a file that `trainer bench ops --rates FILE` has written on the
  * machine itself. trainer/plan/time.md names the source of each shipped rate. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* received.c: adds up the bytes of each kind of collective. Every function below adds the lines of
  * one part of the model; "wide" and "narrow" are the bytes of one call. */
 #include "trainer/plan/received.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* received.h: predicts the bytes that a rank receives from other ranks in a step, by the names that
  * the ledger of collectives uses. The plan uses it, and tests compare the ledger with it.
  * trainer/parallel/layouts.md explains the formula. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute_plan.c: ranks the outputs that may be kept by seconds saved per byte, and keeps them in
  * that order while the plan still fits the device. */
 #include "trainer/plan/recompute_plan.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute_plan.h: decides what activation checkpointing recomputes in each tower, if the
  * options leave that open, and works out what it costs.
  *

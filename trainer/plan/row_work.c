@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_work.c: the row that a plan assumes, the bytes that element-wise ops move, and the calls of
  * attention, which cuDNN's kernels or our own run. */
 #include "trainer/plan/row_work.h"

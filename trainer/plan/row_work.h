@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_work.h: what a row of a configuration is assumed to be made of, its work and bytes, and which
  * kernels run its attention on a GPU: cuDNN's or our own, by the rules of ops/attention_work.h and
  * of trainer/ops/cuda. Predictions of time begin with it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sweep.c: goes through the products of degrees, and plans and predicts each layout. */
 #include "trainer/plan/cost.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* html.c: reads metrics.jsonl and eval.jsonl into points. Each curve of the table below that has
  * several of them is drawn as an SVG with round numbers on its axes; one with a single point
  * becomes a fact, since a plot of one dot shows nothing. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* html.h: writes job.dump_folder/report.html, a page about one run that needs no network: facts,
  * curves as SVG, and the options. The curves are made from metrics.jsonl and eval.jsonl, so that a
  * run which was interrupted and resumed appears whole. */

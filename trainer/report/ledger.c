@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ledger.c: writes the ledger line by line, reads it back, and compares two entries. */
 #include "trainer/report/ledger.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* line.c: adds up the reports of the steps between two log lines, works out the rates, and writes
  * them to standard output, metrics.jsonl and TensorBoard's files. numbers_of lists what
  * metrics.jsonl and TensorBoard both have, each number with its key in the one and its tag in the

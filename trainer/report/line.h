@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* line.h: the reporter, which tells the user about steps and evaluations. It prints the log line,
  * which is torchtitan's with vision, pairs/s, wait and fill added; it writes the same numbers and
  * more to metrics.jsonl, one JSON object per line, and to TensorBoard's event files; and it draws

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* monitor.c: keeps the figures of a run under a lock, and answers HTTP from a copy of them. */
 #include "trainer/report/monitor.h"
 

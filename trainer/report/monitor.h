@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* monitor.h: the run as an operator watches it, over HTTP at metrics.trainer_listen:
  *
  *   GET /metrics   figures for Prometheus

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* profile.c: puts a timed wrapper around every op, copy and collective of a stream. Each wrapped
  * call leaves a mark, which is a pair of events and a kind; profile_end reads all marks of the step
  * and adds their times up by kind. The wrappers of ops are generated from ops.def. */

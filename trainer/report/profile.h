@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* profile.h: where the time of a step goes, by timestamps of the device itself.
  *
  * While a profile is on, it replaces the op table of a stream and the copy functions of its device.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rewind.c: reads the file once to decide which lines stay, copies the others to the set-aside
  * file, syncs it, and then replaces the file by a rename. */
 #include "trainer/report/rewind.h"

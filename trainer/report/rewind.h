@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rewind.h: moves lines out of files that have one line per step, {"step":N,..}. A run that goes on
  * from a checkpoint does again the steps after it; without this, each of them would have two lines.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* speed.c: times calls on a device, and finds the peak that mfu is a share of. */
 #include "trainer/report/speed.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* speed.h: how fast this device is: the peak that mfu is a share of, and the timing that the
  * benches use. Times are taken on the device, between two events; on the CPU an event is the clock.
  */

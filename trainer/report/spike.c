@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spike.c: a window of recent losses, and the rule by which one leaps out of them (spike.h). */
 #include "trainer/report/spike.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* spike.h: detects a loss that leaps far above those of the steps before it, so that someone can
  * look at its batch.
  *

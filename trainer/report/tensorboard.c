@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensorboard.c: builds protobuf messages by hand and writes them as TFRecords; the format is in
  * the header. */
 #include "trainer/report/tensorboard.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tensorboard.h: writes scalars to TensorBoard's event files. The format is written by hand because
  * it is small and the libraries that write it are not.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nonfinite.c: finds where a gradient that is not finite came from.
  *
  * Each rank fills a trace: its loss, the first unit whose values or outputs are not finite, and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session.c: opens a session in order, each part from what the parts before it found:
  *
  *   device, mesh        session_device.c; after these the ranks can exchange messages

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session.h: everything a run needs, opened in order from the resolved options: device, model,
  * parameters, stream of rows, buffers for staging. train, eval, check, probe and the benches all
  * begin here; step.c then drives the session. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_device.c: picks the device and the daemon of a rank, and decides how much of a step may
  * be captured. */
 

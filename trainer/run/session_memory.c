@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_memory.c: plans the memory of an open session, refuses what does not fit, and compares
  * the plan with what was taken. plan/memory.c does the arithmetic; this file gives it the session's
  * device, parameters and shapes. */

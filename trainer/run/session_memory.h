@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_memory.h: the memory plan (plan/memory.h) of an open run, and how much memory the run
  * took in the end. */
 #ifndef TESSERA_TRAINER_RUN_SESSION_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_model.c: reads the model's dimensions, makes its registry,
  * and gives parameters values. */
 #include "trainer/run/session_parts.h"

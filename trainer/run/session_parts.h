@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_parts.h: the parts of a session, opened by session.c in this order. Internal to it. */
 #ifndef TESSERA_TRAINER_RUN_SESSION_PARTS_H
 #define TESSERA_TRAINER_RUN_SESSION_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* session_stream.c: implements session_parts.h and session_stream of session.h: asks for rows, and
  * checks that a run that goes on gets the rows after those that it has trained on. */
 #include "trainer/run/session_parts.h"

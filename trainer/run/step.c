@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.c: an optimiser step, from its rows to its report. Its functions, in
  * order:
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step.h: one optimiser step: rows -> micro-batches -> gradients -> update of the values.
  *
  * A step is queued first; its results are read later. step_queue hands all of its work to the device; step_wait

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step_parts.h: the parts of an optimiser step: its rows, the sums of its counts over all ranks, and
  * the search for a gradient that is not finite. Internal to step.c. */
 #ifndef TESSERA_TRAINER_RUN_STEP_PARTS_H

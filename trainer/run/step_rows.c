@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step_rows.c: the rows of a step (step_parts.h) in this order: counts and ids of rows that have
  * come; waiting for rows; shapes and staging; the calls of step.c; counts summed over ranks. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stop.c: the signal handler sets flags and writes to an eventfd. A thread that reads it does what
  * a handler may not: it writes the log line, sleeps until the deadline, and then ends the process.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stop.h: the only place that handles SIGTERM, SIGINT and SIGHUP.
  *
  * The first signal sets a flag that the step and every wait look at, so that the run ends in order.

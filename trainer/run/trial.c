@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trial.c: the trial before step 1 (session_parts.h). In a round each rank moves its choices on
  * until everything works; then all ranks take the last way that any of them took, and if that is
  * news to one of them, there is another round. Ways only move on, so the rounds end. Last comes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.c: a run from its start to what it leaves. train_check refuses options that cannot work;
  * open_run opens session, checkpoint writer, ledger and reporter; training_steps (train_steps.c)
  * runs the steps; finish_training has the last checkpoint written and the model left

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train.h: a run of trainer train, from its first step, or the one after its checkpoint, to its
  * end. Each step is followed by its line in the ledger, its log line, and an evaluation and a
  * checkpoint if these are due, in that order. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_leave.c: what a run leaves when it ends: its last checkpoint, and the model or the adapter
  * in the folder of checkpoints (training_leave of training.h). */
 #include <inttypes.h>

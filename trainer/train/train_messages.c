@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_messages.c: what a run reports to the person who started it: skipped updates, evaluations, the end
  * of the stream, the result, and what is kept when something went wrong. */
 #include <inttypes.h>

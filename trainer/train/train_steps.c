@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_steps.c: the loop over the steps of a run. next_step queues and waits, note_step writes the
  * ledger and the log line, between_steps evaluates and saves if that is due. */
 #include <inttypes.h>

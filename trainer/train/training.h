@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* training.h: the state of a run under way. train.c opens and ends the run, train_steps.c drives
  * its steps, train_leave.c writes what it leaves, and train_messages.c what the user reads. Internal to
  * these four. */

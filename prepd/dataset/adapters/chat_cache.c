@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_cache.c: keeps the tables of conversations.h and the restart points of their files for the
  * next start (cache_file.h). Folders of frames are listed at every start all the same, because a
  * folder can change without any sign in the files of records. */

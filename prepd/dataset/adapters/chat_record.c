@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_record.c: the images and videos that a record names, collected before it is known where its
  * texts show them. Internal to chat_record.c. */
 #include "prepd/dataset/adapters/chat_record.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* chat_record.h: turns one record of a conversation file into turns and the names of its images and
  * videos. Reads no file. A record has one of these forms:
  *

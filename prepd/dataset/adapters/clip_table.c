@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clip_table.c: tells images, video files and folders of frames apart, lists the folders, and makes
  * the identity of a set of conversations. */
 #include <dirent.h>

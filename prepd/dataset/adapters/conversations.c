@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conversations.c: the adapter of conversation files, with or without videos: LLaVA, ShareGPT and
  * messages, as one array or as a record per line (chat_record.h).
  *

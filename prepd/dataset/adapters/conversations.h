@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conversations.h: which images of a data set are clips, that is, video files or folders of frames,
  * and the names of the frames. Folders are listed once, when the data set is opened. No picture is
  * read. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mixture.c: several sources as one data set.
  *
  * data.path is a YAML file that lists the sources. Samples are numbered source after source. The

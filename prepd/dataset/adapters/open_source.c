@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* open_source.c: opens the data set that data.format names, or one source of a mixture, and refuses
  * files that no format reads. */
 #include "prepd/dataset/adapters/open_source.h"

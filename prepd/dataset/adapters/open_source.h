@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* open_source.h: opens one source, which is a whole data set or one part of a mixture. */
 #ifndef TESSERA_PREPD_DATASET_ADAPTERS_OPEN_SOURCE_H
 #define TESSERA_PREPD_DATASET_ADAPTERS_OPEN_SOURCE_H

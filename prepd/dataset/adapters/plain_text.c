@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plain_text.c: the adapter of plain text: records {"text": ...}, one per line, as C4 has them, in
  * .jsonl, .jsonl.gz or .jsonl.zst files; or .txt files (plain_text.c). A sample is a document, and
  * all of it is trained. What stays in memory is the place of each document; texts are read again

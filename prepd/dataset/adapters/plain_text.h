@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plain_text.h: what the adapter of plain text keeps in memory: the place of each document.
  * Internal to plain_text.c and text_cache.c. */
 #ifndef TESSERA_PREPD_DATASET_ADAPTERS_PLAIN_TEXT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text_cache.c: keeps the places of plain_text.h and the restart points of their files for
  * the next start (cache_file.h). */
 #include <inttypes.h>

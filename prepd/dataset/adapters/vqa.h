@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa.h: finds the files of one split of a VQAv2 folder. Names are matched liberally, because
  * people unpack archives in their own way and rename folders. If nothing fits, the error says what
  * was looked for. */

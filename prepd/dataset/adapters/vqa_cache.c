@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa_cache.c: keeps the tables of vqa.h for the next start (cache_file.h), as one tensor for each
  * column. */
 #include <errno.h>

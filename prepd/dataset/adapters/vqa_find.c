@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa_find.c: looks for questions, annotations and pictures in the folders, and inside the zip
  * files, in which people keep them. Of several files that could be meant, the one whose name fits
  * data.split best is taken. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqa_read.c: reads questions and annotations, which are matched by question id, and the list of
  * pictures if there is one. A question that cannot be used keeps its place and gets a cause that
  * names file, byte and key. */

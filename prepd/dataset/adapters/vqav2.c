@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vqav2.c: the adapter of VQAv2 in its official layout. It makes samples of the questions that
  * vqa_read.c read or vqa_cache.c kept: one for each question, or one conversation for each picture.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* web_scan.c: reads the headers of the members of all tars, once. Members that follow each other
  * and have the same key (the name up to the first dot of its last part) are one sample, or one for
  * each record of an array in their .json. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* webdataset.c: the adapter of WebDataset tars. Consecutive members of the same key (the name up to
  * the first dot of its last part) are a sample: its images (.jpg, .jpeg, .png, .webp), its videos
  * (.mp4, .m4v, .mov, .mkv, .webm, .avi, .ts), and its texts from a .json (a record as in

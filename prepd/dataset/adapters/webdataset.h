@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* webdataset.h: what the adapter of WebDataset tars keeps in memory after it has read the headers
  * of all members. Internal to webdataset.c and the web_*.c. */
 #ifndef TESSERA_PREPD_DATASET_ADAPTERS_WEBDATASET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image.c: decodes pictures with libvips, which reads them line by line; plain JPEGs do not go
  * through it (image_jpeg.h). How bytes become RGB follows Pillow and is decided here,
  * because libvips' own conversion of colours and its orientation differ from Pillow's in rare

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image.h: decodes the bytes of a picture file to upright RGB. This is the only door to libvips,
  * and only workers load it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_builtin.h: four small pictures for image_fingerprint.c. Three of 20 x 14 pixels (waves and
  * squares), which Pillow 9.4 wrote, are decoded to tell one decoder from another. One of 16 x 16,
  * which libjpeg wrote, shows whether prepd converts colours as the library does. The bytes are data

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_fingerprint.c: the hash that tells one set of decoders from another. Before it is made, the
  * decoders of this machine are compared with each other: libjpeg with libvips, and the library's
  * conversion of colours with patch.h. */

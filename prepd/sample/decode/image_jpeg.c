@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_jpeg.c: the plain path through libjpeg. Any error or warning leaves libjpeg by longjmp, and
  * the file goes to libvips instead. Lines are read as RGB, or as planes if a taker wants them
  * (image_rows.take_ycc). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_jpeg.h: decodes a plain JPEG directly with libjpeg-turbo. This is the only door to its own
  * interface.
  *

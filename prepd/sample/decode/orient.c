@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* orient.c: reads a TIFF directory, which is what an EXIF block is, as Pillow does, and searches
  * XMP for a text. */
 #include "prepd/sample/decode/orient.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* orient.h: which way up a picture is, and how to turn it. No image library is needed.
  *
  * An orientation is the number that EXIF gives: 1 upright, 2 mirrored, 3 turned by 180 degrees, 4

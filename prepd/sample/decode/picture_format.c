@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* picture_format.c: a table of first bytes, and a look at text formats, which may begin with white
  * space. */
 #include "prepd/sample/decode/picture_format.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* picture_format.h: tells what a file is from its first bytes, never from its name. No image
  * library is needed. */
 #ifndef TESSERA_PREPD_SAMPLE_DECODE_PICTURE_FORMAT_H

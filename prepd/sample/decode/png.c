@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* png.c: walks over the chunks of a PNG file. */
 #include "prepd/sample/decode/png.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* png.h: facts about a PNG file that libvips does not tell, or tells too late. They are read from
  * its chunks (Portable Network Graphics, third edition, sections 5.3 and 11.3). No image library is
  * needed. */

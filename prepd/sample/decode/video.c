@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video.c: opens a container, counts its frames, and decodes the chosen ones with FFmpeg.
  *
  * The library is told by name which containers and decoders it may use, and gets no protocols. All

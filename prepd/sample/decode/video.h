@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video.h: decodes chosen frames of a video file to RGB. This is the only door to FFmpeg, and only
  * workers load it.
  *

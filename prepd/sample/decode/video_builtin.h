@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video_builtin.h: an MP4 file of four frames of 32 x 32 pixels in H.264 (with B frames and 4:2:0
  * subsampling), which video_fingerprint decodes to tell one decoder from another.
  * tests/flow/write_video.c wrote it with libx264. The bytes are data and must not be edited. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_cache.c: the cache of pictures, a hash table of places and a ring of entries in one file.
  *
  * The file; numbers are little-endian:

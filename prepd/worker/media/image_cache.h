@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_cache.h: the patches of pictures that were decoded before, in one file that all workers of
  * a machine share (cache.folder). It is optional: what is not there, or not as it was written, is
  * decoded again.

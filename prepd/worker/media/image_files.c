@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_files.c: opens, checks and reads image files. A read that fails for want of a resource is
  * tried again (file_again). */
 #include "prepd/worker/media/image_files.h"

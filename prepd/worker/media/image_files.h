@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_files.h: reads image files by relative path under a data root, and never outside it.
  *
  * Failures tell whose fault it is:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_load.c: finds and loads the modules of pictures and videos. */
 #include "prepd/worker/media/image_load.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_load.h: loads the picture decoder (sample/image.h, libvips) and the video decoder
  * (sample/video.h, FFmpeg) as modules, when they are wanted.
  *

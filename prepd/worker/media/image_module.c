@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* image_module.c: the table of functions that libprepd_image.so exports (image_load.h). The module
  * uses `common` from the program that loads it, so that failures are noted in one place. */
 #include "prepd/worker/media/image_load.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* video_module.c: the table of functions that libprepd_video.so exports (image_load.h). */
 #include "prepd/worker/media/image_load.h"
 

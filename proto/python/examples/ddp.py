@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a model of transformers on rows of prepd with DistributedDataParallel. It stops after --stop steps, and run again goes on
 as if it had not: with the same number of ranks the weights are then the same to the bit.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a model of transformers on rows of prepd with its Trainer, and goes on exactly where a checkpoint stands.
 
     python hf_trainer.py SOURCE MODEL OUT --steps 100 [--save 50] [--attention sdpa]

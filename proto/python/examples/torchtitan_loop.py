@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop of torchtitan on rows of prepd, with a small decoder in place of its models: a data loader with state_dict that gives
 (input_dict, labels), the sum of the losses over the step's targets on all ranks, attention masks from the loader.
 

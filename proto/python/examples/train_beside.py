@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a model of transformers on the rows of a recording as Tessera's trainer does, to compare both.
 
     python train_beside.py values MODEL [--all-experts]      writes first values into the folder of a config.json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reader.c: the Python extension tessera._reader, which opens rows with proto's own client
  * (proto/session/client.h), so that Python gets them checked as the trainer does and at its speed.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a running prepd, or of a recording, for PyTorch and numpy. proto/python.md in the project says how to use them."""
 import sys
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints a line for each row of a daemon or of a recording: `python -m tessera SOURCE`, or `python PATH/tessera SOURCE` without an
 installation."""
 import os

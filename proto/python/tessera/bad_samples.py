@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which samples are known to be bad: the twin of proto/row/bad_samples.c."""
 import json
 from array import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the rows of a running prepd, or of a recording, as numpy arrays. proto/python.md says how to use it,
 proto/wire.md specifies the bytes. Needs python3-numpy, python3-zstandard, python3-zmq (not for recordings) and, to check
 hashes, python3-xxhash or libxxhash, which prepd is linked with."""

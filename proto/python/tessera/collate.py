@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collators: what a model takes, made of rows. Rows are laid end to end to one sequence [1, T]; documents do not see each other.
 
     for_transformers(..)  a model of transformers (Qwen3-VL and its text models)

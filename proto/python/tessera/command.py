@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program tessera-rows: prints a line per row of a daemon or of a recording."""
 import argparse
 import os

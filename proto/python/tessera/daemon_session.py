@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A consumer's session with a daemon, over ZeroMQ (proto/wire.md, "Session")."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon's endpoint, before anything was said: paths too long for a socket, reasons why nothing answers, keys."""
 import os
 import socket as sockets

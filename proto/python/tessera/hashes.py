@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """XXH3-128, by python3-xxhash or by libxxhash. Without both `xxh3_128` is None: then no hash is checked, and whoever reads rows
 says so."""
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks at run time that a model isolates the documents of a packed row.
 
 The obvious calls do not. With a cache, or an attention that ignores the mask, documents see the ones before them; without the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says which tokens of a row see which, for an attention that is not Tessera's own: as a function (PyTorch's FlexAttention),
 as a 4-D mask (transformers) and as a picture. proto/python.md says how to use it.
 

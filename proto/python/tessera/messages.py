@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of the wire and what a row's parts hold, as proto/wire.md specifies them byte by byte: header, safetensors block, image
 parts, digest. Every size is checked before it is used; ValueError says what is wrong."""
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows kept in a file (proto/wire.md, "Recordings")."""
 import contextlib
 import json

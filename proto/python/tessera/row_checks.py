@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a row must be beyond its form: documents and prefixes that make sense (as proto/row/batch_check.c has it), and what the daemon
 had ordered of the worker that made it (as proto/row/tag.c has it). ValueError says what is wrong."""
 from typing import Any, Dict, List

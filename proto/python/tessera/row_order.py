@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which row a consumer gets next."""
 import json
 from typing import Any, Dict, Union

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tessera.Rows takes its rows from: proto's own reader in C (the extension _reader), or the one in numpy (daemon_session.py and
 recording.py) where there is no extension. Both make the same checks, take the same rows and raise the same exceptions."""
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tessera.Rows: the rows of a stream for a training loop, received ahead by a thread, that can be saved and gone on with."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong with a stream, and the exceptions that say so."""
 import importlib
 from typing import Any, Optional

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a data set of few photographs and many questions, whose rows are full and still take little room where they travel.
 
     photographs.py VQAV2 FOLDER PHOTOGRAPHS SAMPLES

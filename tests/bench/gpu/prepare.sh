@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # prepare.sh: fills .gpu/ with what a bare GPU machine lacks: the programs (built.tar.xz), libraries and headers of Debian's
 # packages (prefix.tar.xz), and recordings of rows with real photographs and of C4 (rows.tar.xz). Needs Debian's package
 # mirror, nvcc, a build (build/bin, build/tests), Python and ../shared (or TESSERA_SHARED).

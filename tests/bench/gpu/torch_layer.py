@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times layers of Qwen3-VL-30B-A3B in PyTorch and transformers, one forward and one backward pass each: a layer of the
 decoder with its experts, and a block and a merger of the vision tower. Ours are printed beside them, from the newest
 report of bench-text and from the profile in that of train. Needs a GPU. --tiny runs small layers on the CPU instead, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times a whole training step of a few layers of Qwen3-VL-30B-A3B's text model in PyTorch and transformers, as a user would run
 it: bf16, the experts' grouped_mm where transformers has it, its fastest attention, activation checkpointing, fused AdamW. Rows are
 one document each, as in `trainer bench step`, and pass one after the other, since the logits of several do not fit.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench_device.c: times every op on a device, and compares the memory that a run takes with its
  * plan. tests/gpu runs it, and trainer/ops/kernels.md has its figures.
  *

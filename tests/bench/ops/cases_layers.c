@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases_layers.c: cases of a layer's ops beside its products: residuals, norms, rotary embeddings,
  * activations, adapters, and weights that are expanded from 4 or 8 bits. All are limited by memory
  * bandwidth. Letters: T, S the tokens and the patches of the micro-batch; n the elements of a row;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases_products.c: further cases of grouped products and attention, whose rates trainer plan does
  * not read: other loads of the experts, the grid that runs beside collectives, and the attention of
  * generation. Letters: T the tokens of

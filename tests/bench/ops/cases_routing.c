@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases_routing.c: cases of ops that route: the router, the sort by expert, the mixing of results.
  * Letters: T the tokens of the micro-batch; n the elements of a row; o what the experts give. */
 #include "tests/bench/ops/op_cases.h"

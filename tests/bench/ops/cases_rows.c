@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases_rows.c: cases of ops that move rows by an index, between tokens, expert slots, pictures and
  * tables, and of the loss over the vocabulary. All are limited by memory bandwidth. Letters: T, S
  * the tokens and the patches of the micro-batch; n the rows that move. */

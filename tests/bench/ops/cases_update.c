@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cases_update.c: cases of what follows the backward pass: the gradient's norm, the optimiser's
  * update, and the copies and sums by which ranks share a layer's experts. All are limited by memory
  * bandwidth. Letters: n the values of a tensor. */

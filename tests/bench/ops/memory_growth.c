@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_growth.c: reads how much memory of the device is in use after each
  * part of a run, and prints the growth beside its plan. The scratch memory of ops is counted
  * separately, so that the growth of the first steps is that of the libraries' kernels, and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_growth.h: reads how much memory of a device each part of a run takes. */
 #ifndef TESSERA_TESTS_BENCH_OPS_MEMORY_GROWTH_H
 #define TESSERA_TESTS_BENCH_OPS_MEMORY_GROWTH_H

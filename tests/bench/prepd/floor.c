@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* floor.c: measures the speed that no pipeline can exceed. libjpeg-turbo decodes the same files
  * from memory to RGB, in one thread, and nothing else is done.
  *

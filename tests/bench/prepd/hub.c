@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hub.c: measures what the dispatcher costs. Simulated workers answer every lease at once with the
  * same bytes, and consumers do not unpack rows, so the time that is left is the dispatcher's.
  *

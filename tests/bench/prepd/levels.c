@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* levels.c: compares zstd's settings for pixels. Every setting compresses the pictures of a
  * recording and decompresses them again, with and without the plane filter before it. The settings
  * take turns; CPU time is that of one thread.

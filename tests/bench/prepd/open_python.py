@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """open_python.py RECORDING ROWS: what bench_open does, by the Python package that CMake has built: opens ROWS rows a turn, as
 numpy arrays that own their memory. The turns are those of turns.h. TESSERA_PYTHON_PATH is where the package lies;
 TESSERA_NATIVE=0 opens them with numpy alone."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* open_rows.c: measures what the receiving side of a stream costs: rows of a recording are checked,
  * decompressed and unfiltered on one core.
  *

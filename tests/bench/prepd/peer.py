@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times one peer's pipeline: python peer.py NAME LIST PROCESSES SECONDS CPUS; prints images per second
 and per CPU second.
 

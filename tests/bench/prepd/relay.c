@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* relay.c: measures the least that passing on rows can cost. One thread reads whole rows from one
  * unix socket and writes them to another, and does nothing else. What the dispatcher takes beyond
  * that is its own cost and libzmq's.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.c: measures how fast one worker's rows come over the wire, by a consumer that takes rows
  * and gives credit, but does not unpack them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tag_cost.c: measures what the check of its tag is of the time in which a receiver opens a row.
  *
  *   bench_tags RECORDING ROUNDS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commit of the tree that a bench measures."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* turns.h: what the bench programs share. Each program is started once and waits on its standard
  * input, where a line means one timed turn. tests/bench/prepd/run gives turns to one after the
  * other, so that a machine that others use is equally bad to all of them. */

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the files beside it with the reference, the `tokenizers` package 0.22.2, which the tests do not need: a tiny
 byte-level BPE with merges in both published forms, and the ids that it gives to hard texts."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* calls.c: the collectives of the shim. A call checks its arguments and queues work that polls
  * (polls.c) on its stream. Messages between ncclGroupStart and ncclGroupEnd are queued as one. */
 #include "tests/nccl/double/shim.h"

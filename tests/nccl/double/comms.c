@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comms.c: the communicators of the shim. Ranks find each other through shared memory whose name is
  * in the unique id; a communicator is ready when all have joined. As in NCCL a call of a blocking
  * communicator returns when it is done; the engine has no others. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ends.c: how communicators of the shim end, and which of NCCL's rules about that are held.
  *
  * NCCL aborts a communicator in two parts: it asks the kernels to quit, and then it frees memory.

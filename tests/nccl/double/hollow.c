@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hollow.c: the shim on a device of shapes (tests/dry_run/shapes.h). Calls are compared, counted
  * and recorded like any others, at any size, but no byte is moved at an address that may not be
  * touched. Pinned memory is real, and bytes in it are moved. The device has no queue, so calls run

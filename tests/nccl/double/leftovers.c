@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* leftovers.c: what killed processes have left in shared memory. A name is unlinked when all ranks
  * have the memory, so one stays only if a process was killed before that. */
 #include "tests/nccl/double/shim.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* polls.c: what the shim's calls do. All ranks of a communicator show each other what they have
  * called and compare it; then bytes go through shared memory piece by piece. Nothing here waits: a
  * poll does what can be done now. Sums are taken in the order of the ranks, as in the MPI engine.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shim.h: the inside of a library with NCCL's API for processes of one machine, on devices of
  * shapes and on streams of an emulated device (README.md). For its own files.
  *

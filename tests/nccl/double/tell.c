@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tell.c: what the shim reports: calls that differ, and the record of all calls that have run. */
 #include "tests/nccl/double/shim.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* window_layout.cc: the layout of a window's handle, which only NCCL's C++ header has; for
  * windows.c. */
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_jobs.c: processes that play every J-th schedule each. What they have played lies in memory
  * that they share with their parent, so nothing of it is lost when one of them dies, or when the
  * run is cut short. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_jobs.h: plays the schedules of a run, in this process or in several. */
 #ifndef TESSERA_TESTS_SIM_COMMON_SIM_JOBS_H
 #define TESSERA_TESTS_SIM_COMMON_SIM_JOBS_H

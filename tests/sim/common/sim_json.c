@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_json.c: see sim_json.h. One function for each kind of value; each is false where the text is
  * not for this reader. */
 #include "tests/sim/common/sim_json.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_json.h: reads JSON as the writer of common/json writes it, faster than yajl reads all JSON.
  * The far ends of a simulated world read with it what a core says: that is most of what is read
  * there, and no part of what is tested. The cores themselves read with json_parse.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_log.c: see sim_log.h. */
 #include "tests/sim/common/sim_log.h"
 

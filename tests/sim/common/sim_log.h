@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_log.h: what happened in a simulated schedule: a hash of all events, which is the same
  * wherever the seed is played, and a trace in words for whoever asks for one.
  *

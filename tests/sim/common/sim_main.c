@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_main.c: see sim_main.h. */
 #include "tests/sim/common/sim_main.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_main.h: the command line that simulators have in common.
  *
  *   PROGRAM --schedules N --seed S [--hours H] [--jobs J] [--stop] [--trace]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_memory.c: see sim_memory.h. */
 #include "tests/sim/common/sim_memory.h"
 

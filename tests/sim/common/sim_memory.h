@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_memory.h: counts the blocks of memory that are in use, so that a simulator finds what a core
  * forgets to free, in the schedule in which it does.
  *

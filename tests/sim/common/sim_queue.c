@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_queue.c: see sim_queue.h. */
 #include "tests/sim/common/sim_queue.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_queue.h: the events that a simulated world still has before it, by virtual time. Events of
  * the same instant come in the order in which they were put in, so that a seed always gives the
  * same order. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_random.h: the random numbers of a simulated schedule. One seed decides all of them, on every
  * machine and at every optimisation level, so nothing here uses floating point or addresses.
  *

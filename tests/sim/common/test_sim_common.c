@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pieces that all simulators share: the same numbers from the same seed, events in order of
  * time and then of arrival, a hash that tells schedules apart and does not heed the trace. */
 #include "tests/harness.h"

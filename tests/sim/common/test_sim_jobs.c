@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A run in several processes plays the same schedules as a run in one, adds up what they count, and
  * goes on after a schedule that breaks something or ends its process. */
 #include "tests/harness.h"

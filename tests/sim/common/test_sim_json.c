@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fast reader of the simulators against json_parse: what it reads it reads alike, and it reads
  * nothing that json_parse refuses. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_assign.c: what a row costs, and which rank of a step gets it (proto/row/assign.h): from the
  * dearest row on, each goes to the rank with the least load that has room; then the dearest rank
  * exchanges one row after the other. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_balance.c: cheap and dear rows share out some of their units anew until their predicted
  * costs are alike (prepd/plan/packing.md, "Levelling"). */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_grids.c: how many patches a picture or a clip becomes (prepd/sample/fit.h, clip.h), with the
  * limits as published or those of the options. */
 #include <math.h>

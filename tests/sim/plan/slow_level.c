@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_level.c: rows with far fewer tokens than the mean take documents from the fullest rows
  * (prepd/plan/packing.md, "Levelling"). */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_numbers.c: the random numbers of common/base/rng.h, computed once more: Philox 4x32-10
  * (Salmon et al., SC'11) and a Feistel network over it. Only the hash is that of the tree. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_pack.c: puts items into rows (prepd/plan/packing.md): the better of completion and best fit
  * decreasing, each as a plain search. */
 #include <string.h>

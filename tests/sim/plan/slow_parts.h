@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_parts.h: what the files of the slow plan share. */
 #ifndef TESSERA_TESTS_SIM_PLAN_SLOW_PARTS_H
 #define TESSERA_TESTS_SIM_PLAN_SLOW_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_plan.c: epochs, windows and rows (prepd/plan/README.md). */
 #include <inttypes.h>
 #include <math.h>

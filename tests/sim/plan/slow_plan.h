@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_plan.h: the stream computed a second time, to judge the daemon's rows by.
  *
  * It follows prepd/plan/packing.md and the headers of prepd/plan, and calls nothing of prepd or

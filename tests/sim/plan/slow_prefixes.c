@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_prefixes.c: data.group shared_prefix: which samples share their beginning, how long it is,
  * and the units that they become (prepd/plan/packing.md, "Shared prefixes"). */
 #include "tests/sim/plan/slow_parts.h"

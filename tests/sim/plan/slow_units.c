@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slow_units.c: from samples to units: what a sample measures, or that it cannot be in a row; texts
  * cut into parts; and samples that show the same pictures side by side (data.group). */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arrivals.c: hands the core what a worker sends, and looks at what comes of it: a lease has one
  * answer, a late answer changes nothing, and who misses too many files is sent away. */
 #include "tests/sim/prepd/arrivals.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arrivals.h: what workers send reaches the core. */
 #ifndef TESSERA_TESTS_SIM_PREPD_ARRIVALS_H
 #define TESSERA_TESTS_SIM_PREPD_ARRIVALS_H

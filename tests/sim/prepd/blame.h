@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blame.h: what counts against a piece of work and who has to go, as the world sees it. */
 #ifndef TESSERA_TESTS_SIM_PREPD_BLAME_H
 #define TESSERA_TESTS_SIM_PREPD_BLAME_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blame_checks.c: only workers that end by their own doing count against what they had in work.
  * Whoever is killed from outside, is dismissed, leaves or loses its connection does not. */
 #include "tests/sim/prepd/blame.h"

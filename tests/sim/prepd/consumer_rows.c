@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* consumer_rows.c: how a rank takes a row: it has it judged, keeps its cursor, and goes on with the
  * next one; or refuses it. */
 #include <stdlib.h>

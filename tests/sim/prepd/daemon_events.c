@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_events.c: what a simulated daemon hears, other than messages: its loop turns, its files
  * are open, its fingerprints are made, its children have ended. */
 #include "tests/sim/prepd/daemon_world.h"

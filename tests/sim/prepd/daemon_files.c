@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_files.c: what a simulated daemon finds in its files, and what it sends of them. Rows may
  * find a file gone or changed that was there for the index. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_phases.c: what a simulated daemon is at, by which faults are counted. */
 #include <string.h>
 

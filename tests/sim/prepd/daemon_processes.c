@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_processes.c: the processes that the core of a simulated daemon starts and ends. */
 #include <string.h>
 

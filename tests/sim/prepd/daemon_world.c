@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_world.c: fills the table of outside.h. */
 #include "tests/sim/prepd/daemon_world.h"
 

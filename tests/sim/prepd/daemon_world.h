@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemon_world.h: what the core of a simulated daemon may ask of the world around it. */
 #ifndef TESSERA_TESTS_SIM_PREPD_DAEMON_WORLD_H
 #define TESSERA_TESTS_SIM_PREPD_DAEMON_WORLD_H

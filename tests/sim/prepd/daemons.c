@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* daemons.c: the shell of a simulated daemon: it starts the core, hands it messages, lets it turn,
  * ends it, and starts it again as a service manager would. What the core asks for is in
  * daemon_world.c, and what comes of it later in daemon_events.c. */

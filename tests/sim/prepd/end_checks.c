@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* end_checks.c: how daemons may end, and by when a schedule must be over. */
 #include "tests/sim/prepd/invariants.h"
 

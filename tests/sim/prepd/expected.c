@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* expected.c: the index as it must be, and the rows as the slow plan places them. */
 #include "tests/sim/prepd/expected.h"
 

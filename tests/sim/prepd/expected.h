@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* expected.h: what every row of a stream must be, computed from the data set and the options by a
  * plan of its own (tests/sim/plan), which shares no code with that of the daemon. */
 #ifndef TESSERA_TESTS_SIM_PREPD_EXPECTED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fault_targets.c: what breaks at a worker, or at the connection of a worker or a rank. */
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"

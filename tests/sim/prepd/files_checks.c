@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* files_checks.c: how many bytes of files are under way to workers that have no copy of the
  * data. */
 #include "tests/sim/prepd/daemon_world.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gone_checks.c: whoever has gone is forgotten. */
 #include "tests/sim/prepd/invariants.h"
 #include "tests/sim/prepd/network.h"

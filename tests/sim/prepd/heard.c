@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heard.c: see heard.h.
  * A text has one place in the book, by its hash, where it drives out another. */
 #include "tests/sim/prepd/heard.h"

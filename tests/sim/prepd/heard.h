@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* heard.h: what simulated peers hear from the core. The same text reaches many of them: TERMS come
  * every second, and a row that is made a second time is leased in the same words. Each text is read
  * once and shared by all who hear it. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index_checks.c: whether a finished index is the one that honest workers make. */
 #include "tests/sim/prepd/invariants.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* invariants.c: what everyone outside the dispatcher can see. What only its state shows is in
  * state_checks.c. */
 #include "tests/sim/prepd/invariants.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* invariants.h: what must hold, whatever happens. The first thing that does not is kept in words
  * (sim.broken), after the name of the invariant, and the schedule ends. */
 #ifndef TESSERA_TESTS_SIM_PREPD_INVARIANTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* job_lists.c: what the ranks of a job know of bad samples. When a job starts again, its ranks
  * bring what the rows of all of them listed, as a trainer's do from its checkpoint; some bring a
  * good sample as well, which no daemon would find: it must be blank in their rows and in nobody

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jobs.c: jobs of several ranks that read one stream together, stop, and start again with as many
  * or other ranks from the cursor of any of them. */
 #include <stdlib.h>

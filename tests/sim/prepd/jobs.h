@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* jobs.h: what the files of a job and its ranks share. */
 #ifndef TESSERA_TESTS_SIM_PREPD_JOBS_H
 #define TESSERA_TESTS_SIM_PREPD_JOBS_H

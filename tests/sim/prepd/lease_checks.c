@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lease_checks.c: what must hold of every lease, wherever it is. */
 #include "tests/sim/prepd/invariants.h"
 #include "prepd/serve/core/workers/core_workers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: the simulator of the dispatcher. `--stats` prints what the schedules held; `--pairs`
  * fails if a kind of fault has not come in each phase; `--thousand` plays schedules of 128 daemons;
  * with `--real-every N` one schedule in N has real rows, instead of one in a hundred. */

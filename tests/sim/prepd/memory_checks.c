@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_checks.c: what the dispatcher keeps has bounds, and all of it is freed. */
 #include "tests/sim/common/sim_memory.h"
 #include "tests/sim/prepd/invariants.h"

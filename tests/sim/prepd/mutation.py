@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mutation.py: builds the simulator of the dispatcher with changed sources of its core, and plays schedules until they are found.
 
 Used by tests/sim/mutant and tests/sim/mutants. Needs a build tree (build/, or $TESSERA_BUILD) in which sim_prepd is built.

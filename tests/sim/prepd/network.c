@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* network.c: links, and what is sent over them. How they end is in network_ends.c. */
 #include "tests/sim/prepd/network.h"
 

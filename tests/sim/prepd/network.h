@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* network.h: connections in a simulated world. As over TCP, what one end sends arrives in order or
  * not at all, and the bound end is not told when a peer leaves: it finds that nothing can be sent.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* network_ends.c: how long a link takes, how it stalls, and how it ends. */
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/people.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operators.c: what people and strangers do to a daemon: commands, new options, nonsense. */
 #include <stdio.h>
 

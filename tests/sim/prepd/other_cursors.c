@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* other_cursors.c: a rank comes with a cursor of other data, or of another mixture of the same
  * data. It must be refused, and told what differs. */
 #include <stdlib.h>

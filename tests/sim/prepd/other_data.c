@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* other_data.c: files have appeared, and the index has been made again with them. What ranks had of
  * the stream before, a cursor or a list of bad samples, must not go on with another one. Then the
  * schedule is over. */

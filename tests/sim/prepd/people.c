@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* people.c: hands what reaches the far end of a link to whoever is there. */
 #include "tests/sim/prepd/people.h"
 

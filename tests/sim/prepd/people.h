@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* people.h: those who take part in a schedule, as the network and the event loop call them. */
 #ifndef TESSERA_TESTS_SIM_PREPD_PEOPLE_H
 #define TESSERA_TESTS_SIM_PREPD_PEOPLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* play.c: makes the world of a schedule, lets its events come, and takes it apart again. */
 #include "tests/sim/prepd/play.h"
 

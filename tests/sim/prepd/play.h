@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* play.h: plays one schedule. */
 #ifndef TESSERA_TESTS_SIM_PREPD_PLAY_H
 #define TESSERA_TESTS_SIM_PREPD_PLAY_H

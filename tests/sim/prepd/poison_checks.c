@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* poison_checks.c: what kills its workers is found within its limit of tries, as the world counts
  * them: LEASE_MAX_LOSSES workers die of an item with its lease, and once more as many if what they
  * had said last did not reach the daemon; then prepd.solo_deaths die of the item alone. Another

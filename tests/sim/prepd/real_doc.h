@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_doc.h: what the tensors of a real row (real_row.h) hold for a document: all of it follows
  * from the content hash of the document (row_content.h), which lies in the position ids of its
  * first token, so that a receiver can tell every other value from it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_lies.c: how liars change real rows. */
 #include <stdlib.h>
 #include <string.h>

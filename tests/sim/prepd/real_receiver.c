@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_receiver.c: receives real rows as a consumer does, and reads from them what was in their
  * leases. */
 #include "tests/sim/prepd/real_receiver.h"

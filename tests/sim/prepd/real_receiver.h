@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_receiver.h: the consumer's side of schedules with real rows: every row goes through
  * proto/row/row_order.h and codec_decode, which applies the tag, as proto/session/client.c does it. */
 #ifndef TESSERA_TESTS_SIM_PREPD_REAL_RECEIVER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_row.c: builds a row from its lease, as prepd/worker/make_row.c does, with contents of
  * real_doc.h. */
 #include "tests/sim/prepd/real_row.h"

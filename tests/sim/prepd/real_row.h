@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_row.h: true ROW messages, as a worker sends them, in the schedules that carry them (one in a
  * hundred, sim_rules.real_rows): header, block and images, written by proto/message/codec.h from all that
  * the lease says. What a simulated row tells its consumer beside, when its files were read and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* row_content.h: what a simulated row holds in place of tokens and pixels: for every document a
  * hash of all that its lease says of it. The simulated worker computes it from the lease that came
  * over the wire, the reference from the plan, and where they differ, the row is wrong. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules.c: draws the rules of a schedule. */
 #include "tests/sim/prepd/rules.h"
 

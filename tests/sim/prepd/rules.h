@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules.h: what a schedule is like: its data, its options, who takes part, and what goes wrong how
  * often. All of it is drawn from the seed, each schedule with its own few kinds of faults, so that
  * rare ones meet undisturbed. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules_hostile.c: whom the daemon may believe, and who means harm. It is drawn last, so a seed
  * whose schedule has none of it is what it was before. */
 #include "tests/sim/prepd/rules.h"

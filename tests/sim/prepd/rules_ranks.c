@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules_ranks.c: which daemon serves which ranks. */
 #include <stdio.h>
 

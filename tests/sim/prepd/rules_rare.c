@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules_rare.c: what few schedules have, and these have much of it. What is rare everywhere meets
  * nothing else that is rare. */
 #include "tests/sim/prepd/rules.h"

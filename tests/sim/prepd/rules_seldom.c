@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rules_seldom.c: what comes in a few of a hundred schedules each, whatever else they have. It is
  * drawn after everything else, so a seed that has none of it is what it was before. */
 #include "tests/sim/prepd/rules.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim.h: the simulated world around the dispatcher's core: everyone who takes part in a schedule,
  * the connections between them, and the events that are still to come.
  *

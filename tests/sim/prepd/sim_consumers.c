@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_consumers.c: a rank of a job: it greets with the cursor of the last row that it took, and
  * gives credit back for the rows that it has used. How it takes a row is in consumer_rows.c. */
 #include <stdlib.h>

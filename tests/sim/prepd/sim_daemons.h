@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_daemons.h: the daemons of a schedule, and the connections to them. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_DAEMONS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_DAEMONS_H

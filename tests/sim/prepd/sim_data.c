@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_data.c: draws the pictures, and computes what the index must say of them. Samples are in
  * sim_samples.c. */
 #include "tests/sim/prepd/sim_samples.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_data.h: a data set that exists only as a function of a seed: which pictures each sample
  * shows, how long its text is, and what is wrong with it. The dispatcher sees it through the vtable
  * of dataset.h; simulated workers find in it what they would find in the files; the reference

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_data_vtable.c: the simulated data set as an adapter (dataset.h), which is how the dispatcher
  * and the plan see it. */
 #include "tests/sim/prepd/sim_data.h"

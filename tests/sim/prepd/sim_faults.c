@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_faults.c: breaks things, one after another, as the rules of the schedule say. */
 #include "tests/sim/prepd/sim_faults.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_faults.h: when something breaks, and what. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_FAULTS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_FAULTS_H

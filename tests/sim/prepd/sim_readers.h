@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_readers.h: the ranks that read streams, and the jobs that they belong to. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_READERS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_READERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_row.c: makes rows from leases, and reads them. */
 #include "tests/sim/prepd/sim_row.h"
 

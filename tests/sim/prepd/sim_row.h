@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_row.h: the block of a simulated row, which stands where tokens and pixels would: 64-bit words
  *
  *   began, lied, n_docs, then for each document: sample, content (row_content.h), bad

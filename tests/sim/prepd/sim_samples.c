@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_samples.c: draws the samples: their texts, the pictures they show, and which of them begin
  * alike. */
 #include "tests/sim/prepd/sim_samples.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_samples.h: the samples of a simulated data set. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_SAMPLES_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_SAMPLES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_sources.c: a data set of one source, or a mixture of several, whose files may be readable
  * only from certain points on. */
 #include "tests/sim/prepd/sim_sources.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_sources.h: the sources of a simulated data set that is a mixture. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_SOURCES_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_SOURCES_H

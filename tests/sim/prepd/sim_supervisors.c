@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_supervisors.c: `prepd worker` on other machines, as prepd/worker/supervisor.c works: it
  * replaces workers. One that ended because its workers were refused is
  * started again by someone after a while; one that an operator sent away is not. */

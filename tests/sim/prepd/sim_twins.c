@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_twins.c: see sim_twins.h. The ranks of most jobs name their run and themselves in HELLO. Now
  * and then someone else comes who says that it is one of them. */
 #include "tests/sim/prepd/sim_twins.h"

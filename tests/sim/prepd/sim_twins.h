@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_twins.h: consumers that say that they are the same rank of a run. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_TWINS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_TWINS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_workers.h: the workers of a schedule, and the supervisors of those elsewhere. */
 #ifndef TESSERA_TESTS_SIM_PREPD_SIM_WORKERS_H
 #define TESSERA_TESTS_SIM_PREPD_SIM_WORKERS_H

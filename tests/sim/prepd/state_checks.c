@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state_checks.c: what must hold of the dispatcher's state after every event. */
 
 #include "tests/sim/prepd/blame.h"

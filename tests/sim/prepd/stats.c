@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stats.c: prints what a run held. */
 #include "tests/sim/prepd/stats.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stats.h: what the schedules of a run held: events, rows, faults, and in which phase of a daemon's
  * work each kind of fault came. */
 #ifndef TESSERA_TESTS_SIM_PREPD_STATS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the simulator's data set and reference: an epoch has every usable sample once, and the
  * ranks of any job share each step out among them. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that the plan of the daemon and the slow one (tests/sim/plan), which share no code, place
  * the same documents in the same rows: for thousands of data sets and options that a seed draws. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trespassers.c: peers that ask, in the right words, for what their roles do not allow. */
 #include "tests/sim/prepd/trespassers.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trespassers.h: peers that ask for what their roles do not allow, and what they must not get. */
 #ifndef TESSERA_TESTS_SIM_PREPD_TRESPASSERS_H
 #define TESSERA_TESTS_SIM_PREPD_TRESPASSERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trial_checks.c: what a trial shows, and who has to go for what was refused. */
 #include <string.h>
 

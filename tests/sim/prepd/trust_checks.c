@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trust_checks.c: whom the core believes, and whom it sends away: only a liar's key is
  * contradicted, and only the key of a worker that wastes its time has to wait. */
 #include <stdlib.h>

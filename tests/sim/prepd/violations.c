@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* violations.c: keeps the first thing that does not hold, in words. */
 #include <stdarg.h>
 #include <stdio.h>

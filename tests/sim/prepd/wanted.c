@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wanted.c: see wanted.h. */
 #include "tests/sim/prepd/wanted.h"
 

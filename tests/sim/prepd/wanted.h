@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wanted.h: how many local workers the operators of a daemon want. */
 #ifndef TESSERA_TESTS_SIM_PREPD_WANTED_H
 #define TESSERA_TESTS_SIM_PREPD_WANTED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* word_checks.c: what the core says to people: the status that an operator asks for, and what it
  * tells a worker that made another row than two others did. */
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work.c: how a simulated worker does a lease, item by item, and what the items do to it. */
 #include <stdlib.h>
 #include <string.h>

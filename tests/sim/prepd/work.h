@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work.h: what the files share that do a simulated worker's leases. */
 #ifndef TESSERA_TESTS_SIM_PREPD_WORK_H
 #define TESSERA_TESTS_SIM_PREPD_WORK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_answers.c: what a simulated worker answers: honestly, with lies,
  * or with what is no answer. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_breach.c: answers that no worker gives. */
 #include <stdio.h>
 

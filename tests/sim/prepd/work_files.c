@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_files.c: what a simulated worker finds in the files of a lease: those of its machine's copy
  * of the data, or those that came with the lease. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_lies.c: what simulated workers say that is not true. Liars agree, on any number of machines:
  * what one of them says of a thing, all of them say. */
 #include "tests/sim/prepd/people.h"

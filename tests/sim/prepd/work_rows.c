@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work_rows.c: the answer to a row lease: the row, or what failed. */
 #include "tests/sim/prepd/network.h"
 #include "tests/sim/prepd/real_row.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_inbox.c: what a simulated worker does with the messages of its daemon. */
 #include <stdlib.h>
 #include <string.h>

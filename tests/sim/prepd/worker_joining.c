@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_joining.c: how a simulated worker comes to its daemon: it connects, says JOIN, takes
  * TERMS.
  */

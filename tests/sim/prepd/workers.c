@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* workers.c: the life of a simulated worker, as prepd/worker/worker.c lives it: start, connect,
  * JOIN, TERMS, JOIN again, then lease after lease. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_actions.c: what the core of a simulated rank has answered is done here: to connections, to
  * its work, and to the process itself. */
 #include <stdlib.h>

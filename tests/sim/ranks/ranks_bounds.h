@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_bounds.h: how large a simulated job may be, and its units of time. */
 #ifndef TESSERA_TESTS_SIM_RANKS_BOUNDS_H
 #define TESSERA_TESTS_SIM_RANKS_BOUNDS_H

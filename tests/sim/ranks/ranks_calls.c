@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_calls.c: what all simulated ranks do together in a step: they agree on a shape, then make a
  * collective call. It stands for the engines' wait (trainer/parallel/comm/mpi_exchange.c). */
 #include "tests/sim/ranks/ranks_world.h"

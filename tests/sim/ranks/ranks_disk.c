@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_disk.c: the disk that all simulated ranks share, in memory, and what the real core of a
  * save (trainer/checkpoint/core) has done to it, one action after the other.
  *

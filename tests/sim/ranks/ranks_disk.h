@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_disk.h: the disk on which the simulated ranks save their checkpoints, and what a save does
  * to it. */
 #ifndef TESSERA_TESTS_SIM_RANKS_DISK_H

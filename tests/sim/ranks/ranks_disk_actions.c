@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_disk_actions.c: what the real core of a save (trainer/checkpoint/core) has done to the
  * disk, and how that fails now and then. */
 #include <errno.h>

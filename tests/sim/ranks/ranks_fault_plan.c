@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_fault_plan.c: what goes wrong in a schedule, and when. */
 #include "tests/sim/ranks/ranks_world.h"
 

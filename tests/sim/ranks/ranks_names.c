@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_names.c: whom a rank names when it ends badly, and whether that is true.
  *
  * Words name one rank; or the two ends of a link that carried nothing, of which the rank that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_process.c: the shell of a simulated rank: gives its core what happens, and does what it
  * answers (ranks_actions.c). It stands for trainer/parallel/rank_link.c. */
 #include <stdlib.h>

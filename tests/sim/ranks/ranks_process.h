@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_process.h: the simulated ranks: what they know, what they are at, and how the events of the
  * world reach them. */
 #ifndef TESSERA_TESTS_SIM_RANKS_PROCESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_saves.c: the simulated ranks' saves. The real core of a save decides
  * (trainer/checkpoint/save/save_core.h), and the disk does what it says (ranks_disk.c), one action after the
  * other, so that a process can die between any two, or within one that takes long. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_verdict.c: what must hold of every job:
  *
  * Nobody hangs: from the last disturbance on, every rank that runs ends within a time that follows

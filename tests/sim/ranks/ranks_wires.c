@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_wires.c: connections as TCP gives them: bytes in order, cut and joined anyhow, or the end;
  * nothing at all while a machine is cut off, and what was sent meanwhile once it is not. A process
  * that closes while there are bytes that it has not read resets the connection, which may take with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_wires.h: the connections between the ranks of a simulated job. */
 #ifndef TESSERA_TESTS_SIM_RANKS_WIRES_H
 #define TESSERA_TESTS_SIM_RANKS_WIRES_H

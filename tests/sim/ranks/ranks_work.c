@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_work.c: what a rank does besides watching the others: steps, in each of which it computes,
  * now and then waits for rows, and makes a collective call that all ranks make; now and then a
  * checkpoint is saved, which takes two more calls and goes on beside the next steps. It stands for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_world.c: the world's loop; see ranks_world.h. */
 #include "tests/sim/ranks/ranks_world.h"
 

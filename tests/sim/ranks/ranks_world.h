@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_world.h: a simulated job of ranks: processes that run the real core of the rank link, the
  * connections between them, the work that they do, and what goes wrong. One process, virtual time;
  * a seed decides everything.

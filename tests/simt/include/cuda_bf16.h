@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_bf16.h: takes the place of the toolkit's header of this name on the host. A bf16 is the
  * upper half of a float, rounded to nearest even. Letters: x, y the members of CUDA's pairs, or the
  * numbers to round. */

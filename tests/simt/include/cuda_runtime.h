@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_runtime.h: takes the place of the toolkit's header of this name on the host (../simt.h). It
  * has the part of CUDA C++ and of the runtime that our .cu files use; what a new kernel needs is
  * added here. Letters: x, y, z the members of CUDA's vectors; T the type of a number. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simt_fast.h: CUDA's functions that do not round as a C library does (CUDA C++ programming guide,
  * "Mathematical Functions"; PTX ISA 9.7.3). Each errs by up to as many units in the last place as
  * it may on a GPU. How far a result is off depends on the argument alone, so equal arguments give

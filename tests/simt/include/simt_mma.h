@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simt_mma.h: trainer/ops/cuda/mma.cuh for the harness: the tensor core's product, the loads of its
  * operands in the layouts that the PTX ISA gives, and copies that arrive as late as they may.
  *

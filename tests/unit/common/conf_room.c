@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_room.c: see conf_room.h. */
 #include "tests/unit/common/conf_room.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_room.h: what the parts of test_conf share: a folder with a configuration file, calls that
  * load it or expect its refusal, and the groups of tests beside test_conf.c, which runs them all.
  */

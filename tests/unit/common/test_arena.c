@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of arena.h: allocations are aligned and do not overlap, the cap holds, marks give back what
  * was allocated after them, and blocks are used again. */
 #include "tests/harness.h"

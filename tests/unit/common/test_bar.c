@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bar.h: the text of a progress bar. What a terminal shows is tested in
  * tests/flow/terminal_bars.py. */
 #include "tests/harness.h"

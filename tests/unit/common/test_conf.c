@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of conf.h: the command line overrides the file and the file the defaults, each wrong line
  * is refused with its place, and paths are relative to the file or to the current folder. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_conf_help.c: what is printed about options: a configuration that loads again, help that
  * shows each program its options, the reference, and what was removed. Part of test_conf. */
 #include "tests/harness.h"

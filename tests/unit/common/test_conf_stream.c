@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_conf_stream.c: the options that make a stream, compared with those of a daemon, and those
  * that an evaluation replaces. Part of test_conf. */
 #include "tests/harness.h"

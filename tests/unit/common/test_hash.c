@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of hash.h: the digest of no bytes is the published one, hashing in pieces equals hashing at
  * once, the text form is read back and other texts are refused, and a file has the digest of its
  * bytes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_http.c: who may listen where, the thread that answers, and Prometheus's text format. */
 #include "tests/harness.h"
 

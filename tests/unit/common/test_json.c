@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of json.h: documents are parsed into trees, the items of a long array are handed out one by
  * one, what is written is read back, and hostile texts are refused with their place and without
  * using much memory or time. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of log.h: an event makes one line, as plain text and as JSON, whatever characters its text
  * holds and even if a signal interrupts the write. */
 #include "tests/harness.h"

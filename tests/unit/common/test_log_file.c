@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_log_file.c: a log's file is renamed at its size,
  * and followed when someone else renames it. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of model_cache.h and model_files.h: which words are names of models in the Hugging Face
  * cache, what title a folder of it gets, and which files of a model folder count in its digest. */
 #include "common/base/model_cache.h"

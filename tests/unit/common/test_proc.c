@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of proc.h: a child starts with an empty standard input and no blocked signals, signals
  * arrive on the descriptor, and what a process knows of its own path, processors and memory is
  * plausible. */

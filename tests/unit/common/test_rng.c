@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of rng.h: the generator gives the published values, numbers are uniform or normal as
  * promised, and rng_permute is a permutation for every size. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of safetensors.h: a written file is read back, and each way in which a header can be wrong
  * is refused with a message that names the tensor. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of status.h: the note that an error leaves with its thread, the text made of it, and that
  * every code has a name and an exit code. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the tokenizer against ids that others computed: those of a tiny tokenizer by the
  * reference library (tests/golden/tokenizer/make.py) and, if the shared data is there, those of the
  * published tokenizer by llama.cpp and by transformers' integration test. NFC is compared with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of how tokenizer.json is read: what we do not implement and what is malformed is refused,
  * and the message names the place. Each case changes one thing in the golden file
  * (tests/golden/tokenizer), whose two forms write merges as pairs or as strings. */

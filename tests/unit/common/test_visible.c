@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of visible.h: characters that steer a terminal or reorder text are escaped, all others
  * stay, and a cut never splits a character or an escape. */
 #include "tests/harness.h"

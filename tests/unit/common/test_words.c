@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of words_add: it appends to a buffer, drops what does not fit, and writes nothing beyond
  * the end. */
 #include "tests/harness.h"

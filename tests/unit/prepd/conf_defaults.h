@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* conf_defaults.h: a conf with the default of every option, for tests that set only a few
  * fields. */
 #ifndef TESSERA_TESTS_UNIT_PREPD_CONF_DEFAULTS_H

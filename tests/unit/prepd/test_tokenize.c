@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the verb `prepd tokenize`, which runs in a child process and is talked to through pipes,
  * as another program would. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of verbs_child.h: a verb whose private daemon ends before it answers does not wait for it.
  * A child process plays the daemon. */
 #include "tests/harness.h"

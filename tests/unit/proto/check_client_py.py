@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check_client_py.py FOLDER SOURCE ROW.safetensors...: imports the package tessera from FOLDER and checks that the rows it
 yields from SOURCE, an endpoint or a recording, equal these files byte for byte. Run by test_client.c."""
 import itertools

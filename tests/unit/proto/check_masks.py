@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check_masks.py FOLDER: the masks of tessera/masks.py are those of a loop over every pair of tokens, on trees drawn at random; a
 row whose documents cannot be is refused with its place; borders alone are not given of a row with prefixes; the picture of a
 mask shows it. Exit code 77 (skipped): python3-numpy is missing."""

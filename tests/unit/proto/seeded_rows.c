@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* seeded_rows.c: makes packed rows from a seed: documents of random length with the pictures and
  * videos that a recipe asks for. */
 #include "tests/unit/proto/seeded_rows.h"

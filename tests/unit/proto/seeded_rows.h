@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* seeded_rows.h: packed rows made from a seed, for the tests of proto. The same recipe gives the
  * same row. */
 #ifndef TESSERA_TESTS_UNIT_PROTO_SEEDED_ROWS_H

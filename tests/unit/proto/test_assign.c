@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of assign_rows: ranks get the same number of rows of a step (or one more), nearly the same
  * cost, and the same rows every time. */
 #include <string.h>

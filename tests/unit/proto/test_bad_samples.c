@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of bad_samples.c: lists are sorted and have each sample once, ids become the text that
  * wire.md gives as an example and come back, lists of earlier programs are read, and what is no
  * list changes nothing. */

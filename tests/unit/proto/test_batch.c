@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of batch.h: row_check accepts every kind of row and refuses each wrong value by name, the
  * digest covers every tensor, and a row is saved to a file and read back. */
 #include <math.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of client.c against a small daemon in a thread, which behaves well or badly: a whole
  * session, credit, refusals, rows out of order, and a daemon that dies or restarts. client.py is
  * run on the same daemon and on a recording. */

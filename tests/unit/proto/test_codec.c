@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of codec.h: a row that is encoded and decoded is the same row, with every filter and codec,
  * and a message that was changed in any way is refused as the fault of its sender. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of filter.h: the plane filter equals its formula, undoing it gives the input back, and the
  * vector code gives the bytes of the plain C code. Letters: x, y a place in the patch. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of record.h and of replaying with client.h: a recording gives back the same messages and
  * holds each picture once, ranks share its rows step by step, and damage to the file is found and
  * named. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of row_order.h and cursor.h: which rows a consumer must get in which order, as the only one
  * or as one of several ranks, and what a cursor may say. */
 #include "tests/harness.h"

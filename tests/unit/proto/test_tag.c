@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of tag.h: a row that is what its tag says gets the tag's texts, and one that differs in any
  * number is refused with the name of its worker. */
 #include <stdio.h>

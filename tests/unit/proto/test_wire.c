@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of wire.h: messages between threads over ipc and loopback tcp, endpoints that are refused
  * or in use, peers that are missing, have gone, send nonsense or have another version, and key
  * files. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of wire_guard.h: a peer that sends more than is read of it is disconnected at its share,
  * while the others and those known to be honest go on. The peers are plain TCP sockets that write
  * ZMTP byte by byte. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of roles: the file `allowed`, the refusal with the line to add, and what the peers of real
  * sockets may ask for, by their keys, over loopback, and as another user of this machine. */
 #include <fcntl.h>

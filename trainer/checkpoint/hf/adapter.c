@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter.c: implements adapter.h. It first lists the file's matrices, each with the row of the
  * registry that holds its values and how they are arranged; then it writes the weights and the
  * configuration from that list. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adapter.h: writes the LoRA adapters of a registry (model/params/lora_params.h) as a folder that the PEFT
  * library loads: adapter_config.json and adapter_model.safetensors (F32).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_check.c: see hf_check.h. The layout of experts is found first; then every tensor that the
  * registry has in that layout (param_piece) is looked up in the folder, and after that every tensor
  * of the folder among those. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_check.h: compares a Hugging Face folder with a model: names, shapes and dtypes of its tensors,
  * and in which of three layouts it stores experts.
  *

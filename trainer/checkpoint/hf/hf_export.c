@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_export.c: see hf_export.h. hf_plan.c decides what is written, and hf_slices.c writes the
  * weights. config.json is the edited text of the source's, so that everything else stays byte for
  * byte, including members that this trainer does not know. */

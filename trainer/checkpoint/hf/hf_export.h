@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_export.h: writes the registry's values as a Hugging Face folder that transformers loads.
  *
  * With a source folder, the layout of experts, the dtypes, the files and the index are the

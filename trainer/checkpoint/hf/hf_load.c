@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_load.c: see hf_load.h. Files are mapped into memory and read tensor by tensor; of each, a rank
  * takes the elements that it stores. Letters: i a row, j a column of an expert's matrix. */
 #include "trainer/checkpoint/hf/hf_load.h"

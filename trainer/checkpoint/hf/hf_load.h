@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_load.h: reads the weights of a Hugging Face folder into the registry.
  *
  * It accepts BF16, F16, F32 and F64, one file or shards, and experts in any of the layouts of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_plan.c: see hf_plan.h. The steps are: open the source, list the tensors in the chosen layout,
  * choose their dtypes, then keep the source's files or cut new ones. */
 #include "trainer/checkpoint/hf/hf_plan.h"

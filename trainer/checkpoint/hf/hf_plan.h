@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_plan.h: decides what an export writes: which tensors, in which dtypes, into which files.
  * Internal to checkpoint.
  *

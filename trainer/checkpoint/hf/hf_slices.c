@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_slices.c: see hf_plan.h. A rank walks over the elements that it stores of a tensor, in
  * chunks, and writes each run that is also consecutive in the file with one pwrite. For layouts in
  * which an expert's matrix is transposed, it writes the rank's part of each column instead. */

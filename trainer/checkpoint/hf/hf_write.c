@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_write.c: see hf_write.h. Values are read from the device in chunks, merged with their adapters
  * (lora_read_merged), converted to the file's dtype and appended. */
 #include "trainer/checkpoint/hf/hf_write.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_write.h: writes the files of an export. Each is written as NAME.tmp, synced and renamed to
  * NAME, and then its folder is synced. Internal to checkpoint. */
 #ifndef TESSERA_TRAINER_CHECKPOINT_HF_WRITE_H

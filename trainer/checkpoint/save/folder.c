@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folder.c: see folder.h: locking, listing, committing, removing and publishing. The seal is in
  * seal.c. */
 #include "trainer/checkpoint/save/folder.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* folder.h: a folder of checkpoints on disk: what is in it, which checkpoints are whole, and how
  * they appear and disappear.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* prune.c: implements folder.h. The room that another checkpoint takes is estimated from the last
  * whole one, counted in whole blocks of the file system. */
 

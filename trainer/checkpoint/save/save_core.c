@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* save_core.c: see save_core.h. */
 #include "trainer/checkpoint/save/save_core.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* save_core.h: the order of everything that a save does once the copy is taken: a rank writes its
  * files and leaves a mark; the first rank also waits for the marks of the others, seals, gives the
  * checkpoint its name and lets old ones go. save_ranks.h says what marks are, writer.h what a save

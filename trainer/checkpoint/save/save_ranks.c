@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* save_ranks.c: see save_ranks.h. Marks are small files that appear by a rename, so one that is
  * seen is whole. */
 #include "trainer/checkpoint/save/save_ranks.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* save_ranks.h: how several ranks write one checkpoint into one folder: which of them write, and how
  * the first rank learns that all are done.
  *

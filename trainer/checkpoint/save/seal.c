@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* seal.c: the manifest that makes a checkpoint whole (folder_seal and folder_check of folder.h). It
  * is written last, and checked before anything in the checkpoint is trusted:
  *

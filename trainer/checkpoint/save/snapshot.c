@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.c: see snapshot.h. */
 #include "trainer/checkpoint/save/snapshot.h"
 

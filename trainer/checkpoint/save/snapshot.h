@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.h: a run's copies of values, moments and state in host memory that outlives the process
  * (snapshot_file.h), so that after a crash on the same machine the run resumes in seconds. Each
  * rank has one file in checkpoint.memory_folder, named after the folder of checkpoints.

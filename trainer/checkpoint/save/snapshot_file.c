@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot_file.c: see snapshot_file.h. Blocks are mapped. Head, records and texts are read and
  * written by calls, which report a full file system instead of ending the process. */
 #include "trainer/checkpoint/save/snapshot_file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot_file.h: a file of one rank that holds copies of its values and moments and outlives the
  * process, since it lies in shared memory (/dev/shm) or in a folder that the user names.
  *

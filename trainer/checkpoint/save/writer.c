@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer.c: see writer.h.
  *
  * A save goes through these steps; the first rank does those marked 1, every writing rank the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer.h: writes checkpoints of a run (folder.h), in the background from a snapshot, prunes them,
  * and finds the one from which a run goes on.
  *

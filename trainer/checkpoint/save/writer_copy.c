@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer_copy.c: what the options ask of the writer, and the copy of values and moments in host
  * memory that a save is written from while training goes on. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer_find.c: finds the checkpoint that a run resumes from, and sets the ones after it aside
  * (checkpoint_writer_find and checkpoint_writer_clear_after of writer.h). Rank 0 lists the steps;
  * then all ranks check one checkpoint after the other, newest first, each its share of the bytes,

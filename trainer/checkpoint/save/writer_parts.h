@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer_parts.h: what the files of the writer share. Private to writer.c, writer_copy.c (the copy
  * that a save is written from) and writer_save.c (the files of a save). */
 #ifndef TESSERA_TRAINER_CHECKPOINT_SAVE_WRITER_PARTS_H

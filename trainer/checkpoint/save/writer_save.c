@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* writer_save.c: the files of a save, from the folder that they are written into to its rename.
  * What follows what, also after a failure, is decided by core/save_core.h; this file does it. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base.c: makes the base of a run, compares two of them, and reads and writes base.json (base.h).
  * Hashing reads every byte of the frozen tensors once more, at the speed of memory where the files
  * have just been loaded. */

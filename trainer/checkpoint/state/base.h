@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* base.h: the base of a run: the parameters that it leaves as they are. Their values are in the
  * weight files of model.path, or are drawn from training.seed, so a checkpoint has their names and
  * hashes alone, in training/base.json, and a run that goes on checks that it still has the same:

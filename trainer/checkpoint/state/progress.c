@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* progress.c: see progress.h. state.json is one JSON object with a version and the members of the
  * struct by name. */
 #include "trainer/checkpoint/state/progress.h"

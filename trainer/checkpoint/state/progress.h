@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* progress.h: how far a run is: all that a checkpoint holds besides values and moments (its
  * state.json). A run needs nothing else to resume. There is no other random state, since every draw
  * (order of samples, answers, first values) is a function of training.seed and of what is drawn

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state_list.h: what the writing and the reading of a training state share: which tensors a rank's
  * file has (train_state.h), where their values are on the device, and the text that says which part
  * of a parameter each is. Private to train_state.c, train_state_load.c and train_state_load.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_state.c: the tensors of a rank's file (state_list.h), and writing it. */
 #include "trainer/checkpoint/state/train_state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* train_state_load.c: reading the files of train_state.h. They are mapped, and each run of elements
  * that this rank stores is taken from whatever file has it. The layouts of the writers and of the
  * readers need not be the same. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config_json.c: the members of config.json: the table of config_json.h and the check of a file
  * against it, and dimensions written as a config.json. What is written has the keys rope_scaling
  * and rope_theta, which transformers 4.57 and the 5 series both read. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* config_json.h: a table of every member of config.json that transformers reads (4.57.3 and 5.23),
  * and what becomes of it here.
  *

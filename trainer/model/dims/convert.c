@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.c: conversions of convert.h. F16 is IEEE 754 binary16; BF16 is the upper half of a
  * binary32. */
 #include "trainer/model/dims/convert.h"

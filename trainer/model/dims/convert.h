@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.h: converts arrays of floating-point numbers between double and the dtypes of files, on
  * the host: F64, F32, F16, BF16. Rounding is to nearest, ties to even; NaN stays NaN. */
 #ifndef TESSERA_TRAINER_MODEL_DIMS_CONVERT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dims.c: reads the dimensions of a model from config.json or a preset, and checks them. */
 #include "trainer/model/dims/dims.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dims.h: the dimensions of a model, read from config.json or a preset, and its FLOPs.
  *
  * equations.md has the rules ("Configuration"), including the keys that may be missing; every other

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* flops.c: counts the useful floating-point operations of a batch (equations.md, "FLOPs"). A
  * multiply-add counts as two. Only matrix products and attention count: causal attention inside
  * documents, vision attention inside frame pairs, the head at targets. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_folder.c: opens and indexes the files of a Hugging Face folder, and decides whether the head's
  * weights are the embedding's (hf_folder.h). */
 #include "trainer/model/dims/hf_folder.h"

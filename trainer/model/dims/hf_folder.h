@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hf_folder.h: the tensors of a Hugging Face model folder, by name.
  *
  * They are in model.safetensors or else in the shards that model.safetensors.index.json names;

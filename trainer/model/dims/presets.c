@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* presets.c: the dimensions of the published models (equations.md, "Configuration") and of two
  * small ones for tests: `debug`, which has every mechanism and no two dimensions equal by accident,
  * and `tile`, whose shapes are large enough for the tiles of fast kernels. */

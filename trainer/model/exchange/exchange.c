@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.c: the exchange of exchange.h by the host.
  *
  * An owner takes its rows in the order (expert, sending rank, slot); round j has the rows

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange.h: experts that live on other ranks: sends slots to the owners of their experts, runs
  * the experts, and sends the results back.
  *

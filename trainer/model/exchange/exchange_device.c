@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange_device.c: the exchange of exchange.h on the device, without the host:
  *
  *   offsets  write this rank's offsets into every window; meet

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchange_rounds.c: how many rows a round of an exchange has and how many rounds there can be, the
  * memory that one round needs, and the experts' work on its rows. */
 

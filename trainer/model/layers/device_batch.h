@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_batch.h: a micro-batch in device memory, as the model reads it. trainer/batch fills it.
  *
  * The rows of a micro-batch lie end to end. Documents never span rows, so R rows are treated as one

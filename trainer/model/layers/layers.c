@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layers.c: linear maps and norms over the registry's parameters, by the ops of ops/table.h, and
  * the moves between the views of a row. */
 #include "trainer/model/layers/layers.h"

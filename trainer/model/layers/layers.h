@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layers.h: what the parts of the model are made of: linear maps and norms, each a weight together
  * with its ops, forward and backward (equations.md, "Gradients"); adapters beside frozen matrices;
  * products of experts; and the moves of a row's data between the ranks that share it.

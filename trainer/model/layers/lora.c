@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lora.c: products of experts, and the work of adapters in forward and backward (layers.h).
  * lora_params.c has the adapters' rows of the registry and merged values. */
 

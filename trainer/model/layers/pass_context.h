@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pass_context.h: what every part of the model needs while one micro-batch passes through it.
  *
  * Model functions take it first, as `ctx`, and most only read it; `at` below indexes untyped

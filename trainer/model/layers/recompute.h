@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recompute.h: activation checkpointing: which arrays of a layer's forward are kept for its
  * backward. The others are computed again there.
  *

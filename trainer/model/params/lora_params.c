@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lora_params.c: adapters as rows of the registry, gathered and merged, as lora_params.h says. */
 #include "trainer/model/params/lora_params.h"
 

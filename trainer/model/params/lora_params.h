@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lora_params.h: adds adapters (layers.h) to the registry, and reads matrices with their adapters
  * merged in, for export. */
 #ifndef TESSERA_TRAINER_MODEL_PARAMS_LORA_PARAMS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* normals.h: many standard normal values at once, the same bits as rng_normal (common/base/rng.h)
  * gives one by one. Where the processor has AVX2, the generator works on 16 counters at a time,
  * which takes two thirds of the time; most of the rest goes to log and cos. */

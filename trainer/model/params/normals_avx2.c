@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* normals_avx2.c: the generator of normals.h, Philox 4x32-10 as in common/base/rng.c, on AVX2.
  * Compiled for processors that have it, called only there.
  *

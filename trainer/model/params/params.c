@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params.c: the registry of params.h: rows by name, and values from and to the host. */
 #include "trainer/model/params/params.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params.h: the registry: one list of all parameters. The model, the optimiser, checkpoints, plans
  * and inspect read it; nothing else lists parameters.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params_cut.c: which part of every parameter a rank computes with (parallel/layouts.md), and a
  * copy of the registry for a rank that need not exist. */
 

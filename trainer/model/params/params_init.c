@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params_init.c: first values of parameters. A value depends only on the seed, the name of its
  * tensor and its place there, so that all processors can draw at once. A value takes tens of
  * nanoseconds and a layer of 30B-A3B has some 600 million, so one processor alone would take

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params_list.c: lists every parameter of a model in the order of the published files, with its
  * group, initialiser and weight decay, and the tensors of a file that hold each parameter
  * (equations.md, "Parameters and their files").

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params_states.h: where the optimiser's states of every row lie: moments, scales of moments in 8
  * bits, and master values of the rows that have some in the blocks of moments. For params_store.c,
  * and for the optimizer and checkpoints where the states lie on the host (params.moments_on_host).

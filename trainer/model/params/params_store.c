@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* params_store.c: the registry's device memory: which part of every FSDP unit this rank stores, and
  * where the model finds the whole of it (parallel/fsdp.h). */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quantised.c: see quantised.h. */
 #include "trainer/model/params/quantised.h"
 

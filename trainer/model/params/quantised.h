@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* quantised.h: frozen matrices that are stored as codes of 8 or 4 bits (QLoRA, Dettmers et al.
  * 2023, arXiv:2305.14314), and expanded before each product that reads them.
  *

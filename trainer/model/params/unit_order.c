@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unit_order.c: see unit_order.h. */
 #include "trainer/model/params/unit_order.h"
 

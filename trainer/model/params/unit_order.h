@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* unit_order.h: numbers the FSDP units of a model in the order in which a forward pass enters them;
  * a backward pass goes the opposite way. The numbers follow from the dimensions alone.
  *

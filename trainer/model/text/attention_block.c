@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_block.c: the attention half of a decoder layer, as decoder.h describes it.
  *
  *   a = RMSNorm(x)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* decoder.c: the text model of decoder.h.
  *
  *   x0 = Embed[ids], with visual rows in place of image and video pads

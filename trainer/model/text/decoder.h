@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* decoder.h: the text model, forward and backward (equations.md, "Text model" and "Loss"): the two
  * halves of a decoder layer (attention; experts or a dense MLP), the layers between embedding and
  * final norm, the head with its loss, and what pipeline stages exchange.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_cache.c: memory of the cache of keys and values, and the ops that fill and read it. */
 #include "trainer/model/text/kv_cache.h"
 

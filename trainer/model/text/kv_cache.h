@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kv_cache.h: keys and values of earlier tokens, kept for generation.
  *
  * L layers, C key-value heads, d head_dim. A document owns consecutive rows of the cache: first

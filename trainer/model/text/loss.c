@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loss.c: the head and loss of decoder.h, chunk by chunk. */
 
 #include "trainer/model/text/decoder.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp.c: the dense MLP half of a decoder layer, as decoder.h describes it. */
 
 #include "trainer/model/layers/layers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* moe.c: router and experts of a decoder layer; the experts here are all on this rank.
  *
  *   m = RMSNorm(x)                         z = m Wgt [T, E],  p = softmax(z)

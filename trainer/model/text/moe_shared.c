@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* moe_shared.c: experts that ranks share: the part of moe.c between the router and the sum over a
  * token's experts.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pipeline_exchange.c: lists what a pass sends and receives, and moves it all in one group of
  * calls. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* merge.c: the mergers, and rows into and out of the token stream, as vision.h describes them.
  *
  *   final:      z = reshape(LN_D(x), [M, W])      deepstack:  z = LN_W(reshape(x, [M, W]))

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vision.c: the vision tower of vision.h.
  *
  *   X0 = P Wt + b               P = (u8 - 127.5) / 127.5, [S, 1536] -> [S, D]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vision.h: the vision tower, forward and backward (equations.md, "Vision tower"): turns pixels
  * into visual rows for the token stream and one deepstack feature for each chosen block. Its blocks
  * and mergers come first.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vision_block.c: a block of the vision tower, as vision.h describes it.
  *
  *   a  = LN(x; norm1)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adamw.c: AdamW, and the sums and scalars of an update, on the CPU (loss_ops.h). */
 #include <float.h>
 #include <string.h>

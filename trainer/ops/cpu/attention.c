@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c: softmax attention inside segments on the CPU (attention.h).
  *
  * A block of at most BLOCK_Q queries meets all of its keys at once: first those of its prefix, if

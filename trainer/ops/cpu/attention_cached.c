@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cached.c: one query of each document over its cached keys and values, on the CPU
  * (attention.h).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_head.c: row operations that the long and the short way of a head share
  * (attention_head.h). */
 #include "trainer/ops/cpu/attention_head.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_head.h: one head of attention in one segment. attention.c hands it to one of two ways
  * of computing it: with products by OpenBLAS for long segments, or with our own kernel for short
  * ones (attention_short.c). */

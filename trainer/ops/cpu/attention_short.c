@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_short.c: attention in a segment of at most SHORT_KEYS tokens.
  *
  * OpenBLAS spends most of so small a product on its way in and out (a document of 25 tokens with

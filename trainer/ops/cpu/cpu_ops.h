@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_ops.h: what the CPU ops share: their names, small arithmetic, and exponentials that compile
  * to vector code.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.c: dense and grouped products on the CPU (gemm.h). We cut them into tiles, and OpenBLAS
  * computes each tile in one single-threaded call. The cut depends on the shapes alone, so the bits
  * do not depend on the number of threads. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.c: RMSNorm and LayerNorm on the CPU (norm.h). */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm_row.h: what the norms share: RMSNorm of one row, and sums over rows. Rows are independent.
  * The sums for dw and db go through one partial sum per block of rows, which are added in the order
  * of the blocks. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.c: the ops of peers.h on the CPU, between processes that share memory. */
 #include <sched.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise.c: additions, bias gradients, activations and the input of patches, on the CPU
  * (pointwise.h). */
 #include <string.h>

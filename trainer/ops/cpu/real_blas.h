@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* real_blas.h: OpenBLAS's matrix product for the type `real`, row-major, on one thread. */
 #ifndef TESSERA_TRAINER_OPS_CPU_REAL_BLAS_H
 #define TESSERA_TRAINER_OPS_CPU_REAL_BLAS_H

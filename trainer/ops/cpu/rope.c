@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.c: tables of angles and the rotation (rope.h), alone and after the norm of heads
  * (norm.h), on the CPU. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.c: the router, the sort of slots by expert, the mix of outputs, and the load-balancing
  * loss, on the CPU (route.h). */
 #include <limits.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.c: rows by index, and weighted sums of table rows, on the CPU (rows.h).
  *
  * Where several sources meet in one target row, the work is shared out by target: part p owns the

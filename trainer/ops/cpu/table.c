@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table.c: the op table of one compilation of the CPU ops (cpu_ops.h says why there are
  * several). */
 #include "trainer/ops/cpu/cpu_ops.h"

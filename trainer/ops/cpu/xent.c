@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* xent.c: cross entropy of a chunk of logits, with the gradient in place,
  * on the CPU (loss_ops.h). */
 #include <string.h>

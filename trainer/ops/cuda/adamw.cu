@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* adamw.cu: AdamW (loss_ops.h) on CUDA.
  *
  * Blocks take the chunks of the list in turn, so one launch updates all parameters. DRAM is the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c: decides whose kernels compute a call of attention on CUDA. cuDNN does it if the
  * device's choice is cuDNN (device/choices.h), and if cuDNN takes the shape and has an engine for
  * it; otherwise our own kernels do. Our kernels also do it if the queries are only some of a

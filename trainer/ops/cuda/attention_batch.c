@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_batch.c: see attention_batch.h. */
 #include "trainer/ops/cuda/attention_batch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_batch.h: the scratch of a call of cuDNN's attention, and the pointers that an execution
  * takes. Private to attention_cudnn.c. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_BATCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_bwd.cu: the portable backward of attention.h.
  *
  * There are three kernels. Each result is written by one block, so no two blocks add to the same

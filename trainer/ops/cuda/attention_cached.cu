@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cached.cu: attention_cached of attention.h by online softmax.
  *
  * A block computes a (query, query head). Each of its warps takes every WARPS-th key, and a lane

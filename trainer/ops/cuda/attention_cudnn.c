@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn.c: attention by cuDNN 9 on packed segments, forward and backward.
  *
  * A graph (attention_graphs.c) is compiled when a shape is first seen, and its plan is kept for the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_cudnn.h: attention by cuDNN's fused kernels. Used only inside ops/cuda. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H
 #define TESSERA_TRAINER_OPS_CUDA_ATTENTION_CUDNN_H

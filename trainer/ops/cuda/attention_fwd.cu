@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_fwd.cu: the portable forward of attention.h, by online softmax over tiles of keys
  * (FlashAttention-2, Dao 2023, arXiv:2307.08691), for machines without cuDNN.
  *

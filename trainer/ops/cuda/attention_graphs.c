@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_graphs.c: see attention_graphs.h. B segments of at most S tokens, Q query and C
  * key-value heads of width d.
  *

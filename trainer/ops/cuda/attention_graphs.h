@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_graphs.h: attention inside packed segments as graphs for cuDNN, forward and backward.
  *
  * The segments of a packed array are what cuDNN calls a ragged batch. Entry b has length[b] tokens

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_pack.cu: the kernels of attention_pack.h. They write a few kilobytes, and zeros for the
  * rows after the last segment. The grid is fixed, since only the device knows how many rows those
  * are. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_pack.h: prepares on the device what cuDNN needs besides cu: lengths, first elements,
  * and zeros in the rows after the last segment. It also copies columns of some heads out of an
  * array of rows. Used only inside ops/cuda. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_plans.c: see attention_plans.h. */
 #include "trainer/ops/cuda/attention_plans.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_plans.h: the plans that a device has of cuDNN for attention, one for each shape. They
  * live as long as the device. Private to attention_cudnn.c. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ATTENTION_PLANS_H

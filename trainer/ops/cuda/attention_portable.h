@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_portable.h: attention_fwd and attention_bwd of attention.h by our own kernels, for
  * calls that cuDNN does not do. Heads are at most 128 wide. See attention_fwd.cu and
  * attention_bwd.cu. */

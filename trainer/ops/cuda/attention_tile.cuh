@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* attention_tile.cuh: what the portable attention kernels share: tiles of 64 tokens in shared
  * memory, the products between them, and which tokens see each other.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* columns.cuh: sums over rows in a fixed order. A kernel leaves one partial row for each part of
  * the rows, and the code here adds the parts. Parts are cut by shape alone, so the bits are the
  * same on every GPU. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_module.c: the entry point of libtessera_cuda.so (cuda_module.h). */
 #include "trainer/ops/cuda_module.h"
 

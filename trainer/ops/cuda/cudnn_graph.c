@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_graph.c: builds the library's descriptors for a graph, and tries its engines until one
  * makes a plan (cudnn_graph.h). */
 #include "trainer/ops/cuda/cudnn_graph.h"

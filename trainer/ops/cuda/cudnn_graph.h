@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cudnn_graph.h: a graph of operations for cuDNN, written down step by step, and the plan it
  * becomes. Tensors have four dimensions: batch, head, row, column.
  *

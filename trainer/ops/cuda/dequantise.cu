@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dequantise.cu: dequantise (weight_blocks.h) on CUDA.
  *
  * A thread turns 8 codes of a block into 16 bytes of bf16. Bytes of an element: 0.5625 (nf4) or

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dora.cu: the ops of norm.h on CUDA.
  *
  * dora_norm: a warp has 4 rows of W, so that each piece of A is read from the L2 cache once for

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* gemm.c: the dense product on CUDA, by cuBLASLt: bf16 in, fp32 accumulation, bf16 or fp32 out.
  *
  * cuBLASLt is column-major, and a row-major matrix that is read that way is its transpose. So the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_gemm.cu: grouped_gemm (gemm.h) on CUDA: its checks, and the choice of the kernel:
  * Hopper's (grouped_hopper.cuh) where the device has chosen it (training.experts) and rows are
  * whole 16-byte pieces, otherwise the portable one below. Both read the groups'

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_gemm.cuh: the two kernels of the grouped product, and the rule that decides between
  * them. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_GEMM_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_gemm_hopper.cu: launches the grouped product's kernel for sm_90a
  * (grouped_hopper.cuh). It describes the arrays to TMA and starts one cluster of two blocks per
  * pair of multiprocessors, or several, one after the other, where other kernels run beside it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_hopper.cuh: the grouped product on Hopper. A persistent kernel has a producer that feeds
  * shared memory by TMA, and two warpgroups that multiply with wgmma.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_index.h: the arithmetic of the grouped product, with no GPU in it: which tile of which
  * expert a block computes (both kernels) and, for Hopper's, where a tile's operands lie in device
  * and shared memory and which element each of a thread's accumulators is. Kernels and host tests

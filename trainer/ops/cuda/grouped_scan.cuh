@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* grouped_scan.cuh: where each expert's rows and tiles begin. Every block finds this for itself
  * from the offsets in device memory, which needs neither the host nor a second kernel. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_GROUPED_SCAN_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hopper.cuh: the instructions of sm_90a that tensor-core kernels are made of, one function each:
  * mbarriers, the bulk tensor copy engine (TMA), products of warpgroups (wgmma), clusters, and
  * registers that move between warpgroups. Section numbers are those of the PTX ISA 9.0, chapter 9.7

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernel_launch.cuh: what the hand-written kernels share: launching, bf16 in 16-byte pieces, and
  * sums in a fixed order. It is compiled by nvcc for the GPU and by a C++ compiler for the harness
  * of tests/simt.

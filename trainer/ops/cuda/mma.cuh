@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mma.cuh: the tensor cores of sm_80 and later, used by a warp at a time: mma.sync, ldmatrix,
  * cp.async.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm.cu: RMSNorm and LayerNorm (norm.h) on CUDA.
  *
  * Forward: a group of threads (half a warp, a warp or, for wide rows, a block) holds a row in

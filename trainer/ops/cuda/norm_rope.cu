@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* norm_rope.cu: RMSNorm of heads and their rotation (norm.h) on CUDA.
  *
  * Eight lanes own a head of up to 128. A lane holds a piece of the first half and the piece of the

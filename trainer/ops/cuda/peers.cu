@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peers.cu: the ops of peers.h on CUDA, over NVLink or within one GPU. They are plain loads and
  * stores through the addresses in base; all they need of NCCL is those addresses.
  *

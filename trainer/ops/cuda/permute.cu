@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* permute.cu: permute (route.h) on CUDA: a stable counting sort of the slots by expert.
  *
  * The slots are cut into tiles of TILE. rank_kernel counts each tile's slots per expert, and leaves

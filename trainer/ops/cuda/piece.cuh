@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* piece.cuh: N bf16 of a row as they lie in memory. N is 8, or 1 if rows or addresses do not
  * allow 16-byte accesses. They are held packed, so that a thread can have several pieces under way
  * in few registers. */

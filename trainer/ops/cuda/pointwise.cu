@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pointwise.cu: the ops of pointwise.h on CUDA, except patch_input.
  *
  * All of them are limited by memory; the bytes that each must move are stated. A thread moves 16

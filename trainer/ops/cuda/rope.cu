@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rope.cu: the ops of rope.h on CUDA.
  *
  * Tables are made once per micro-batch: 8 bytes an angle, with the accurate sine and cosine, since

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.cu: route_fwd and route_bwd (route.h) on CUDA: the router and its gradient.
  *
  * A group of GROUP threads owns a token. Each thread holds CHUNKS runs of 8 experts, so rows of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* route.cuh: what the kernels of route.h share: limits, their check, and the number of valid
  * tokens. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_ROUTE_CUH

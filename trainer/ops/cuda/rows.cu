@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rows.cu: the ops of rows.h on CUDA in which each row of y has one writer: gather, scatter to
  * distinct rows, and weighted sums. Below: many rows summed into one, and patches of pictures.
  *

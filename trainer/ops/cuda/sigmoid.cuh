@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sigmoid.cuh: the sigmoid 1 / (1 + e^-x) and SwiGLU. The activations and the product that ends in
  * SwiGLU share them, so that both give the same bits. */
 #ifndef TESSERA_TRAINER_OPS_CUDA_SIGMOID_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* table.c: the op table of the CUDA backend: cuda_NAME for each op that this build has. The
  * functions are weak symbols, so an entry without a definition is NULL: a call of it answers "cuda
  * has no op X", and training.backend auto chooses the CPU. The harness of tests/simt links the same

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* waits.cuh: the clock by which kernels wait, and how they give up a wait that will never end. No
  * kernel waits for something else without a bound: the GPU would be lost to its process, and
  * nothing would say why. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* xent.cu: xent (loss_ops.h) on CUDA.
  *
  * A block owns a row. It reads the row once, keeping the largest logit and the sum of exponentials

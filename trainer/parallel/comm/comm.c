@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.c: the checks and counts that every collective shares; windows, which all ranks of a group get
  * or none; and agreeing on an outcome. */
 #include "trainer/parallel/comm/comm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.h: collectives over a group of ranks, as the model and the training step see them.
  *
  * One table of calls (comm_engine) has several implementations: MPI, NCCL, one that simulates the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_ledger.c: implements comm_ledger.h: a table with one line per kind of call; a step is the
  * difference between two closings of it. */
 #include "trainer/parallel/comm/comm_ledger.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_ledger.h: counts what this rank receives from others, call by call, and knows which call the
  * rank is in.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_module.h: what the shared libraries of the engines export to world.c, their only user
  * (common/program/module.h says how such a library is loaded). Each library exports one function:
  * libtessera_mpi.so has tessera_mpi_engine, libtessera_nccl.so has tessera_nccl_engine. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_nccl.c: comm.h over NCCL, between processes with one GPU each. It is a library of its own,
  * built where NCCL's header is found; NCCL itself is loaded when the engine joins.
  *

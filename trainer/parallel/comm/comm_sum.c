@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_sum.c: implements comm_sum.h. It takes one element after the other over all ranks, so that
  * the order of a sum is that of the ranks and `into` may be one of the sources. */
 #include "trainer/parallel/comm/comm_sum.h"

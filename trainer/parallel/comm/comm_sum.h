@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm_sum.h: the sum, or the maximum, of what several ranks have, taken on the host in the order
  * of the ranks, so that the same values give the same bits. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_SUM_H

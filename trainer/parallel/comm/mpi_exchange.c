@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpi_exchange.c: implements mpi_exchange.h. All messages are posted at once, in pieces that MPI's
  * counts can hold, and then polled until all are done, the rank link ends the job, or time is
  * up. */

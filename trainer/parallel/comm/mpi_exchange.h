@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpi_exchange.h: how the MPI engine talks to other ranks: as messages between two ranks, sent and
  * received together and with a time limit. MPI's own collectives block without one. */
 #ifndef TESSERA_TRAINER_PARALLEL_COMM_MPI_EXCHANGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.c: loads NCCL (nccl.h), and sets what it reads from the environment. Each function is looked up
  * by its name; those of windows may be missing. */
 #include "trainer/parallel/comm/nccl.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.h: the one door to NCCL. The library is loaded when a run first wants its engine and is not
  * linked, as cuBLAS is, so that the trainer runs on machines without it and can say which file is
  * missing. Its functions are called as nccl_api()->AllGather(..), without their prefix. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_lsa.cc: implements nccl_lsa.h. It is C++ only because NCCL's header is. The address is the
  * one that ncclGetLsaPointer computes on the device. Kernels get it as a plain pointer, so that
  * they are the same without NCCL (tests/simt, a single GPU). */

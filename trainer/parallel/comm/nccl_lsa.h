@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_lsa.h: what only NCCL's C++ header nccl_device.h (2.28 and later) says of windows: which
  * ranks reach each other's memory by load and store (NCCL's LSA team), and at which address. For
  * comm_nccl.c. */

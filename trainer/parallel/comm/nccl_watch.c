@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_watch.c: calls of NCCL, and the thread that watches them (nccl_world.h).
  *
  * Two threads are at work: the one that trains makes the calls, and the watcher looks every

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_world.c: opens and closes the communicators of this process (nccl_world.h). The calls, and
  * the thread that watches them, are in nccl_watch.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_world.h: the NCCL communicators of this process, and a thread that keeps anything from
  * waiting for them for ever. For comm_nccl.c.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* call_deadline.h: how long a collective call waits for the other ranks: it completes, or fails by
  * a deadline. While any rank waits for rows or files, which the others cannot hurry, the time does
  * not run. Engines ask between two looks at their transport. */

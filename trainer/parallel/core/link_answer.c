@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_answer.c: the answers of link_core.h, and what is done to a connection. */
 #include <assert.h>
 #include <stdlib.h>

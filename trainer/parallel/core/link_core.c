@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_core.c: see link_core.h: beats and leaving, and which of the parts an event is for.
  *
  * Beats are sent at regular intervals, and ranks that have been silent for too long are looked for

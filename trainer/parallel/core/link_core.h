@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_core.h: what a rank decides about the other ranks: who may join, when it says where it is,
  * which rank is lost and how, how it leaves. rank_link.h has the meaning of it all.
  *

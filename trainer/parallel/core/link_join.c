@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_join.c: how the ranks of a job find each other, as part of link_core.h.
  *
  *   other rank                        rank 0

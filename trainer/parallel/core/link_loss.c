@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_loss.c: how a running job ends, as part of link_core.h: which rank is lost, and what a rank
  * can know of that.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_shape.c: the ranks agree on the shape of a micro-batch. Each says what its own rows need, as
  * a few numbers; rank 0 answers with the largest of each. A rank says nothing of the next
  * micro-batch before it has heard the answer for this one, so there is one question at a time.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_state.h: the inside of link_core.h, for its own files. */
 #ifndef TESSERA_TRAINER_PARALLEL_CORE_LINK_STATE_H
 #define TESSERA_TRAINER_PARALLEL_CORE_LINK_STATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_frame.c: implements rank_link_frame.h. Everything that arrives is checked before it is
  * used, since any process can connect to the port. */
 #include "trainer/parallel/core/rank_link_frame.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_frame.h: the messages of the rank link, as bytes.
  *
  *   offset  bytes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link.c: implements rank_link.h: the shell of the rank link. What is decided, is decided by
  * its core (core/link_core.h); this file gives it what happens and does what it answers.
  *

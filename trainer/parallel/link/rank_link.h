@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link.h: the ranks of a job watch each other over TCP, whatever engine carries their
  * collectives. Rank 0 holds a connection to each of the others. In every process a separate thread
  * listens, and periodically reports where its rank is.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_find.c: see rank_link_find.h: the host and port at which rank 0 listens,
  * from options and the environment of torchrun, Slurm or mpirun. All ranks compute the same. */
 #include "trainer/parallel/link/rank_link_find.h"

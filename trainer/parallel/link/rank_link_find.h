@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_find.h: where rank 0 listens, before anyone has met. */
 #ifndef TESSERA_TRAINER_PARALLEL_LINK_RANK_LINK_FIND_H
 #define TESSERA_TRAINER_PARALLEL_LINK_RANK_LINK_FIND_H

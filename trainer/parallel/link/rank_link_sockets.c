@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_sockets.c: see rank_link_sockets.h. */
 #include "trainer/parallel/link/rank_link_sockets.h"
 

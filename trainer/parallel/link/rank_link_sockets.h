@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_sockets.h: the connections of the rank link, by the numbers that its core knows them
  * by. Nothing here waits, except for the next event: what a connection does not take at once is
  * kept and sent when it can be. For rank_link.c, one thread at a time. */

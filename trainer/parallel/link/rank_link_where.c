@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_where.c: see rank_link_where.h. */
 #include "trainer/parallel/link/rank_link_where.h"
 

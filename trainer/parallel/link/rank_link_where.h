@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rank_link_where.h: where this rank is in its work, which the other ranks learn when a rank is
  * lost or late. The threads that work set it, and the thread of the rank link reads it. Internal to
  * the rank link. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.c: implements tcp.h. Every call is first tried without blocking, and waits in poll(2) only if
  * it moved nothing. */
 #include "trainer/parallel/link/tcp.h"

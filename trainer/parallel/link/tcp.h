@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.h: moves bytes between ranks over TCP before a deadline, for the rank link and for rows
  * passed from rank to rank. Deadlines are times of clock_ns(); INT64_MAX means none. Any thread may
  * call. */

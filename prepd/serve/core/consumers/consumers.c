@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* consumers.c: brings rows to consumers: in stream order, within their credit, and END after the
  * last.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_consumers.h: HELLO and WELCOME, and rows on their way to consumers. */
 #ifndef TESSERA_PREPD_SERVE_CORE_CONSUMERS_CORE_CONSUMERS_H
 #define TESSERA_PREPD_SERVE_CORE_CONSUMERS_CORE_CONSUMERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* greet.c: HELLO and WELCOME: which stream a consumer may have, and from which row on.
  *
  * A HELLO is checked and kept until its data section is open and indexed. Then its cursor is

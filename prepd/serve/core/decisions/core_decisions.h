@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_decisions.h: who does which lease, what workers answer, and who is believed. */
 #ifndef TESSERA_PREPD_SERVE_CORE_DECISIONS_CORE_DECISIONS_H
 #define TESSERA_PREPD_SERVE_CORE_DECISIONS_CORE_DECISIONS_H

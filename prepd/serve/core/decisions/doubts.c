@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* doubts.c: rows that a decider makes, or makes again, before they are sent.
  *
  * A row of a worker that is no decider is in doubt if the secret draws it (prepd.audit), or if its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* leasing.c: which worker does what next, and which worker takes too long.
  *
  * Idle workers get lost leases first, then new ones, in turn from every index that is being built

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* worker_answers.c: what a worker sends for its lease: the row, index records, or the samples that
  * could not be decoded; and ON, by which it tells in between how far it is.
  *

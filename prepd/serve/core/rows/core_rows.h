@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_rows.h: what the rows of a consumer and their leases say: blank documents, tags and
  * leases as JSON, and the index that they are planned by. */
 #ifndef TESSERA_PREPD_SERVE_CORE_ROWS_CORE_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index_build.c: builds the index by leases to the workers: first the headers of images, then the
  * token counts of texts, which may need the times of clips. A file that kills its workers is
  * refused like a file that cannot be read. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* index_records.c: reads the records that a worker sends for a lease of the index. All of a message
  * are read and checked before the first one counts. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* known_lists.c: the bad samples that consumers know of. A HELLO brings them; they are blank in the
  * rows of consumers of the same key and run, never in those of others, and never become this
  * daemon's own. So nobody can make a sample blank for somebody else.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* payload.c: what a lease says to a worker, as JSON.
  *
  * A lease says everything that the worker needs and nothing of the data set's own formats. It holds

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tags.c: the tag of a row (proto/row/tag.h): what the dispatcher knows of it when it gives the lease,
  * from plan, index and lists of bad samples alone. A worker is told none of the texts. */
 #include <stdio.h>

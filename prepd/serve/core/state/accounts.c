@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* accounts.c: a table of the peers' keys, or addresses, and what holds against each. */
 #include "prepd/serve/core/state/accounts.h"
 

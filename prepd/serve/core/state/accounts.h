@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* accounts.h: what the dispatcher remembers of the holders of keys: how long each is excluded, how
  * many of its rows are still to be checked, how much work it may have. Pure state: no sockets, no
  * clock.

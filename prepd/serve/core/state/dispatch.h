@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.h: the dispatcher as a machine: it takes events and answers through outside.h.
  *
  * The shell sets the time before each event (dispatch_at) and calls dispatch_turn after those that

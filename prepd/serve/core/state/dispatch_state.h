@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch_state.h: what the dispatcher knows, and the functions by which the files of core/ call
  * each other. The shell (prepd/serve) reads it for status lines and metrics, and calls dispatch.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fingerprint_check.c: finds workers and cursors whose fingerprints differ from this daemon's,
  * which would make other rows (prepd/agreed/fingerprints.h). The daemon's own come from
  * fingerprinting.c. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hello.c: reads and checks HELLO and CREDIT, for the dispatcher and for a recording. */
 #include "prepd/serve/core/state/hello.h"
 

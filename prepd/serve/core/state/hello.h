@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hello.h: what is asked of a consumer, whether the dispatcher serves it (greet.c, consumers.c) or
  * a recording (recorded.c): the fields of HELLO, and its credit. */
 #ifndef TESSERA_PREPD_SERVE_CORE_STATE_HELLO_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lease.c: the book of lost leases, and the trial of a lease's items one by one (lease.h). */
 #include "prepd/serve/core/state/lease.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lease.h: what happens to a piece of work when its worker goes. Pure state: no sockets, no
  * clock.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outside.c: sends messages and writes log lines through the table of outside.h, and keeps count of
  * refused messages. */
 #include "prepd/serve/core/state/outside.h"

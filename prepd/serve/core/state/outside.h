@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* outside.h: what the core of the dispatcher asks of the world outside it: a table that the shell
  * fills. A simulator fills it as well.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* predecessors.c: finds predecessors by a hash of what samples begin with. */
 #include "prepd/serve/core/state/predecessors.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* predecessors.h: with which earlier sample each sample is compared when the index is built, so
  * that samples that begin alike are found (data.group shared_prefix).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sections.c: the data sections (dispatch_state.h), their plans, and how a run ends.
  *
  * All consumers of a kind of stream share one plan, which depends on the index, the options and the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operator_commands.c: the commands of an operator to the running daemon, as JSON over the control
  * endpoint.
  *

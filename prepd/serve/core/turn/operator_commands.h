@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operator_commands.h: what arrives at the control endpoint. */
 #ifndef TESSERA_PREPD_SERVE_CORE_TURN_OPERATOR_COMMANDS_H
 #define TESSERA_PREPD_SERVE_CORE_TURN_OPERATOR_COMMANDS_H

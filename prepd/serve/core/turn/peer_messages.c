@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* peer_messages.c: gives each message of a peer to the file that handles it.
  *
  * Every lease ends in exactly one answer (ROW, RECORDS, FAILED) or in the loss of its worker. A

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* turn.c: how a dispatcher begins and ends, what happens once a data section is open, and what the
  * dispatcher does in a turn of the loop, after the events that came. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core_workers.h: who works here: seats of workers, JOIN, local processes, fingerprints. */
 #ifndef TESSERA_PREPD_SERVE_CORE_WORKERS_CORE_WORKERS_H
 #define TESSERA_PREPD_SERVE_CORE_WORKERS_CORE_WORKERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fingerprinting.c: this daemon's own fingerprints, which a process of its own makes, `prepd
  * fingerprint`, since the dispatcher itself never loads image code.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* joining.c: JOIN: which worker may work here.
  *
  * A worker says its version, build, lease form and fingerprints. One of another form or with other

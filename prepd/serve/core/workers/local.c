@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* local.c: how many local worker processes there are to be. They are replaced when they die, and
  * counted when they cannot even start, so that the daemon gives up instead of trying for ever. */
 #include <string.h>

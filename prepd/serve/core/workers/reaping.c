@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reaping.c: what is done when a local worker's process has ended: the loss is judged by how it
  * ended, and the pool is told whether to start another (local.c). */
 #include <sys/types.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* seats.c: the workers that are here: how they are found, how they go, and whether the samples that
  * they had in work are blamed. How they come is in joining.c; what they say is in
  * peer_messages.c. */

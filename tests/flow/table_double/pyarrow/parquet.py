@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of pyarrow.parquet that deploy/from-parquet uses."""
 
 import json

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of dataset.h: whatever links lie in a folder, no file outside it is opened. With openat2,
  * links that stay inside are followed; without it, no link is. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of webdataset.h: a name with braces stands for a list, a range, or their products;
  * malformed and huge ones are refused. */
 #include "tests/harness.h"

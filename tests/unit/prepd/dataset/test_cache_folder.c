@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of cache_file.h: the index is kept beside the data or, if that is not possible, in a
  * folder below the temporary one, which is used only if it belongs to the user and no one else may
  * write to it. */

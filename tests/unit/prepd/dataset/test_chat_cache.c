@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of chat_cache.c, which keeps the places and images of records for the next start: the
  * samples are the same with it, after any damage to it, and after a file or a folder of frames has
  * changed. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of conversations.h: files of conversations as JSON arrays or JSON lines, marks that stand
  * for pictures and videos, weights of answers, and each kind of bad record, which keeps its place
  * and says its cause. */

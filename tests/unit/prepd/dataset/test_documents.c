@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plain text in .txt files: where documents begin and end, what is wrong with bad ones, which files
  * of a folder are taken; and files that no format reads, which are refused by name. */
 #include "tests/harness.h"

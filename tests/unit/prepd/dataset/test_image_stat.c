@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of dataset_image_stat: a picture that is there, one that is not, and one of which nobody
  * can tell, since its disk is in trouble. */
 #include "tests/harness.h"

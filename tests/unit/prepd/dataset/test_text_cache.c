@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test of text_cache.c, which keeps the places of documents and the restart points of a
  * compressed file for the next start: the documents are the same with it and after any damage to
  * it. */

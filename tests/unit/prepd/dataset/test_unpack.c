@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of unpack.h: compressed files give the same bytes read forward and, from restart points, at
  * any place; damage and changes are noticed. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of vqa_cache.c, which keeps what was read of a VQAv2 folder for the next start: the samples
  * are the same with it, after any damage to it, and after a file has changed. */
 #include "tests/harness.h"

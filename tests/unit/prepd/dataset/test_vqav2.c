@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of vqav2.c: folders of VQAv2 as they are published are read as they are, and each kind of
  * bad item is refused with a cause that names its place. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_data.c: see fake_data.h. The data set has only what the plan asks of it: sizes, causes, and
  * which picture a sample shows. */
 #include "tests/unit/prepd/plan/fake_data.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fake_data.h: a data set whose samples are given by their lengths and pictures, with its index,
  * for tests of the plan. */
 #ifndef TESSERA_TESTS_UNIT_PREPD_PLAN_FAKE_DATA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of shape buckets: there are as many as are worth it, each holds the one before it, they fit
  * their rows closely, and the last one holds any row of any epoch. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of index.h: what is put into the index is found again, in memory and in its file, and a
  * damaged file is refused. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of pack.h: rows keep both budgets, every item is in one row, the result is always the same,
  * rows are well filled, and levelling makes them alike. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of plan.h: the stream is a function of its inputs. Every usable sample comes once in an
  * epoch, rows keep their budgets, seeking gives the same rows as walking, and planning in pieces or
  * from a later epoch gives the same rows as planning at once. */

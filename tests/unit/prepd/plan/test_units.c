@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of units.c: long texts are split into parts, questions on one picture are kept together,
  * and pieces of a compressed file are read in order. */
 #include "tests/harness.h"

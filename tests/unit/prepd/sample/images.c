@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* images.c: a tool that decodes the files named on its command line and prints a line of JSON for
  * each, which tests/golden/images.json and check_images.py use: {"file": ..., "width": W, "height":
  * H, "rgb": XXH3-128} or {"file": ..., "error": ...}. With --dump FILE it writes the RGB bytes of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of chat_template.h: the chat template of a model folder is found as the reference finds it,
  * and one that is not known is refused. */
 #include "tests/harness.h"

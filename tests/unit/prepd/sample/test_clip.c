@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of clip.h: which frames of a video are taken, their grid and their times are compared with
  * the reference (tests/golden/clip.json, made by make_clip.py there). $TESSERA_CLIP_CASES names
  * another file of cases. */

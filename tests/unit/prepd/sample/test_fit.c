@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of fit.h: the size that a picture is resized to, against published sizes, against the
  * definition, and against the reference (tests/golden/fit.json). */
 #include <inttypes.h>

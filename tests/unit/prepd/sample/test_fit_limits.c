@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of fit_limits_load: where the limits of a picture's size come from, and that a preprocessor
  * file whose steps differ from ours is refused. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of image.h: pictures decode to the pixels that Pillow gives (tests/golden/images.json, for
  * the shared pictures if they are there), limits hold, cut, damaged and foreign files are refused,
  * and a written JPEG is read back. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of image_jpeg.c, which decodes plain JPEGs with libjpeg instead of libvips: which files it
  * takes, and that whole, cut and damaged files give the same pixels, the same warnings and the same
  * refusals, word for word. Letters: x, y a place in the picture. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of orient.h: the orientation of a picture is read from EXIF and from XMP texts, bad EXIF
  * data is survived, and each of the eight orientations is applied right. */
 #include <stdlib.h>

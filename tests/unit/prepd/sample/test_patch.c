@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of patch.h and patch.h: pictures are cut into patches in merge order and joined again, pairs
  * of frames and planes of YCbCr are cut alike, and every instruction set gives the same bytes.
  * Letters: x, y a place in the picture. */

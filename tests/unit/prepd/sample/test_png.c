@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of png.h: walking over the chunks of a PNG, chunks that claim more bytes than there are,
  * compressed texts that would inflate too far, and the transparent colour. */
 #include <stdlib.h>

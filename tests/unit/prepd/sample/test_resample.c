@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of resample.h: values computed by torch's byte kernel, sums over what Pillow makes of
  * synthetic pictures (BICUBIC), and that every instruction set and every way of cutting the rows
  * gives the same bytes. Letters: x, y a place in the picture. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of text.h: ids and labels of conversations (trainer/model/equations.md, "Chat template and
  * labels"). The worked examples use the published tokenizer, if the shared data is there; every
  * rule is tested with the tiny golden one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of video.h: videos of every codec and container that is read give the chosen frames,
  * headers say what is in the file, and other, damaged or hostile files are refused. Each frame
  * shows its number as a pattern (tests/video_file.h). Letters: x, y a place in a frame. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* still_world.c: see still_world.h. */
 #include "tests/unit/prepd/serve/still_world.h"
 

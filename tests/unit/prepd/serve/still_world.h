@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* still_world.h: a world for the dispatcher's core in which nothing happens: what is sent is
  * dropped, processes cannot be started, files are not there, nothing is logged. */
 #ifndef TESSERA_TESTS_UNIT_PREPD_SERVE_STILL_WORLD_H

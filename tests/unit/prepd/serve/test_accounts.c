@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of accounts.h: what holds against which key, and for how long. */
 #include "prepd/serve/core/state/accounts.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of core/decisions/doubts.c: who is believed about a row and a sample, and
  * what happens to whom deciders contradict. */
 #include <stdio.h>

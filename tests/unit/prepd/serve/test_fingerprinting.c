@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of core/workers/fingerprinting.c: when a process that makes fingerprints has failed. */
 #include "tests/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what is answered to HELLO: by a daemon that serves some of the ranks; and to two that
  * say that they are the same rank of a run. */
 #include <stdio.h>

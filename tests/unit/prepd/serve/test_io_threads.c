@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of endpoints.c: how many threads ZeroMQ gets, and which of them serve consumers and which
  * workers. */
 #include "tests/harness.h"

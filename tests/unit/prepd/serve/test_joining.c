@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of joining.c: which builds of workers may work. */
 #include <stdio.h>
 #include <stdlib.h>

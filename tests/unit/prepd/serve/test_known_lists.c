@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of known_lists.c: whose rows are blank by what a HELLO names, lists of HELLOs of
  * 2026-11-28, lists of other data, and what a million bad samples cost. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of lease.h: which sample is blamed when workers die. The state machine is driven alone,
  * without sockets or processes. */
 #include "prepd/serve/core/state/lease.h"

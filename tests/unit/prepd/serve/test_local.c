@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of core/workers/local.c: with what message the daemon ends if its local workers cannot be started
  * or die before they begin. */
 #include <stdio.h>

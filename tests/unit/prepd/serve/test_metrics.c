@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of what a service manager learns: the codes and reasons of /healthz and /readyz, and the
  * signs of life that its watchdog gets. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test of worker_answers.c: a remote worker that misses a file which the daemon has; and failures
  * that are told for nobody. */
 #include <stdlib.h>

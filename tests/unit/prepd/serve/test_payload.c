@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test of payload.c: what a lease says of samples that share a prefix, of the one that is tried
  * alone, and of blank ones; and of when a text may be tried alone (index_build.c). */
 #include <stdlib.h>

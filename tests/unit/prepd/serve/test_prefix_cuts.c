@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of data.group shared_prefix from texts to rows: random samples are tokenised, compared,
  * indexed and planned as prepd does it, and every prefix is held against the token ids of whole
  * samples, pads included. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of compression_choice.h: images are compressed if a link is slower than the workers. */
 #include "tests/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test of consumers.c: a consumer that reads nothing for a while still gets END (the consumer is a
  * plain TCP socket that writes ZMTP byte by byte), and one that has left is closed by the BYE that
  * it sent, or after a while without one. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the shell's calls where the system interrupts them, or does less than it was asked for:
  * a file is sent whole, a file is not taken for one that is missing, a line is read whole. */
 #include <errno.h>

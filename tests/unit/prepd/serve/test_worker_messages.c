@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test of peer_messages.c: messages of a worker whose connection has ended before they are
  * read, or whose lease was given to another. */
 #include <stdio.h>

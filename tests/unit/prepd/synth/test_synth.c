@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of prepd synth: generated data is exactly balanced and a function of the seed, never
  * replaces files that it did not make, and comes with a model folder whose parts agree. Letters: x,
  * y a place in the picture. */

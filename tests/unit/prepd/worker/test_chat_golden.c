@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares ids, labels and positions of conversations with the reference's processor and its
  * get_rope_index. The cases are those of tests/golden/chat.json, made by make_chat.py there. Each
  * is given as turns and as the records that a conversation file would hold, with the tiny tokenizer

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of image_files.h: image files are read only below the data root, whole, and only with the
  * size that the index recorded. */
 #include "prepd/worker/media/image_files.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of image_cache.h: a picture that was put into the cache is found unchanged or not at all,
  * whatever happens to the file and however many processes use it. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of last_words.h: a process that crashes by its own fault ends by that signal, and one that
  * got the signal from another process ends with an exit code that says so. */
 #include <signal.h>

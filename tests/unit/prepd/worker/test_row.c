@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of row.h: positions and whole rows equal the worked examples of trainer/model/equations.md,
  * documents may share pictures, show clips, or be quarantined, and samples that share a prefix have
  * in the row what each has alone. */

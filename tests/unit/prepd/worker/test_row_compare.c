@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of row_compare.h: rows of others are the same whatever their compression; a change of one
  * bit of any tensor or pixel, a false digest, and what cannot be decoded make them differ. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of row_prints.h: what the built-in leases show, and that each fingerprint shows what it is
  * named for: a decoder that gives another pixel changes those of its format, and no others. */
 #include "tests/harness.h"

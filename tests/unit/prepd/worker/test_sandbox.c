@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of sandbox.h: what a worker in its sandbox cannot do, and what it still can. Each attempt
  * is made by a child that has entered the sandbox. */
 #include <errno.h>

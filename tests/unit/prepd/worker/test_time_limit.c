@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of image_files.h: a process that takes too long for an item is ended by SIGALRM. Time during
  * which it was stopped does not count. */
 #include <signal.h>

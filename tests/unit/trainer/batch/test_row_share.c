@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_row_share.c: how the ranks that share rows divide their tokens and pictures. Everything has
  * exactly one place, each rank's part is in the order of the rows, and the parts are even in
  * work. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_stager.c: how rows become a batch in device memory: the borders of documents and frames, the
  * order of merged patches, rows and weights of the position table (trainer/model/equations.md,
  * "Vision tower"), targets and padding. Rows that cannot be staged are refused with the sample's

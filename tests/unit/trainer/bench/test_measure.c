@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_measure.c: what the benches conclude from their measurements: a line fitted through points,
  * the spread of repeated times, loads of a given skew, and that what is timed has the bounds that a
  * run would pass. Letters: x, y the points of a line. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_folder.c: folders of checkpoints. A step that is saved a second time replaces the first at
  * once, a manifest with impossible sizes is refused, and a file is written even where folders
  * cannot be synced. */

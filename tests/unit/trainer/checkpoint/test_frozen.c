@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_frozen.c: what is frozen has one copy, in the type that it is computed in, and that is what
  * plans count, what first values and files are written to, and what is read back. The device is the
  * CPU with BF16 as the type of weights, as a GPU has it: nothing is computed here. */

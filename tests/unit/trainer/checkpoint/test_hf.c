@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_hf.c: Hugging Face model folders. What is exported loads again, whatever the layout of the
  * experts. A tensor that is missing, unexpected or of the wrong shape is named, and the parameters
  * keep their values. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_hf_values.c: whatever a rank holds of a tensor, several threads take the right values of it.
  * Every value is the number of its element. Letters: i a row, j a column of an expert's matrix. */
 #include "tests/harness.h"

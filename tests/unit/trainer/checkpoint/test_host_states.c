@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_states.c: states that rest on the host (memory.host). With BF16 beside float32, as on a
  * GPU, an update finds all of a unit's states in the buffer of the unit's turn, in the order that
  * they have on the host, with the master values that lie among them. And before they are read for a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_progress.c: the state of a run is read as it was written, to the bit; a
  * state without shares of units is read without them, and impossible shares are refused. */
 #include "tests/harness.h"

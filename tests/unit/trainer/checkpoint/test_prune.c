@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_prune.c: which checkpoints are deleted: by the policy of checkpoint.keep_latest_k after a
  * save, and one at a time when the disk has no room for the next one. */
 #include "tests/harness.h"

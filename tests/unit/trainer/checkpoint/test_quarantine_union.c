@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of save_ranks.c: ranks, each a thread, make one list of what they know. */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_slices.c: the ranks of one layout write a model together, as weight files and as training
  * state, and the ranks of any other layout read their slices of it and little more. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_snapshot_file.c: the file of copies in memory: what one process has written whole another
  * one reads; what is torn, changed, of another run or of another shape is refused with its reason;
  * and a file system without room is noticed before anything is written. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_states.c: moments in 8 bits and master values in BF16. Every layout of ranks takes the same
  * step; states go from one layout to another as they are; states of another kind are refused, or
  * converted when that is asked for.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* nvml_double.c: stands in for libnvidia-ml.so.1. It shows as many GPUs as NVML_DOUBLE_GPUS says.
  * GPU i is named "NVIDIA DOUBLE-i", has the UUID "GPU-i0.." and (80 + i) GiB, of which the driver
  * reserves one and other processes hold ten. Without that variable it fails to start. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_choices.c: what options and a device's abilities make of the choices, and the line that
  * ledger and checkpoint keep of them. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_device.c: opening a device, its memory and copies, and how `auto` chooses between the
  * backends. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_experts_choice.c: which kernel of the experts' products each wish gets on each GPU. */
 #include "tests/harness.h"
 

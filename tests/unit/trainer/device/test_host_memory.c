@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_host_memory.c: how much memory a machine and the cgroups of a process leave to it, read from
  * files in a folder that the test writes. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_nvml.c: which GPU a plan is made for, or why there is none, asked of a library that stands
  * in for NVML. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_pool.c: the thread pool of the CPU backend runs every task exactly once, however its helper
  * threads are scheduled: asleep, late, or called from inside a task. ThreadSanitizer runs it
  * too. */

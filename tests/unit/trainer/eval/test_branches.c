@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_branches.c: evaluation of samples that share a prefix in their row. Every branch must be
  * scored as its sample alone, and continued with the words that its sample alone gets. Rows are
  * drawn from seeds: prefixes with pictures or text alone, their branches, of which some have

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_figures.c: what an evaluation says about itself: the chance level, what each figure is taken
  * over, and paths without the folders of this machine. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_generate.c: answers generated for documents of a packed row. A document is taken out of its
  * row and continued greedily with cached keys and values; every token must be the one that a
  * forward pass over the whole document chooses. Also tests which documents are answered at all. */

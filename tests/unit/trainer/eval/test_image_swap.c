@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_image_swap.c: pictures exchanged between documents (evaluation's image swap). A picture is
  * replaced by another one of the same grid, never by itself, and a document counts only if all its
  * pictures were replaced. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_page.c: the predictions page as a reader of HTML and of PNG sees it: pictures put together
  * from a row's patches, questions and answers as text. Letters: x, y a place in the picture. */
 #include "tests/harness.h"

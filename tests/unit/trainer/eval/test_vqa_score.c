@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_vqa_score.c: the official VQAv2 accuracy, on cases worked out by hand from the published
  * rules, and on those of tests/golden/vqa.json, which make_vqa.py there wrote with the official
  * code. Letters: m of ten annotators agree. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_receive.c: the thread that receives rows, reading a recording: rows come in order, their
  * slots may be given back late, the end is reported, closing works while rows wait, and damage
  * reaches the caller as an error with its text. ThreadSanitizer runs it too. */

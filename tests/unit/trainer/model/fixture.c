@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fixture.c: the small model and the rows of fixture.h. Letters: x, y a place on the grid. */
 #include "tests/unit/trainer/model/fixture.h"
 

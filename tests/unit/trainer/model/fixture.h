@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fixture.h: a small model on the CPU backend, with weights large enough that every mechanism
  * matters, and rows made by hand, among them the test row of trainer/model/equations.md ("Debug
  * model and worked examples"). It computes in float or in double, whichever ops library a program

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A second, plain implementation of the forward pass, in numpy and float64: one document, one image
 and one token at a time, with dense masks and no packing tricks. Written from the model's description,
 not from the C code.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_convert.c: number types of files. Every half-precision value converts to double and back
  * unchanged, and doubles round to the nearest half, ties to even. */
 #include <math.h>

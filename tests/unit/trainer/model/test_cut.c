@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cut.c: how a parameter is cut over the ranks of a layout. The parts that the ranks hold make
  * up the whole parameter, with nothing missing and nothing twice, and layouts that a model does not
  * allow are refused. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_dims.c: dimensions of models: the parameter counts and FLOPs of trainer/model/equations.md,
  * and config.json as it is written and as every version of transformers spells it. */
 #include <math.h>

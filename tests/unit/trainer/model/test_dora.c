@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_dora.c: adapters whose rows have lengths of their own (DoRA), in double precision. With the
  * lengths at what the rows have, the model is that of LoRA. With others it is LoRA on matrices and
  * factors that are scaled row by row, whose gradients say what those here must be, since the norm

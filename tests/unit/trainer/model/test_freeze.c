@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_freeze.c: frozen parameters have no gradient, no moments and no backward work, and every
  * other gradient keeps its bits. Also the rules of optimizer.groups and of freeze.*. */
 #include "tests/unit/trainer/model/fixture.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gradients.c: compares the gradient of every parameter of the debug model with central
  * differences, in double precision, on a row with several pictures of different sizes, a video and
  * several documents (trainer/model/equations.md, "Debug model and worked examples").

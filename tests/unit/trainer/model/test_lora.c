@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lora.c: LoRA adapters of every kind of matrix, in double precision. Their gradients agree
  * with central differences, the merged model agrees with the adapted one, everything else is
  * frozen, and targets that do not exist are refused. */

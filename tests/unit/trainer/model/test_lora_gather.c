@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_lora_gather.c: every rank gets all of every adapter, whatever type a rank keeps its part in
  * (a master value in act or in acc, or a frozen half, which has none) and wherever it lies. The
  * device is the CPU with BF16 as the type of weights, as a GPU has it: nothing is computed here. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_model.c: the whole model in float. The same documents give the same loss and gradients
  * however they are divided into batches. Corner cases: no picture, a picture larger than the
  * position table, an expert without tokens, a row without targets, a pad token. */

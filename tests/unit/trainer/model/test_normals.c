@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_normals.c: normal values drawn many at once are the same bits as one by one, on a processor
  * that has AVX2 as on any other. Letters: u, v the two uniform values of a normal one. */
 #include <string.h>

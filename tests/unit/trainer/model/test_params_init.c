@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_params_init.c: first values. Those of training are the same bits as ever for a seed, and
  * those of benches repeat, but are otherwise like them. */
 #include <math.h>

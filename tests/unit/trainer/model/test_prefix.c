@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_prefix.c: a row whose documents continue a shared prefix gives the loss and the gradients of
  * the same samples one by one: to 1e-12 of each tensor's norm in double and to 1e-5 in float, for
  * which it is compiled twice. Trees are drawn from seeds: with pictures, a clip or text alone, with

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_quantised.c: frozen matrices in codes. The codes are those of the published methods,
  * computed here in double; a model on codes is, to the bit, the model on what the codes stand for;
  * and every layout has the codes that one rank has. */

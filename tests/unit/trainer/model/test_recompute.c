@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_recompute.c: activation checkpointing of the text model and the vision tower. Whatever the
  * layers keep or recompute, loss and gradients have the same bits, the memory is the sum of what is
  * kept, and the recomputed multiply-adds are those that `trainer plan` counts. */

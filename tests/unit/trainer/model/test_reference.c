@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_reference.c: compares the forward pass with a second implementation, reference.py (numpy,
  * float64, one document at a time): the negative log-likelihood of every target, and the auxiliary
  * loss. test_gradients.c ties the backward pass to the forward pass; this test ties the forward

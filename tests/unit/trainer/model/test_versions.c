@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_versions.c: numbers that differ between versions of transformers, or whose errors grow with
  * the position. They are compared with tests/golden/versions.json, which make_versions.py there
  * wrote with each version. The CPU backend computes in float; where a version rounds to bfloat16,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_window.c: how the ranks agree on the way in which token copies reach their experts: through
  * windows of device memory, or by the host. All ranks take the same way, and none goes on when the
  * job has ended. The test plays the other rank, which answers as this one does unless `other` says

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_optim.c: the optimiser over all parameters, compared with AdamW as a loop in double
  * (Loshchilov and Hutter 2019): bias correction, clipping, decay of matrices only, division by the
  * number of targets, skipped updates. Built twice, with the float ops and with the double ones.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_schedule.c: the learning rate at the corners of every shape: warm-up, decay and floor. */
 #include "tests/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of state_codes.h: codes of 8 bits give the nearest share that the map has, AdamW on them
  * stays near AdamW on floats, and rounding at random is right on average.
  *

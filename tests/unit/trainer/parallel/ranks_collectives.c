@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_collectives.c: every collective of comm.h over every group of a few meshes, on the device
  * and with the engine that the command line names. mpirun runs it as each of the ranks. Values are
  * small integers times a power of two, so that sums are exact in every dtype and known beforehand;

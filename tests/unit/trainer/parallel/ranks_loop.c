@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_loop.c: a program that runs collectives and nothing else, step after step, until it is
  * ended or has done `steps` of them; on the CPU, or with comm.engine nccl on the emulated device.
  * Tests of what happens when a rank is lost use it. Every rank writes its process id to

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks_split.c: a model cut over ranks has the same loss and gradients as one rank has on the same
  * rows. mpirun runs it as each of the ranks, and every rank also computes the whole by itself.
  * There is no FSDP here: ranks that hold the same part of a parameter sum its gradients in this

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_sum.c: sums over ranks in bf16 are made in float and rounded once, to even. */
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fsdp.c: how long computing waits for FSDP's collectives, by a clock that the test keeps for
  * each stream. The gather of the next unit and the reduction of the last one overlap with
  * computing; only the very first gather and the very last reduction do not. No unit gets a buffer

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_link_shape.c: rank 0's side of an agreement (trainer/parallel/core/link_shape.c) when
  * another rank leaves while a question is open, and whom it names when calls are late. The core is
  * played without sockets: rank r is connected as number r - 1. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_mesh.c: the groups of ranks that a layout makes. Every rank is in one group of each kind,
  * the sizes of groups are the degrees of the layout and their products, and groups of the same
  * ranks share a communicator. */

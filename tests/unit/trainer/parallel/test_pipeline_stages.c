@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_pipeline_stages.c: how layers are divided over the stages of a pipeline, and in which order
  * each stage runs the micro-batches: no other division is faster, and the order never gets
  * stuck. */

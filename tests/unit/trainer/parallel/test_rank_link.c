@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_rank_link.c: the rank link among threads that each stand for a rank. Ranks that do not
  * belong together are refused and told why within a set time, and when one rank fails all others
  * hear of it. tests/flow/ranks_faults.py has processes that die or stop. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_rank_link_find.c: the host and port at which rank 0 listens, from the options and from the
  * variables of the launcher. Two jobs on one machine must not choose the same port. */
 #include "tests/harness.h"

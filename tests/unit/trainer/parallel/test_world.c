@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_world.c: which rank a process is, according to the variables of the launcher that started
  * it. */
 #include "tests/harness.h"

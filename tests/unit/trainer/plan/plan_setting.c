@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_setting.c: see plan_setting.h. */
 #include "tests/unit/trainer/plan/plan_setting.h"
 

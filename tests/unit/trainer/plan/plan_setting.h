@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_setting.h: what tests of the plan share: a run to plan, numbers that are compared, and
  * the groups of tests that test_cost runs. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_PLAN_SETTING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_adapter_work.c: what the plan says of adapters' work, compared with the calls that a model
  * with the shapes of a published one makes on a device of shapes. */
 #include "tests/harness.h"

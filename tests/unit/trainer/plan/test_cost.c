@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_cost.c: the predictions of `trainer plan`: bytes between ranks against sums made by hand,
  * and times as work over rate. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gpu_memory.c: what a GPU takes beside the arrays of a run: workspace, graphs, libraries and
  * communicators. Part of test_memory. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_layout.c: which layouts fit together, and refusals of random layouts of random models.
  * Whatever a refusal suggests (another layout, batch or split points) must itself be accepted by
  * the same check. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_layout_plan.c: the plan of every rank of a layout: sharded, of a pipeline, with adapters.
  * Part of test_memory. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_memory.c: the memory plan: what each region of a layout takes, and which smaller change is
  * suggested where the layout does not fit the device. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_memory_change: whatever a refused configuration is told would fit does fit, with just the
  * bytes that are named, and only what can be set is named. */
 #include <stdlib.h>

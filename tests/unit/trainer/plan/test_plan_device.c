@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_plan_device.c: the device that is planned for: one that is named, and one that is open.
  * Part of test_memory. */
 #include "tests/harness.h"

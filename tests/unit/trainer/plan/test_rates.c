@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_rates.c: rates of trainer plan: built in, of a card, and read from a file. Part of
  * test_cost. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_recompute_plan.c: what activation checkpointing keeps, by memory.limit and by options. Part
  * of test_cost. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_sweep.c: the layouts of trainer plan --sweep. Part of test_cost. */
 #include "tests/harness.h"
 

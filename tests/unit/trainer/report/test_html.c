@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_html.c: report.html: curves with several points are plotted, those with one point are facts;
  * the loss has a logarithmic axis and a smoothed line; the page loads nothing from elsewhere.
  * Letters: x, y the points of a curve. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_line.c: the log line to the character, and the same numbers in metrics.jsonl. */
 #include "tests/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_monitor.c: what a run's /metrics and /healthz say, and that a scrape and a step may meet. */
 #include "tests/harness.h"
 

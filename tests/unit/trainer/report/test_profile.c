@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_profile.c: collectives in a profile, by a clock that the test keeps for each stream. The
  * time that computing waits for a collective counts in the step, time that overlaps with computing
  * is listed apart, and a call inside another counts once. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_spike.c: which loss counts as a spike: one bad batch, but neither a falling loss nor a climb
  * of several steps. The recorded losses are those of configs/smoke.yaml, whose warm-up is 50 steps:
  * a step on a line, and training.seed 1, 2 and 3, a column each. */

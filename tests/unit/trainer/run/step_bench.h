@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* step_bench.h: what the tests of steps share: a recording, and a session of the debug model that
  * reads it, on the CPU or on an emulated device. */
 #ifndef TESSERA_TESTS_UNIT_TRAINER_RUN_STEP_BENCH_H

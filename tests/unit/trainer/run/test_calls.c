@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_calls.c: the memory plan's count of the calls in a micro-step (plan/memory.h), compared with
  * the calls that a device captures. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_in_backward.c: optimizer.in_backward. Without clipping it leaves the values of an update
  * after the whole backward pass, to the bit, captured or not. So do moments that rest on the host,
  * in an update of either kind. A step that cannot count changes nothing, and one whose backward

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_nonfinite.c: a step whose gradient is not finite says where that began. The test spoils
  * values of the debug model, one layer at a time. tests/flow/train_nonfinite.py tests several
  * ranks. */

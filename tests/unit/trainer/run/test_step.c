@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_step.c: steps on an asynchronous device that captures them, compared with the CPU, which
  * runs one after the other. The bits are the same however much is under way, nothing is allocated,
  * and the host waits only for results. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_step_totals.c: the counts of a step become those of all ranks. Every number of a report is
  * either summed, with each row counted by one of the ranks that share it, or in the list below of
  * what is a rank's own: one that someone adds to step_report and forgets in step_rows.c fails. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_train.c: a whole training run on a device that is known only by its description, and what
  * the last line of metrics.jsonl says of it. */
 #include "tests/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublas_host.c: the stand-in for cuBLASLt; cublas_host.h describes it. Letters: a, b the factors
  * of a product; c what it is added to; d the result; m, n, k rows, columns and summed axis. */
 #include "tests/unit/trainer/ops/cuda/cublas_host.h"

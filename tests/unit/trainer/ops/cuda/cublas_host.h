@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cublas_host.h: cuBLASLt as loops on the host, in place of trainer/device/cublas.c. It takes
  * literally what gemm.c describes (column-major order, strides, transpositions, types) and computes
  * it, so that a wrong description gives a wrong product. */

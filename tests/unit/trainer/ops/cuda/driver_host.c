@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver_host.c: a libcuda.so.1 for a machine that has none. It is enough for cuDNN to compile a
  * graph for a GPU that the test describes, and to load the result. There is no device, and cuInit
  * says so. */

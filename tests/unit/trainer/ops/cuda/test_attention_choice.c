@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_attention_choice.c: when cuDNN is asked for attention and when our own kernels run; that the
  * log gives the reason once; and that every pointer handed to cuDNN is aligned as its graph
  * declares. Library and device are stand-ins. */

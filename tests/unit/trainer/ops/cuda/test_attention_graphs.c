@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_attention_graphs.c: whether the real cuDNN accepts our attention graphs for an H200 that is
  * only described to it: it matches them, compiles them and says how much memory they need. Nothing
  * runs; tests/parity/attention.c tests what attention computes. Skipped where there is no cuDNN. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_gemm.c: what gemm.c asks of cuBLASLt, computed on the host by cublas_host.h: every form of
  * the contract gives the right product, one plan is made per shape, nothing is leaked, and bad
  * sizes are refused. Letters: a, w the factors of a product; c the product; m, n, k its rows,
