@@ -13,17 +13,16 @@ static bool has_no_process(sim_daemon *daemon)
     return none;
 }
 
-/* Whether two of its local workers are on bad memory. What two make alike is believed, and these
- * make nothing false alike. */
-static bool enough_flip(const sim_daemon *daemon)
+/* Whether one of its local workers is on bad memory. There is never a second one: what two of three
+ * say is believed. */
+static bool any_flips(const sim_daemon *daemon)
 {
     const simulation *sim = daemon->sim;
-    int count = 0;
     for (int i = 0; i < sim->n_workers; i++)
         if (sim->worker[i]->bent == BENT_FLIPS && sim->worker[i]->daemon == daemon->number &&
             sim->worker[i]->state != WORKER_GONE)
-            count++;
-    return count >= 2;
+            return true;
+    return false;
 }
 
 static worker_bent bent_of_local(const sim_daemon *daemon)
@@ -36,7 +35,7 @@ static worker_bent bent_of_local(const sim_daemon *daemon)
     if (daemon->sim->now_ns < daemon->bad_until_ns)
         return daemon->bad_bent;
     const sim_rules *rules = &daemon->sim->rules;
-    if (rules->flips && !enough_flip(daemon) && daemon->sim->now_ns < daemon->sim->calm_ns &&
+    if (rules->flips && !any_flips(daemon) && daemon->sim->now_ns < daemon->sim->calm_ns &&
         sim_random_chance(&daemon->sim->lies, 1, 2))
         return BENT_FLIPS;
     return rules->slow_local ? BENT_SLOW : of[rules->hopeless];
