@@ -139,7 +139,7 @@ def record(path, parts, tagged):
         at = first + len(body)
         return at, struct.pack("<IIQ", kind, 0, len(data)) + hash_of(data) + data + bytes(-len(data) % 8)
     welcome = b'{"stream":"train","rank":0,"ranks":1,"rows":1,"row":7,"version":3}'
-    head = b"TSRR" + struct.pack("<HHQ", 2 if tagged else 1, 0, len(welcome)) + hash_of(welcome) + welcome
+    head = b"TSRR" + struct.pack("<HHQ", 2, 0, len(welcome)) + hash_of(welcome) + welcome
     head += bytes(-len(head) % 8)
     first, places = len(head), {}
     for image in images:
@@ -196,7 +196,7 @@ def both_readers_take_the_same_rows():
                 got = by_numpy(parts, tagged)
                 check(k > 0 or got, f"{name} itself is refused")
                 n, taken = n + 1, taken + bool(got)
-                if both and len(parts) == 2 + row.head.get("n_images", len(row.images)) + tagged:
+                if both and tagged and len(parts) == 2 + row.head.get("n_images", len(row.images)) + tagged:
                     wanted = by_extension(path, parts, tagged)
                     check(got == wanted, f"{name}, change {k}: numpy {'takes' if got else 'refuses'} it, the extension "
                           f"{'takes' if wanted else 'refuses'} it")

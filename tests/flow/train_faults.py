@@ -140,7 +140,7 @@ def a_cursor_that_cannot_be_is_refused():
 
     bad = {"there is no cursor": lambda s: s.update(cursor=""), "not an object": lambda s: s.update(cursor="null"),
            "resumes at row 1000000, but 4 rows were trained": cursor(row=1000000, step=500000), "to the eval stream": cursor(stream="eval"),
-           "resumes at row 4 of step 7": cursor(step=7), "8 rows were taken by 2 steps of 2 rows": lambda s: s.update(rows=8),
+           "resumes at row 4 of step 7": cursor(step=7), "8 rows as taken by 2 steps of 2 rows": lambda s: s.update(rows=8),
            "the quarantine is an integer": lambda s: s.update(quarantine="7"),
            "belongs to index": cursor(index="0" * 32)}
     with Folder(images=32, **STREAM) as f, Daemon(f.config):

@@ -54,12 +54,8 @@ def a_run_that_ends_badly_is_kept():
         kept(f, "replicas", 1)
 
 
-def a_full_disk_costs_one_checkpoint():
-    """A tmpfs has no room left when rank 1 says that its part of step 1's checkpoint is done. Rank 0 hears of it at
-    once, by the rank link, and the run goes on to a whole checkpoint of step 2."""
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
-        print("skipped: no file system can be mounted here")
-        return
+def room_ends_for_rank_1():
+    """Whether it ended for that rank alone."""
     with Folder(images=16, **STREAM) as f:
         run = dict(recorded(f, 2), **RANKS, checkpoint__interval=1)
         os.makedirs(f.file("full/checkpoint"))
@@ -72,10 +68,24 @@ def a_full_disk_costs_one_checkpoint():
         took, said = time.monotonic() - begin, p.stdout + p.stderr
         check(p.returncode == 0, said)
         line = next((line for line in said.splitlines() if "the checkpoint of step 1 is not written" in line and "trainer[0]" in line), "")
-        for words in ("rank 1: ", "/training/.rank-1.done", "No space left on device", "checkpoint.keep_latest_k"):
+        for words in ("No space left on device", "checkpoint.keep_latest_k"):
             check(words in line, f"{words!r} is not in {line!r}\n{said}")
         check(os.path.exists(f.file("kept/step-2/training/manifest.json")) and not os.path.exists(f.file("kept/step-1")), said)
         check(took < 4 * BUSY_S, f"it took {took:.0f} s")
+        return "rank 1: " in line and "/training/.rank-1.done" in line
+
+
+def a_full_disk_costs_one_checkpoint():
+    """A tmpfs has no room left when rank 1 says that its part of step 1's checkpoint is done. Rank 0 hears of it at
+    once, by the rank link, and the run continues to a whole checkpoint of step 2. If rank 0 is still writing then, it
+    has no room either; the test tries again."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        print("skipped: no file system can be mounted here")
+        return
+    for _ in range(8):
+        if room_ends_for_rank_1():
+            return
+    raise AssertionError("rank 0 had no room in eight runs: the test shows nothing")
 
 
 if not has_mpi():

@@ -45,6 +45,17 @@ def find(name):
     return path if os.path.exists(path) else None
 
 
+def limit(model, min_frames, min_pixels, max_pixels):
+    """Puts these limits into the model's own file."""
+    path = os.path.join(model, "video_preprocessor_config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["min_frames"] = min_frames
+    config["size"] = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
+    with open(path, "w") as f:
+        json.dump(config, f)
+
+
 def samples(prepd, root, model, paths, settings):
     """{path: (grid, text, hash of the patches)} by prepd, a clip in a row."""
     sys.path.insert(0, os.path.join(HERE, "..", "..", "proto", "python"))
@@ -57,7 +68,9 @@ def samples(prepd, root, model, paths, settings):
         f.write(f"model: {{path: {model}}}\ndata: {{format: video, path: v.jsonl, pack: false, shuffle: false}}\n"
                 "training: {seq_len: 65536, global_batch_size: 1, epochs: 1}\nprepd: {workers: 2}\n")
     out = os.path.join(root, "rows")
-    words = [w for k, v in dict(PUBLISHED, **settings).items() for w in (f"--video.{k}", str(v))]
+    settings = dict(PUBLISHED, **settings)
+    limit(model, settings.pop("min_frames"), settings.pop("min_pixels"), settings["max_pixels"])
+    words = [w for k, v in settings.items() for w in (f"--video.{k}", str(v))]
     subprocess.run([prepd, "record", "-c", os.path.join(root, "c.yaml"), "--steps", str(len(paths)), "--out", out,
                     "--overwrite", *words], check=True, stdout=subprocess.DEVNULL)
     with open(os.path.join(model, "tokenizer.json")) as f:

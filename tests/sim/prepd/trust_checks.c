@@ -69,7 +69,7 @@ static void check_alarm(simulation *sim, const dispatch *state)
     for (int i = 0; i < state->accounts.used; i++)
         count += state->accounts.of[i]->contradicted_ns != 0 &&
                  state->now_ns - state->accounts.of[i]->contradicted_ns <= HOUR_NS;
-    if (count < 3)
+    if (count < 2) /* an operator may have admitted one since */
         sim_break(sim, INV_HONEST, "an alarm, and %d keys were contradicted", count);
 }
 
