@@ -154,9 +154,9 @@ class Network:
             while not stop.is_set():
                 for k in sites:
                     self.cable(k, "down")
-                    stop.wait(1.5)
+                    stop.wait(4)  # longer than a lease waits for a silent worker
                     self.cable(k, "up")
-                    stop.wait(0.5)
+                    stop.wait(1)
 
         thread = threading.Thread(target=cut)
         thread.start()
