@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* door.h: reads what comes to a socket, no more at once than a turn of the loop has room for, so that
  * no peer keeps the others waiting. */
-#ifndef PREPD_SERVE_DOOR_H
-#define PREPD_SERVE_DOOR_H
+#ifndef TESSERA_PREPD_SERVE_DOOR_H
+#define TESSERA_PREPD_SERVE_DOOR_H
 
 #include "prepd/serve/core/state/outside.h"
 #include "proto/wire/wire.h"

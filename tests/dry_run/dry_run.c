@@ -47,7 +47,8 @@ static status set_options(dry *played)
         const char *key, *value;
     } set[] = {{"feed.replay", played->rows},  {"eval.enable", "false"},
                {"training.steps", "1"},        {"cuda_graph.scope", "off"},
-               {"checkpoint.enable", "false"}, {"comm.expert_exchange", "host"}};
+               {"checkpoint.enable", "false"}, {"comm.expert_exchange", "host"},
+               {"lora.random_base", "true"}};
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         TRY(conf_set(options, set[i].key, set[i].value));
     const int64_t budget =

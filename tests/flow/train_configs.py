@@ -181,7 +181,7 @@ def two_steps_at_reduced_size():
             name, c = os.path.basename(path), printed(TRAINER, "train", path)
             small = {"model.path": models, "data.patch_budget": 0, "training.seq_len": 512,
                      "training.local_batch_size": 2 if c["optimizer.in_backward"] == "true" else 1, "training.global_batch_size": 2,
-                     "data.images": f.file("data"),
+                     "data.images": f.file("data"), "lora.random_base": "true",
                      **ONE_RANK}
             # The sources of the mixture are not here, so VQAv2 stands in for them.
             kind = (c["data.format"].replace("mixture", "vqav2"), c["data.pack"])

@@ -86,8 +86,8 @@ def adapter_and_model_are_the_merged_model():
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         lora = {"lora__rank": RANK, "lora__alpha": ALPHA, "lora__targets": TARGETS, "optimizer__lr": 0.01}
-        said = go(f, "bare", **dict(rows, training__steps=1), **lora)
-        check("lora.rank is 4" in said and "no weights here" in said and "beside random values" in said, said)
+        said = go(f, "bare", code=66, **rows, **lora)
+        check("lora.rank is 4" in said and "no weights here" in said and "lora.random_base" in said, said)
         go(f, "base", **dict(rows, training__steps=1, optimizer__lr=0))
         lora["model__path"] = base = f.file("base/checkpoint")
         always = {"checkpoint__model": "always"}
@@ -295,7 +295,7 @@ def square_experts_cannot_be_misread(f, rows, lora):
     with open(f.file("square/config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
     shapes = {}
-    square = dict(lora, lora__targets="down_proj", checkpoint__model="end", model__path=f.file("square"))
+    square = dict(lora, lora__targets="down_proj", lora__random_base="true", checkpoint__model="end", model__path=f.file("square"))
     go(f, "drawn", **dict(rows, training__steps=1), **dict(square, optimizer__lr=0))
     for reader in ("transformers4", "transformers5"):
         go(f, reader, **dict(rows, training__steps=2), **dict(square, lora__adapter_for=reader, checkpoint__model="always"))
@@ -323,7 +323,7 @@ def experts_of_text_only_models_are_linear_maps(f, lora):
     data = {"data.format": "text", "data.path": f.file("lines.jsonl"), "training.epochs": 1}
     run("record", "-c", f.config, "--steps", "2", "--out", f.file("text.rec"), *options(data))
     rows = {"feed__replay": f.file("text.rec"), "data__format": "text", "training__epochs": 1}
-    lora = dict(lora, lora__targets="gate,gate_up_proj", model__path=f.file("text"),
+    lora = dict(lora, lora__targets="gate,gate_up_proj", lora__random_base="true", model__path=f.file("text"),
                 lora__adapter_for="transformers5", checkpoint__model="always", lora__scaling="rslora")
     go(f, "text-drawn", **rows, **dict(lora, training__steps=1, optimizer__lr=0))
     go(f, "text-run", **rows, **dict(lora, training__steps=2))

@@ -234,7 +234,7 @@ def every_rank_must_have_it():
 def adapters_go_on_over_their_own_base():
     """Killed before the first checkpoint, when nothing else says which base the adapters belong to."""
     with Folder(images=16, **STREAM) as f:
-        rows = dict(rows_of(f), lora__rank=2, checkpoint__interval=1000)
+        rows = dict(rows_of(f), lora__rank=2, lora__random_base="true", checkpoint__interval=1000)
         go(f, "quiet", **dict(rows, checkpoint__memory_folder=""))
         rows["memory__host"] = "both"
         step = max(killed(f, "run", lambda steps: min(steps) > 0, **rows))

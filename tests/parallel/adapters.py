@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from checkpoints import STEPS, Runs, near  # noqa: E402
 from ranks import BIN, ENV, check, run  # noqa: E402
 
-LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--checkpoint.model", "always",
+LORA = ("--lora.rank", 4, "--lora.alpha", 12, "--lora.random_base", "true", "--checkpoint.model", "always",
         "--lora.targets", "q_proj,k_proj,v_proj,o_proj,gate,gate_up_proj,down_proj", "--optimizer.lr", 0.01)
 FILES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
 OFF = 1e-3  # largest difference after 6 steps that round differently, as a share of the adapters' norm

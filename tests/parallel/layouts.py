@@ -34,7 +34,7 @@ from ranks import BIN, MPIRUN, TESTS, check, run  # noqa: E402
 STEP = 8       # rows of a step, as in mixed_rows.c
 
 # B begins as zeros, and so does the gradient of A: that A is trained shows in the losses of later steps.
-ADAPTERS = {"lora.rank": 4, "lora.alpha": 12,
+ADAPTERS = {"lora.rank": 4, "lora.alpha": 12, "lora.random_base": "true",
             "lora.targets": "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj"}
 
 UPPER = {"freeze.pattern": "vision merger *embed_tokens* *layers.0.* *layers.1.*"}  # backward ends at layer 2

@@ -58,17 +58,21 @@ status session_model(session *run)
     return ST_OK;
 }
 
-/* Warns of adapters beside random values: they are only useful beside a base model that other people
- * have too. */
-static void warn_without_base(const session *run, bool have)
+/* Adapters are only useful beside a base model that other people have too, so LoRA on random values
+ * is refused unless lora.random_base allows it. */
+static status want_base(const session *run, bool have)
 {
-    if (have || run->from || run->params->lora_rank == 0)
-        return;
-    log_warn("lora.rank is %" PRId64 ", but %s, so adapters are trained beside random values; a "
-             "folder with weights has model.safetensors or model.safetensors.index.json",
-             run->params->lora_rank,
-             run->conf->model_layers ? "model.layers leaves layers of the model out"
-                                     : "there are no weights here");
+    if (have || run->from || run->for_bench || run->params->lora_rank == 0 ||
+        run->conf->lora_random_base)
+        return ST_OK;
+    return FAIL_IN(ST_NO_INPUT, run->conf->model_path,
+                   "lora.rank is %" PRId64
+                   ", but %s, so adapters would be trained beside random values. "
+                   "Name a folder with model.safetensors or model.safetensors.index.json, or set "
+                   "lora.random_base to true if that is what you want",
+                   run->params->lora_rank,
+                   run->conf->model_layers ? "model.layers leaves layers of the model out"
+                                           : "there are no weights here");
 }
 
 /* Draws first values from training.seed. */
@@ -198,7 +202,7 @@ status session_values(session *run)
     const conf *options = run->conf;
     const enum session_use use = run->use;
     const bool have = base_has_files(options);
-    warn_without_base(run, have);
+    TRY(want_base(run, have));
     TRY(params_alloc(run->params, run->stream, use == SESSION_TRAIN));
     if (run->from)
         return load_resumed(run, have);
