@@ -24,11 +24,17 @@ typedef struct row_stat {
     int64_t prefixes; /* how many of the documents are prefixes, and so no samples */
 } row_stat;
 
+/* The pictures of a resolution class have areas within one octave of patches and are all wide, all
+ * square or all tall, so they give the vision tower similar shapes. The last class is for texts. */
+enum { PLAN_CLASS_AREAS = 24, PLAN_CLASS_ASPECTS = 3 };
+enum { PLAN_CLASSES = PLAN_CLASS_AREAS * PLAN_CLASS_ASPECTS + 1 };
+
 /* What is permuted and packed as a whole: a document, several that share their images, or a prefix
  * and its branches. */
 typedef struct plan_unit {
     int64_t first; /* its first document, in plan.docs */
     int32_t n_docs, tokens, patches, targets, images, frames, frame;
+    int32_t class; /* of its first picture, below PLAN_CLASSES */
 } plan_unit;
 
 typedef struct unit_doc {
@@ -166,6 +172,14 @@ bool plan_balances(const plan *plan);
 enum { UNITS_OF_A_ROW = 2 };
 /* The predicted cost of a unit (assign_cost). */
 int64_t plan_unit_cost(const plan *plan, const plan_unit *unit);
+
+/* Packs the items of a window and levels the rows (pack.h), and where the plan balances, makes them
+ * alike in predicted cost. Item i is unit units[i]. row_of [count] and *out_rows as in pack.h. */
+WARN_UNUSED status plan_pack_mixed(plan *plan, const pack_item *items, const int64_t *units,
+                                   int64_t count, int64_t *row_of, int64_t *out_rows);
+/* The same, with rows of a single resolution class where a class has enough units for that. */
+WARN_UNUSED status plan_pack_classes(plan *plan, const pack_item *items, const int64_t *units,
+                                     int64_t count, int64_t *row_of, int64_t *out_rows);
 
 /* Makes plan.buckets from the rows of epoch 0 (shape_buckets.c). */
 WARN_UNUSED status plan_make_buckets(plan *plan);

@@ -152,6 +152,25 @@ static status add_doc(plan *planned, int64_t index, int32_t nth, int32_t tokens)
     return ST_OK;
 }
 
+/* A picture is square if no side is more than a quarter longer than the other; 4:3 is not. */
+enum { SQUARE_NUM = 5, SQUARE_DEN = 4 };
+
+/* The resolution class of a document, by its first picture. */
+static int32_t class_of(const planned_doc *doc)
+{
+    if (doc->n_images == 0)
+        return PLAN_CLASSES - 1;
+    const fit_grid grid = doc->grids[0];
+    int32_t octave = 0;
+    for (int64_t patches = fit_patches(grid); patches > 1 && octave < PLAN_CLASS_AREAS - 1;
+         patches /= 2)
+        octave++;
+    const int32_t aspect = grid.columns * SQUARE_DEN > grid.rows * SQUARE_NUM   ? 0
+                           : grid.rows * SQUARE_DEN > grid.columns * SQUARE_NUM ? 2
+                                                                                : 1;
+    return octave * PLAN_CLASS_ASPECTS + aspect;
+}
+
 /* Makes a unit of the document that was added last. Of a part of a sample the number of targets is
  * not known; the smaller of the sample's targets and the part's tokens is a bound. */
 static status add_unit(plan *planned, int32_t tokens, const planned_doc *doc)
@@ -167,6 +186,7 @@ static status add_unit(plan *planned, int32_t tokens, const planned_doc *doc)
         .images = doc->n_images,
         .frames = doc->frames,
         .frame = doc->frame,
+        .class = class_of(doc),
     };
     return ST_OK;
 }

@@ -71,48 +71,6 @@ static status take_units(plan *planned, uint64_t epoch, uint64_t window, int64_t
     return ST_OK;
 }
 
-/* A 500th of a row's tokens is left free where rows are made alike: with a 200th ranks are slightly
- * more even, but 0.3 % more rows are needed. */
-enum { SLACK = 500 };
-
-/* Packs rows a little below their budget, so that units can change rows afterwards, and makes the
- * rows alike in predicted cost. */
-static status pack_alike(plan *planned, const pack_item *items, const int64_t *units, int64_t count,
-                         int64_t *row_of, int64_t *out_rows)
-{
-    arena *memory = &planned->scratch;
-    const int64_t budget = planned->token_budget - planned->token_budget / SLACK;
-    pack_item *short_items;
-    int64_t *cost;
-    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *short_items, (void **)&short_items));
-    TRY(arena_calloc(memory, (size_t)count + 1, sizeof *cost, (void **)&cost));
-    for (int64_t i = 0; i < count; i++) {
-        short_items[i] = items[i];
-        if (short_items[i].tokens > budget) /* it has a row to itself either way */
-            short_items[i].tokens = budget;
-        cost[i] = plan_unit_cost(planned, &planned->units[units[i]]);
-    }
-    TRY(pack_rows(short_items, count, budget, planned->patch_budget, memory, row_of, out_rows));
-    TRY(pack_level(items, count, planned->token_budget, planned->patch_budget, memory, row_of,
-                   *out_rows));
-    return pack_balance(items, cost, count,
-                        (pack_item){planned->token_budget, planned->patch_budget}, memory, row_of,
-                        *out_rows);
-}
-
-/* Packs the items of a window and levels the rows (pack.h), and where the plan balances, makes them
- * alike in predicted cost. Item i is unit units[i]. row_of [count] and *out_rows as in pack.h. */
-static status pack_window(plan *planned, const pack_item *items, const int64_t *units,
-                          int64_t count, int64_t *row_of, int64_t *out_rows)
-{
-    if (plan_balances(planned))
-        return pack_alike(planned, items, units, count, row_of, out_rows);
-    TRY(pack_rows(items, count, planned->token_budget, planned->patch_budget, &planned->scratch,
-                  row_of, out_rows));
-    return pack_level(items, count, planned->token_budget, planned->patch_budget, &planned->scratch,
-                      row_of, *out_rows);
-}
-
 static status make_window(plan *planned, uint64_t global, window_plan *made)
 {
     uint64_t epoch = global / planned->n_windows, window = global % planned->n_windows;
@@ -126,8 +84,10 @@ static status make_window(plan *planned, uint64_t global, window_plan *made)
         items[i] = (pack_item){planned->units[units[i]].tokens, planned->units[units[i]].patches};
         row_of[i] = i;
     }
-    if (planned->conf->data_pack)
-        TRY(pack_window(planned, items, units, count, row_of, &rows));
+    if (planned->conf->data_pack && planned->conf->data_resolution_class)
+        TRY(plan_pack_classes(planned, items, units, count, row_of, &rows));
+    else if (planned->conf->data_pack)
+        TRY(plan_pack_mixed(planned, items, units, count, row_of, &rows));
     return fill_rows(planned, made, epoch, window, units, row_of, count, rows);
 }
 

@@ -365,6 +365,56 @@ static void test_from__begins_at_an_epoch_whose_first_row_is_known(void **state)
     fake_data_done(&data);
 }
 
+static int aspect(fit_grid grid)
+{
+    return grid.columns * 4 > grid.rows * 5 ? 0 : grid.rows * 4 > grid.columns * 5 ? 2 : 1;
+}
+
+/* With data.resolution_class, most rows have pictures of one class, no sample is lost or repeated,
+ * and there are not more rows. */
+static void test_classes__most_rows_have_one(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 12000 };
+    static fake_sample samples[SAMPLES];
+    static int64_t seen[SAMPLES];
+    fake_data data;
+    plan *planned;
+    arena memory;
+    conf options = small_conf();
+    int64_t rows[2] = {0}, alike[2] = {0};
+    arena_init(&memory, 0);
+    options.training_seq_len = 8192;
+    options.data_window = 4096;
+    fake_vqa_lengths(harness_seed(), samples, SAMPLES);
+    fake_data_init(&data, samples, SAMPLES);
+    for (int classes = 0; classes < 2; classes++) {
+        options.data_resolution_class = classes;
+        memset(seen, 0, sizeof seen);
+        assert_ok(plan_new(&options, &data.base, data.index, PLAN_PACKED, &planned));
+        rows[classes] = (int64_t)plan_epoch_rows(planned);
+        for (uint64_t k = 0; k < plan_epoch_rows(planned); k++) {
+            planned_row placed;
+            bool same = true;
+            arena_reset(&memory);
+            assert_ok(plan_row(planned, NULL, k, &memory, &placed));
+            assert_true(placed.tokens <= 8192 && placed.patches <= 4 * 8192 && placed.n_docs > 0);
+            for (int64_t doc = 0; doc < placed.n_docs; doc++) {
+                seen[placed.docs[doc].sample]++;
+                same &= aspect(placed.docs[doc].grids[0]) == aspect(placed.docs[0].grids[0]);
+            }
+            alike[classes] += same;
+        }
+        for (int64_t i = 0; i < SAMPLES; i++)
+            assert_int_equal(seen[i], 1);
+        plan_free(&planned);
+    }
+    assert_true(alike[0] * 50 < rows[0] && alike[1] * 2 > rows[1]);
+    assert_true(rows[1] <= rows[0]);
+    fake_data_done(&data);
+    arena_done(&memory);
+}
+
 static void test_epochs__last_step_is_completed(void **state)
 {
     (void)state;
@@ -653,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_seek__equals_walking),
         cmocka_unit_test(test_prepare__in_pieces_and_for_several_walkers),
         cmocka_unit_test(test_epochs__are_planned_on_demand),
+        cmocka_unit_test(test_classes__most_rows_have_one),
         cmocka_unit_test(test_epochs__last_step_is_completed),
         cmocka_unit_test(test_from__begins_at_an_epoch_whose_first_row_is_known),
         cmocka_unit_test(test_samples__row_i_is_sample_i),
