@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Under AddressSanitizer, what no request has been given may not be touched: the padding behind one,
- * the rest of a block, and everything after a release. */
+/* Under AddressSanitizer, memory that is not allocated is poisoned: the padding after an allocation,
+ * the rest of a block, and everything that was released. */
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_ASAN 1
 #elif defined(__has_feature)

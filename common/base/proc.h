@@ -35,7 +35,7 @@ int proc_fd_above(int fd);
  * ends. A stopped child acts on SIGTERM only once it is continued, on SIGKILL at once. ST_STOPPED
  * if the parent has ended already. */
 WARN_UNUSED status proc_follow_parent(pid_t parent, int sig);
-/* Forks a child that will exec. The child is in a process group of its own, so that Ctrl-C reaches
+/* Forks a child that will exec. The child is in its own process group, so that Ctrl-C reaches
  * only the parent; it has no blocked signals, and gets SIGTERM when the parent ends. *out is 0 in
  * the child. A failure that is returned in the child is the child's to log before it exits. Call
  * before any thread starts. */

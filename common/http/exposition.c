@@ -97,7 +97,7 @@ static int read_stat(double *out_ticks, double *out_bytes)
     return 1;
 }
 
-/* When this machine was started, in seconds since 1970; 0: not told. */
+/* When this machine was started, in seconds since 1970; 0: unknown. */
 static double machine_start(void)
 {
     char line[256];

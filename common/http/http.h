@@ -40,7 +40,7 @@ void http_run(http *server);     /* nothing if server is NULL */
  * this machine can, and for an address that cannot be read. */
 const char *http_audience(const char *address);
 
-/* An HTTP door that is served by a thread of its own, for a program whose main
+/* An HTTP door that is served by a separate thread, for a program whose main
  * thread is busy for seconds at a time. The handler runs in that thread. */
 
 typedef struct http_thread http_thread;

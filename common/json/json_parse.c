@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* json_parse.c: turns yajl's events into documents. In a whole parse they build one document. In
  * streaming (json_stream.c) they skip everything outside of the wanted array and build each of its
- * items as a small document of its own. */
+ * items as a separate small document. */
 #include "common/json/json_parser.h"
 
 #include <errno.h>

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 typedef enum bar_rule {
-    BAR_UNLESS_BACKGROUND, /* the default. A session of its own has no background and draws too */
+    BAR_UNLESS_BACKGROUND, /* the default. A separate session has no background and draws too */
     /* Only in the foreground of the process's own terminal, with a terminal as stdin too: the
      * shell of a script gives /dev/null to what it starts in the background. For a daemon. */
     BAR_FOREGROUND,

@@ -10,7 +10,7 @@
  * The ids are those of the `tokenizers` library (https://github.com/huggingface/tokenizers). To
  * that end the character tables of its pinned release are used (tokenizer_classes.h), and not those
  * of the system's Unicode library. A tokenizer is read-only once it is loaded, and threads can
- * share it; each thread encodes with a scratch of its own. */
+ * share it; each thread encodes with its own scratch. */
 #ifndef TESSERA_COMMON_TOKENIZER_H
 #define TESSERA_COMMON_TOKENIZER_H
 

@@ -64,7 +64,7 @@ WARN_UNUSED status nfc_normalise(const uint8_t *text, size_t size, nfc_scratch *
 /* The character classes of the pinned release of the tokenizers library, as
  * sorted ranges of code points.
  *
- * That library has character tables of its own, and ids depend on them: its classes are those of
+ * That library has its own character tables, and ids depend on them: its classes are those of
  * Unicode 16, its normal form is that of Unicode 9. The system's libraries have the Unicode version
  * of the distribution. So tests/golden/make_classes.py asks the pinned release about every code
  * point, and writes tokenizer_classes.c. */

@@ -20,7 +20,7 @@ typedef struct child_daemon {
     char endpoint[STATUS_PATH_MAX + 16];
 } child_daemon;
 
-/* Starts `prepd serve` with the same options, on an endpoint of its own, with workers of its own
+/* Starts `prepd serve` with the same options, on its own endpoint, with its own workers
  * and without metrics. From now on signals are noted (verbs_child.h). args [n_args] are the words
  * that the verb got (-c FILE and --section.key VALUE), `options` is what they mean. */
 WARN_UNUSED status child_start(const conf *options, char *const *args, int n_args,

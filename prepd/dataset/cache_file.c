@@ -123,7 +123,7 @@ status kept_save(const kept_name *name, const st_tensor *tensors, size_t count,
     all[n_words] = (st_meta){"key", name->key};
     TRY(sum_of(tensors, count, all, n_words + 1, sum));
     all[n_words + 1] = (st_meta){"sum", sum};
-    /* Writes under a name of its own first, because two daemons may start at the same time. */
+    /* Writes under its own name first, because two daemons may start at the same time. */
     snprintf(aside, sizeof aside, "%s.%d", name->path, (int)getpid());
     TRY(st_write(aside, tensors, count, all, n_words + 2));
     if (rename(aside, name->path) == 0)

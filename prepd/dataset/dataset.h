@@ -90,7 +90,7 @@ typedef struct dataset_vtable {
     /* The name of image `index`, for messages. If the adapter has no `place`, it is also the path
      * of the image's file, relative to the root. */
     const char *(*image_path)(const dataset *set, int64_t index);
-    /* Fills in where image `index` is. Optional: without it, each image is a file of its own. */
+    /* Fills in where image `index` is. Optional: without it, each image is a separate file. */
     void (*place)(const dataset *set, int64_t index, image_place *out);
     /* File name of frame `nth` in folder `index`. Optional: without it, there are no folders of
      * frames. */

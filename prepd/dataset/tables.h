@@ -60,7 +60,7 @@ typedef struct name_list {
 WARN_UNUSED status name_list_add(name_list *list, const char *name, size_t length, int32_t *out);
 /* The number of a name, or -1 if it is not in the list. */
 int64_t name_list_find(const name_list *list, const char *name, size_t length);
-/* Gives the name a number of its own, even if the list has it already. */
+/* Gives the name its own number, even if the list has it already. */
 WARN_UNUSED status name_list_append(name_list *list, const char *name, size_t length, int64_t *out);
 const char *name_list_at(const name_list *list, int64_t index); /* valid until the next add */
 /* Gives back the memory that only name_list_add and name_list_find need; no add may follow. */

@@ -57,7 +57,7 @@ void unpack_stamp(const unpack *file, int64_t *out_bytes, int64_t *out_mtime_ns)
 int64_t unpack_total(const unpack *file);
 
 /* What a kind of compression implements for unpack.c, and how restart points are
- * kept from one start to the next. Each open file has a decoder of its own. */
+ * kept from one start to the next. Each open file has its own decoder. */
 
 enum { UNPACK_WINDOW = 32768 }; /* how far back deflate may refer (RFC 1951) */
 

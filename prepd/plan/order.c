@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* order.c: the keyed permutations of a stream. Each has a purpose text of its own, so that no two
+/* order.c: the keyed permutations of a stream. Each has its own purpose text, so that no two
  * of them share a key. These texts are part of PLAN_VERSION: another text is another stream. */
 #include "prepd/plan/order.h"
 

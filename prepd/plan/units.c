@@ -239,7 +239,7 @@ struct grouping {
 };
 
 /* Puts unit `number` into the open group of its first image if it shows the same images and still
- * fits a row; otherwise it opens a group of its own. */
+ * fits a row; otherwise it opens its own group. */
 static status find_group(plan *planned, grouping *groups, int64_t number)
 {
     const plan_unit *one = &planned->units[number];

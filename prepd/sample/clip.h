@@ -5,7 +5,7 @@
  * models/qwen3_vl/processing_qwen3_vl.py: the text). Decoding is in video.h.
  *
  * Frames are taken in pairs; if their number is odd, the last one counts twice. In the model a pair
- * is one step in time and has a grid of its own. In the text it is its time, <|vision_start|>, its
+ * is one step in time and has its own grid. In the text it is its time, <|vision_start|>, its
  * pads and <|vision_end|>. */
 #ifndef TESSERA_PREPD_SAMPLE_CLIP_H
 #define TESSERA_PREPD_SAMPLE_CLIP_H

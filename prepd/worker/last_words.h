@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* last_words.h: lets a crashing worker still say which sample it was on.
  *
- * A worker reports each sample before it begins (ON), but ZeroMQ sends that in a thread of its own.
+ * A worker reports each sample before it begins (ON), but ZeroMQ sends that in a separate thread.
  * On a crash the handlers wait a moment for that thread, so that the dispatcher can try that one
  * sample first and not every sample of the row.
  *

@@ -41,7 +41,7 @@ status wire_monitor(wire *context, void *socket, const char *name, int events, v
 {
     char address[64];
     const int zero = 0;
-    /* Each monitor gets a name of its own: a thread of ZeroMQ's frees a name some time after its
+    /* Each monitor gets its own name: a thread of ZeroMQ's frees a name some time after its
      * socket was closed. */
     snprintf(address, sizeof address, "inproc://monitor-%llu",
              (unsigned long long)context->monitors++);

@@ -146,7 +146,7 @@ static status take_id(zmq_msg_t *part, wire_peer *out)
 }
 
 /* The user at the other end of an ipc connection, as the kernel told it to libzmq when the
- * connection was accepted: Peer-Address is NAME:UID:GID:PID. -1 if it was not told. */
+ * connection was accepted: Peer-Address is NAME:UID:GID:PID. -1 if it is unknown. */
 static int64_t user_of(const char *address)
 {
     int colons = 0;

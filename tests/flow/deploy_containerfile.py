@@ -6,7 +6,7 @@
 carries its steps out in bare Debian 13 roots, as root and without a container engine, then looks for what the images must not
 have, serves and trains in them. --cuda compiles the CUDA backend and brings NVIDIA's wheels (3 GB). --keep leaves the stages in
 FOLDER, and takes those that are there from an earlier command. --certificates: those of this machine, for pip, if it reaches PyPI by
-a certificate of its own."""
+its own certificate."""
 
 import glob
 import os

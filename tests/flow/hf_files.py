@@ -18,7 +18,7 @@ STORED = {"F32": "<f4", "BF16": "<u2", "F16": "<f2", "F64": "<f8"}
 
 
 with open(TRAINER, "rb") as program:
-    SANITIZED = b"__asan_init" in program.read()  # a sanitizer takes memory of its own
+    SANITIZED = b"__asan_init" in program.read()  # a sanitizer takes its own memory
 
 
 def expect(condition, what):

@@ -32,7 +32,7 @@ MIB = 1 << 20
 GAP_S = 10
 SHARE = 10
 LAG_S = 1
-# A process of its own, so that the work of the attack takes no time from it.
+# A separate process, so that the work of the attack takes no time from it.
 CONSUMER = """import hashlib, sys, time
 from tessera import client
 for row in client.connect(sys.argv[1], timeout=60.0, credit_bytes=1 << 20, keys=sys.argv[2] or None,

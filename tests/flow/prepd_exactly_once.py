@@ -59,7 +59,7 @@ def rank_rows(end, rank, ranks, cursor, steps, out, silence_s):
 
 
 def part_of_run(end, ranks, cursor, steps, silence_s, but=-1):
-    """All ranks but one at once, each a consumer of its own: their rows, and why any of them failed."""
+    """All ranks but one at once, each its own consumer: their rows, and why any of them failed."""
     shares = [[] for _ in range(ranks)]
     threads = [threading.Thread(target=rank_rows, args=(end, k, ranks, cursor, steps, shares[k], silence_s))
                for k in range(ranks) if k != but]

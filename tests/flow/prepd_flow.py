@@ -17,7 +17,7 @@ import time
 
 BIN = os.path.join(os.environ.get("TESSERA_BIN", "build/bin"), "prepd")
 SOURCE = os.environ.get("TESSERA_SOURCE", ".")
-SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # a sanitizer uses memory of its own and handles signals
+SANITIZED = "asan" in os.environ.get("TESSERA_BIN", "")  # a sanitizer uses its own memory and handles signals
 LIMIT_S = int(os.environ.get("TESSERA_LIMIT_S", "600"))  # for one command or wait; only what hangs reaches it
 BUSY_S = 60  # what takes a moment takes no longer where there is no core for it
 

@@ -4,7 +4,7 @@
 samples bad; workers that call themselves the daemon's own; consumers that refuse good rows; and workers that only take up room.
 Consumers get the rows of honest workers, no healthy sample is bad, and only who lies is excluded.
 
-Over tcp without keys an address stands for a key, so each 127.0.x.1 is a machine of its own."""
+Over tcp without keys an address stands for a key, so each 127.0.x.1 is a separate machine."""
 import json
 import os
 import struct
@@ -324,7 +324,7 @@ def trusted_keys_decide():
         check("nobody could decide" in text and "role trusted" in text, text)
 
 
-# A process of its own, so that it takes no time from the consumer.
+# A separate process, so that it takes no time from the consumer.
 FLOOD = """import json, sys, time, zmq
 sys.path.insert(0, sys.argv[2])
 from prepd_workers import JOIN, message

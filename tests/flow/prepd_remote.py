@@ -255,7 +255,7 @@ def refusal(endpoint, **more):
 
 
 def another_decoder_is_refused():
-    """Whichever worker comes first, the daemon knows by itself what is right, even without workers of its own. A
+    """Whichever worker comes first, the daemon knows by itself what is right, even without its own workers. A
     stream continues with what made its first rows, or with something else if its user says so."""
     with Folder(**{"prepd.workers": -1}) as f:
         port = free_ports()

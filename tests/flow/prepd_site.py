@@ -17,7 +17,7 @@ OWN_SEGV = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 
 
 class Site:
-    """A daemon on tcp, with keys and an index, and workers with a copy of the images. It starts workers of its own only
+    """A daemon on tcp, with keys and an index, and workers with a copy of the images. It starts its own workers only
     while something waits for a decider; none at all if the workers' key is trusted."""
 
     def __init__(self, folder, trusted=False):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed units under systemd itself, which is process 1 of a machine made of namespaces and an overlay of this
-machine's files, with a /tmp, a /run and a network of its own. Needs root, overlayfs, cgroup 2 and systemd; skipped
+machine's files, with its own /tmp, /run and network. Needs root, overlayfs, cgroup 2 and systemd; skipped
 without them."""
 
 import json

@@ -70,7 +70,7 @@ def every_kind_of_words():
 
 
 def videos_in_tars():
-    """The rows of the same records with files of their own, whatever reads them."""
+    """The rows of the same records with their own files, whatever reads them."""
     with Folder(images=32) as f:
         path, n, _ = data_set(f, 6)
         with open(path) as x:

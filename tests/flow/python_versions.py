@@ -6,7 +6,7 @@ reader in numpy too, against the prepd of this machine.
 
 PYTHON is the path of an interpreter here. SUITE is a Debian (bookworm, trixie, sid), whose own Python is tested in a bare root, as
 root; BASE is a base system of it, which is made if it is not there. Below Python 3.11 the package reads with numpy alone.
---certificates: those of this machine, for pip in a root, if it reaches PyPI by a certificate of its own. Without a Python nothing is
+--certificates: those of this machine, for pip in a root, if it reaches PyPI by its own certificate. Without a Python nothing is
 done (exit code 77)."""
 
 import argparse

@@ -32,7 +32,7 @@ SEED = int(os.environ.get("TESSERA_SEED", random.randrange(1 << 30)))
 rng = random.Random(SEED)
 ENV = dict(MPIRUN_ENV, MASTER_ADDR="10.78.0.1")
 WHERE = r"step \d+, (in|after) (all gather|reduce scatter|all reduce|broadcast): [a-z ]+( of layer \d+)? over [a-z_]+"
-# mpirun calls this to start its daemon on another machine, here a namespace with a host name of its own.
+# mpirun calls this to start its daemon on another machine, here a namespace with its own host name.
 AGENT = """#!/bin/sh
 host=$1
 shift

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve_data.h: the data set that fuzz_serve.c serves, in two kinds. In the plain kind every sample
- * shows a picture of its own; in the other one several questions show one picture and begin alike
+ * shows its own picture; in the other one several questions show one picture and begin alike
  * (data.group shared_prefix). */
 #ifndef TESSERA_TESTS_FUZZ_SERVE_DATA_H
 #define TESSERA_TESTS_FUZZ_SERVE_DATA_H

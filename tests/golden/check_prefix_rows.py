@@ -110,7 +110,7 @@ def worst_of(want, got):
 
 def attend_flexibly(module, query, key, value, attention_mask, scaling=None, is_causal=None, **_):
     """Attention as transformers calls it, by flex_attention as it is. The one that transformers has compiles it, which on CPUs
-    leaves it without a backward pass. The vision tower's has no mask: a picture or a frame is a call of its own."""
+    leaves it without a backward pass. The vision tower's has no mask: a picture or a frame is a separate call."""
     from torch.nn.attention.flex_attention import BlockMask, flex_attention
     assert isinstance(attention_mask, BlockMask) or (attention_mask is None and not module.is_causal), attention_mask
     out = flex_attention(query, key, value, block_mask=attention_mask, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])

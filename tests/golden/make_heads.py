@@ -12,8 +12,8 @@ text-only models have only the top level) and of the stored head (none, equal to
 from_pretrained; "config" is a folder without weights, of which the reference makes a new model. The result is one of these:
 
 tied      the head is the embedding: one parameter
-stored    a parameter of its own, with the stored values
-random    a parameter of its own with random values (the reference warns)
+stored    its own parameter, with the stored values
+random    its own parameter with random values (the reference warns)
 
 "saved TOP INNER" is what this version writes, as TOP INNER, of a config.json that says that.
 """

@@ -59,7 +59,7 @@ def ways(name):
         windows = b"ncclCommWindowRegister" in f.read()  # a build without nvcc has none
     by = {"comm.expert_exchange": "device"} if shared and windows else {}
     list = [(dict(by, **{"cuda_graph.scope": scope}), {}) for scope in ("off", "step")]
-    if degrees[5] > 1:  # also as if each rank were on a node of its own
+    if degrees[5] > 1:  # also as if each rank were on its own node
         list.append(({"cuda_graph.scope": "step"}, {"TESSERA_NCCL_LSA": "1"}))
     return list, [{}, {"RANKS_PARITY_TIES": "1"}] if shared else [{}]
 

@@ -22,7 +22,7 @@ def check(ok, what):
 
 
 def kill_session(leader):
-    """Kills mpirun and every rank, which mpirun puts into process groups of their own."""
+    """Kills mpirun and every rank, which mpirun puts into their own process groups."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as f:

@@ -24,7 +24,7 @@ WARN_UNUSED status stager_new(stream *queue, const model_dims *dims, const batch
 void stager_free(stager **gp, stream *queue);
 /* Sets how much a target counts, WEIGHTING_* of conf.h, before it is multiplied by its loss_weight.
  * A new stager has WEIGHTING_TOKEN, by which every target counts 1. Parts of a split sample count
- * as documents of their own. */
+ * as their own documents. */
 void stager_weigh(stager *staging, int weighting);
 /* Sets the shape buckets, list [count] from the smallest on, borrowed. A batch gets the capacities
  * of the first one that holds it. A new stager has none. */

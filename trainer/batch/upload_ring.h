@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* upload_ring.h: stages micro-batches ahead of their use. While the device computes one, the next
- * is built in pinned memory and copied to the device on a stream of its own.
+ * is built in pinned memory and copied to the device on a separate stream.
  *
  * A ring has stagers (stager.h) that are used in turn: as many as the backend stages ahead, and one
  * for every batch that is in use at a time, which with a pipeline are several. On a backend that

@@ -156,7 +156,7 @@ static status gradients(session *run, const row *rows, int64_t n_rows, double ou
     return ST_OK;
 }
 
-/* Takes the documents out of a row, each as a row of its own; a branch comes with its prefix. */
+/* Takes the documents out of a row, each as a separate row; a branch comes with its prefix. */
 static status take_documents(const row *packed, arena *memory, row **out, int64_t *out_n)
 {
     int64_t count = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvml.c: see nvml.h. The library's header is a package of its own that few machines have, so the
+/* nvml.c: see nvml.h. The library's header is a separate package that few machines have, so the
  * functions and structs are declared here as NVIDIA's "NVML API Reference Guide" gives them. */
 #include "trainer/device/nvml.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* receive.h: rows for the step, from the daemon or from a recording. A thread of its own receives
+/* receive.h: rows for the step, from the daemon or from a recording. A separate thread receives
  * them, so that checking and decompressing never happen on the step's thread.
  *
  * There is a fixed ring of slots, each with its own arena. The thread fills free slots in the order

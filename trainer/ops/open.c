@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* open.c: opens a device (open.h). The CPU backend is linked in. CUDA is a library of its own that
+/* open.c: opens a device (open.h). The CPU backend is linked in. CUDA is a separate library that
  * is loaded only when wanted, so that one binary starts with and without a driver. */
 #include "trainer/ops/open.h"
 

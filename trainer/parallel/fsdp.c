@@ -2,7 +2,7 @@
 /* fsdp.c: implements fsdp.h. While a unit is computed, the side stream gathers the weights of the
  * next one and reduces the gradients of the one before. The buffers take turns by the parity of a
  * unit's number, so the next unit and the one before are always in the other buffer, both in a
- * forward and in a backward pass. Spans that stay whole have memory of their own. */
+ * forward and in a backward pass. Spans that stay whole have their own memory. */
 #include "trainer/parallel/fsdp.h"
 
 #include <stdlib.h>

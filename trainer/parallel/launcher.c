@@ -142,7 +142,7 @@ static status set_common(int count)
     return ST_OK;
 }
 
-/* Ranks have process groups of their own, so a terminal's interrupt reaches this process alone,
+/* Ranks have their own process groups, so a terminal's interrupt reaches this process alone,
  * which passes it on to them. */
 static status start_rank(char **command, int rank, pid_t *out)
 {
@@ -395,7 +395,7 @@ static status preload(const char *path)
     return ST_OK;
 }
 
-/* mpirun gets a process group of its own, so a terminal's interrupt reaches this process alone,
+/* mpirun gets its own process group, so a terminal's interrupt reaches this process alone,
  * which passes it on to the ranks. */
 static status start_mpirun(char **command, const char *loopback, pid_t *out)
 {

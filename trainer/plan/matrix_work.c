@@ -188,7 +188,7 @@ static void add_call(const adapter_part *of, double operations, double bytes, ad
     inout->seconds += working > moving ? working : moving;
 }
 
-/* From `width` columns to r: s x A, or s dy Bt. Grouped products are scaled by an op of its own. */
+/* From `width` columns to r: s x A, or s dy Bt. Grouped products are scaled by a separate op. */
 static void count_shrinking(const adapter_part *of, double width, adapter_amount *inout)
 {
     const double elements = of->rows * (width + of->rank) + of->copies * width * of->rank;

@@ -50,7 +50,7 @@ status ledger_open(const conf *options, ledger **out)
     print_states(options, entries->states, sizeof entries->states);
     if (st == ST_OK && !(entries->file = fopen(entries->path, "a+e")))
         st = FAIL_IN(ST_CANT_CREATE, entries->path, "%s", strerror(errno));
-    /* If the last line was cut short, end it, so that the next one begins on a line of its own. */
+    /* If the last line was cut short, end it, so that the next one begins on its own line. */
     if (st == ST_OK && fseek(entries->file, -1, SEEK_END) == 0) {
         int last = fgetc(entries->file);
         if (last != '\n' &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ledger.h: job.dump_folder/ledger.jsonl, which records what each step consumed and what came of
  * it, so that a run can be compared with another run or with its own replay (trainer verify). Each
- * step is a JSON object on a line of its own, appended and handed to the system at once:
+ * step is a JSON object on its own line, appended and handed to the system at once:
  *
  *   {"step":N,"documents":D,"samples":DIGEST,"rows":DIGEST,"loss":X,"grad_norm":X,"skipped":B}
  *

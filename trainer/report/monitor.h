@@ -6,7 +6,7 @@
  *                  metrics.step_timeout
  *
  * The run hands over numbers as they come, by copying them under a lock that nothing waits under;
- * a thread of its own makes texts of them. So answering costs the steps nothing, and a run that
+ * a separate thread makes texts of them. So answering costs the steps nothing, and a run that
  * hangs is answered for all the same. Only the first rank has a monitor. All functions but
  * monitor_new accept NULL, which is a run without one. trainer/running.md explains the figures. */
 #ifndef TESSERA_TRAINER_REPORT_MONITOR_H

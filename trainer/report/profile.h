@@ -8,7 +8,7 @@
  * launched one by one and not as a graph, so idle includes launch gaps that a captured step would
  * not have.
  *
- * A collective may run on a stream of its own. The part of it that the computing stream waits for
+ * A collective may run on a separate stream. The part of it that the computing stream waits for
  * is its exposed part, and is one of the kinds. The rest of its time, measured between two events
  * on its own stream, overlapped with computing; it is reported too but is part of no sum. The split
  * by name is approximate where one stream has several collectives: a wait counts for the collective

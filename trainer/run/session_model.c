@@ -16,7 +16,7 @@
 #include "trainer/run/session_memory.h"
 
 /* Cuts the model to its first model.layers layers, for benches. As many layers must stay as there
- * are deepstack features, since each is added to the output of a layer of its own. */
+ * are deepstack features, since each is added to the output of its own layer. */
 static status cut_layers(const conf *options, model_dims *dims)
 {
     if (options->model_layers == 0)

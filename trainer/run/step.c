@@ -10,7 +10,7 @@
  *                 fetch_facts   results are copied to pinned host memory, then an event is recorded
  *   step_wait     waits for that event, reads the results, and fills the report
  *
- * Every step under way has a slot with memory of its own, so that the next one may be queued before
+ * Every step under way has a slot with its own memory, so that the next one may be queued before
  * this one is reported. */
 #include "trainer/run/step.h"
 

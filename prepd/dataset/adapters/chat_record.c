@@ -116,7 +116,7 @@ static status chat_names_list(chat_names *list, chat_kind kind, const json_value
 /* Reads a record of any of the forms of chat_record.h.
  *
  * First the names that the record lists are collected. Then its messages are read in order, and
- * each mark (<image>, <video>) and each part without a name of its own takes the next name of its
+ * each mark (<image>, <video>) and each unnamed part takes the next name of its
  * kind. At the end there must be as many of them as names. */
 
 enum { MARK_BYTES = sizeof "<image>" - 1 }; /* both marks have this length */
@@ -329,7 +329,7 @@ static status read_weight(const reading *reader, const json_value *value, float 
     return ST_OK;
 }
 
-/* A part that is an image or a video: it has a name of its own, or it is the next of the list. */
+/* A part that is an image or a video: it has its own name, or it is the next of the list. */
 static status put_image_part(reading *reader, chat_kind kind, const json_value *value, part *parts,
                              int32_t *n_parts)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clip_table.c: tells images, video files and folders of frames apart, lists the folders, and makes
+/* clip_table.c: distinguishes images, video files and folders of frames, lists the folders, and makes
  * the identity of a set of conversations. */
 #include <dirent.h>
 #include <errno.h>
@@ -180,7 +180,7 @@ void clip_table_done(clip_table *table)
     *table = (clip_table){0};
 }
 
-/* The digest that tells one set of conversations from another: the bytes of the
+/* The digest that identifies a set of conversations: the bytes of the
  * record files, the clips, and the options that change what a record means. */
 
 status conversations_identify(conversations *set, const conf *options)

@@ -27,7 +27,7 @@ typedef struct vqa_paths {
                                 * itself says where root is; else "" */
     char image_folder[VQA_NAME_MAX]; /* below root, with a slash at its end; or "" */
     char subtype[VQA_NAME_MAX];      /* "train2014", as in the names COCO_train2014_%012d.jpg */
-    char picture_zip[VQA_NAME_MAX];  /* below root; "" if the pictures are files of their own */
+    char picture_zip[VQA_NAME_MAX];  /* below root; "" if the pictures are separate files */
 } vqa_paths;
 
 /* Finds questions, annotations and images.json of data.split in data.path. ST_CONFIG if two files

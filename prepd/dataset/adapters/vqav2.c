@@ -44,7 +44,7 @@ static void group_none(vqa *set)
 }
 
 /* Makes the usable questions of a picture the turns of one sample, which stands where the first of
- * them stood. A question that cannot be used stays a sample of its own, with its cause. */
+ * them stood. A question that cannot be used stays a separate sample, with its cause. */
 static status group_conversations(vqa *set, int64_t limit)
 {
     int64_t *sample_of = (int64_t *)malloc((size_t)(set->n_images + 1) * sizeof *sample_of);

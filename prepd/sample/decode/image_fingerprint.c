@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image_fingerprint.c: the hash that tells one set of decoders from another. Before it is made, the
+/* image_fingerprint.c: the hash that identifies a set of decoders. Before it is made, the
  * decoders of this machine are compared with each other: libjpeg with libvips, and the library's
  * conversion of colours with patch.h. */
 #include <stdint.h>
@@ -19,7 +19,7 @@ static status by_vips(span jpeg, const conf *limits, arena *memory, image *out)
     return image_decode(jpeg, "built-in jpeg", &vips, memory, out);
 }
 
-/* A libvips that is not Debian's may bring a libjpeg of its own. Then its pixels may differ, and it
+/* A libvips that is not Debian's may bring its own libjpeg. Then its pixels may differ, and it
  * would show which of the two decoders took a file. */
 static status check_decoders(span jpeg, const conf *limits, arena *memory)
 {

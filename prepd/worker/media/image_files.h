@@ -72,7 +72,7 @@ typedef struct file_ref {
 /* Reads one file entry of a lease. Borrows the lease and its message. */
 WARN_UNUSED status ref_read(const json_value *value, const wire_msg *parts, file_ref *out);
 
-/* Frame `index` of a folder as a file of its own, whose path is written to path [size]. */
+/* Frame `index` of a folder as a separate file, whose path is written to path [size]. */
 WARN_UNUSED status ref_frame(const file_ref *folder, int64_t index, char *path, size_t size,
                              file_ref *out);
 

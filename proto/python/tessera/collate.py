@@ -46,7 +46,7 @@ def join_rows(rows: List[Row]) -> Row:
 
 
 def split_row(row: Row) -> Iterator[Row]:
-    """The samples of a row, each as a row of its own with the pictures that it shows; a branch has its prefix before it. Only rows
+    """The samples of a row, each as a separate row with the pictures that it shows; a branch has its prefix before it. Only rows
     without clips."""
     check("pixels_video" not in row, "a row with clips cannot be split")
     ends, prefix = masks.documents(row)

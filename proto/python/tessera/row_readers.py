@@ -222,7 +222,7 @@ class NumpyReader:
 
 
 def count_rows(options: Options, native: bool) -> int:
-    """The rows of a daemon's stream, all epochs being planned for that; -1 without end. It takes a session of its own."""
+    """The rows of a daemon's stream, all epochs being planned for that; -1 without end. It takes a separate session."""
     options = replace(options, credit_bytes=1, rank=0, world=1, prefixes=True, run=None, consumer=None)
     reader = (NativeReader if native else NumpyReader)(options, Place())
     try:

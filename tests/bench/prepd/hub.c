@@ -6,7 +6,7 @@
  *             [KEYS]
  *
  * JOIN is what a worker of the daemon's build sends, as JSON.
- * The daemon is a real one without workers of its own, and its index is there already. A row has a
+ * The daemon is a real one without its own workers, and its index is there already. A row has a
  * block of BLOCK bytes and then IMAGES parts of IMAGE_BYTES. At the end it prints one line of
  * JSON. */
 #include <pthread.h>
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     make_row(&crew);
     if (pthread_create(&crew.thread, NULL, work, &crew) != 0)
         must(FAIL(ST_OS, "no thread"));
-    /* Each consumer has a thread of its own, since a client's calls wait. */
+    /* Each consumer has a separate thread, since a client's calls wait. */
     for (int i = 0; i < workers_; i++) {
         if (workers_ <= APART)
             usleep(APART_US);

@@ -194,7 +194,7 @@ def load_spdl(path):
 
 
 class Endless:
-    """A source without end that can be pickled, because SPDL sends it to a process of its own."""
+    """A source without end that can be pickled, because SPDL sends it to a separate process."""
 
     def __init__(self, files):
         self.files = files
@@ -216,7 +216,7 @@ def spdl_threads(files, processes):
 
 
 def spdl(files, processes):
-    """A pipeline in a process of its own with this many threads, whose items this process reads."""
+    """A pipeline in a separate process with this many threads, whose items this process reads."""
     from spdl.pipeline import run_pipeline_in_subprocess
 
     yield from run_pipeline_in_subprocess(spdl_builder(files, processes).get_config(), num_threads=processes, max_failures=0)

@@ -136,7 +136,7 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
     return call_collective(call, sendbuff, recvbuff, comm, on);
 }
 
-/* A message outside of a group is a group of its own. */
+/* A message outside of a group is a separate group. */
 static ncclResult_t message_inside(shim_call call, const void *send, void *recv, ncclComm_t comm,
                                    cudaStream_t on)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* windows.c: windows of the shim: the shared memory of all ranks of a communicator, mapped side by
  * side as in NCCL. It is as strict: registering ends when all ranks have come with the same size,
- * and a window has an address of its own, other than that of the memory it was made of. */
+ * and a window has its own address, other than that of the memory it was made of. */
 #include "tests/nccl/double/shim.h"
 
 #include <fcntl.h>

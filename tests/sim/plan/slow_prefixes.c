@@ -3,7 +3,7 @@
  * and the units that they become (prepd/plan/packing.md, "Shared prefixes"). */
 #include "tests/sim/plan/slow_parts.h"
 
-/* Samples that begin alike. Each has a unit of its own in `alone`, which stands for it here. */
+/* Samples that begin alike. Each has its own unit in `alone`, which stands for it here. */
 typedef struct family {
     int64_t *member; /* [count] */
     int64_t count;

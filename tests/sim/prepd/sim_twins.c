@@ -20,7 +20,7 @@ static bool is_named(const simulation *sim, const sim_rank *rank)
 /* Of all jobs of a schedule, as one training reads held-out data beside the other. */
 static const char run_name[] = "run-1";
 
-/* Each process of a job has a name of its own, which it keeps when its connection ends. */
+/* Each process of a job has its own name, which it keeps when its connection ends. */
 static void name_rank(const simulation *sim, const sim_rank *rank, char out[NAME_BYTES])
 {
     int number = 0;

@@ -41,7 +41,7 @@ static void put_picture(simulation *sim, const sim_worker *worker, int64_t nth, 
         return;
     }
     json_put_key_int(writer, "bytes", record.file_bytes);
-    /* Another machine's copy has a time of its own. */
+    /* Another machine's copy has its own time. */
     json_put_key_int(writer, "mtime",
                      record.mtime_ns + (worker->local || worker->ship ? 0 : worker->host));
     if (record.cause) {

@@ -4,7 +4,7 @@
  * a seed decides everything.
  *
  * Times are virtual nanoseconds from the beginning, except where a name says `local`: each machine
- * has a clock of its own, which began at another time and is a little fast or slow. */
+ * has its own clock, which began at another time and is a little fast or slow. */
 #ifndef TESSERA_TESTS_SIM_RANKS_WORLD_H
 #define TESSERA_TESTS_SIM_RANKS_WORLD_H
 

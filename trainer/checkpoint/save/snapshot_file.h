@@ -7,7 +7,7 @@
  *   0                 head: version, run, sizes of the blocks, hash of the layout's text, own hash
  *   4096, 8192        a record for each side: step, hash of every block, hash of the text, own hash
  *   12288             the layout's text: names and sizes of what the blocks hold
- *   head.data         side 0: its blocks, each on a page of its own; then those of side 1
+ *   head.data         side 0: its blocks, each on its own page; then those of side 1
  *   head.text         side 0: a text, the run's state; 16 MiB further on that of side 1
  *
  * snapshot_file_begin makes a record invalid, and snapshot_file_end writes it last, after data,

@@ -29,7 +29,7 @@ WARN_UNUSED status checkpoint_folder_probe(const char *folder);
  * which is tested: ST_CONFIG if a rank does not see what the first one has written. watch:
  * gets notice while this rank waits for files, so that the other ranks are patient; NULL: one rank. base:
  * of the frozen parameters, without rows if there are none. shot: where copies of values and
- * moments are kept; NULL, or one that does not live: the writer has memory of its own for one copy.
+ * moments are kept; NULL, or one that does not live: the writer has its own memory for one copy.
  * All arguments are borrowed until checkpoint_writer_free. */
 WARN_UNUSED status checkpoint_writer_new(const conf *options, const char *folder,
                                          const model_dims *dims, params *registry,

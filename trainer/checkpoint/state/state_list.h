@@ -33,7 +33,7 @@ typedef struct state_list {
 } state_list;
 
 /* writing: the file is written and not read, so rows of the base are left out. The list borrows the
- * registry and has memory of its own, which state_list_done frees. ST_NO_MEMORY: it is empty. */
+ * registry and has its own memory, which state_list_done frees. ST_NO_MEMORY: it is empty. */
 WARN_UNUSED status state_list_make(const params *registry, bool writing, state_list *out);
 /* Leaves the list empty, and takes an empty one too. */
 void state_list_done(state_list *states);

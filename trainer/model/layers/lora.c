@@ -156,7 +156,7 @@ status lora_linear_bwd(const pass_context *ctx, const lora *adapter, int64_t row
                                              .accumulate = true});
 }
 
-/* op_grouped_gemm has no factor, so x [rows, r] is scaled by an op of its own. */
+/* op_grouped_gemm has no factor, so x [rows, r] is scaled by a separate op. */
 static status scaled(const pass_context *ctx, const lora *adapter, int64_t rows, void *x)
 {
     return op_scale(ctx->stream,

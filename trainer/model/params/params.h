@@ -147,7 +147,7 @@ typedef struct params {
      * those that are trained first. Gaps between them hold zeros, so a block may be treated as one
      * array: acts of block_elements, values, gradients and moments of the trained_elements with
      * which acts begins. If act and acc are one type, values is that beginning of acts and no
-     * memory of its own. Set by params_alloc.
+     * its own memory. Set by params_alloc.
      *
      * If some row is coded, the blocks of moments are bytes, in which each row has its own place,
      * unit by unit, and its scales follow its codes. If some row has its master value in act and

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* params_states.c: see params_states.h. Where no row is coded and master values are in acc, or act
- * is acc, the states of an element lie where its act does, and rows need no places of their own. */
+ * is acc, the states of an element lie where its act does, and rows need no places. */
 #include "trainer/model/params/params_states.h"
 
 #include <stdlib.h>

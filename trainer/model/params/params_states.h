@@ -27,7 +27,7 @@ static inline void *locate_in(const param_block *block, int64_t at)
 /* How many elements of a row rank `rank` of the span's stores, from *out_first on. */
 int64_t states_own_of(const unit_span *in, const param *row, int rank, int64_t *out_first);
 
-/* Whether rows have places of their own in the blocks of moments. */
+/* Whether rows have their own places in the blocks of moments. */
 bool states_are_placed(const params *registry, st_dtype act, st_dtype acc);
 
 /* Bytes of states, as many on every rank, so that all plan alike: of each span what the rank needs

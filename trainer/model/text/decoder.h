@@ -278,7 +278,7 @@ typedef struct decoder_modes {
 } decoder_modes;
 
 /* Prepares a decoder for a rank of layout `degrees` that has the layers `part` and at most `tokens`
- * tokens of its own. Heap memory only; the three layout calls below place its device arrays. */
+ * its own tokens. Heap memory only; the three layout calls below place its device arrays. */
 WARN_UNUSED status decoder_init(decoder *stack, const model_dims *dims, const layout *degrees,
                                 const stage_part *part, int64_t tokens);
 void decoder_bind(decoder *stack, params *registry, const model_dims *dims);

@@ -5,7 +5,7 @@
  * 1.0625 (int8) read, 2 written; DRAM is the limit. The value is one float product, rounded once to
  * bf16. Blocks begin at multiples of 4 bytes, so codes are read in words; the eight threads of a
  * block read its scale from the same word. The 16 levels are in shared memory, where they have
- * banks of their own. */
+ * their own banks. */
 #include "trainer/ops/cuda/kernel_launch.cuh"
 
 enum {

@@ -22,7 +22,7 @@ static bool alone(const comm *group)
     return group->size == 1;
 }
 
-/* A call in a group of one rank copies, if the result has a place of its own. */
+/* A call in a group of one rank copies, if the result has its own place. */
 static status copy_own(stream *queue, const void *from, void *to, int64_t count, st_dtype dtype)
 {
     if (from == to || count == 0)

@@ -14,7 +14,7 @@
  * - Counts are numbers of elements of `dtype`, not bytes.
  * - In a group of one rank a call copies `send` to `recv` if they differ, and counts nothing.
  * - Sums may be of F32, F64, BF16, I32, I64 and U8, and are taken in that type. MPI sums BF16 in
- *   float and rounds once. MPI adds in the order of the ranks, NCCL in an order of its own that
+ *   float and rounds once. MPI adds in the order of the ranks, NCCL in its own order that
  *   depends on the layout. Either way a run repeats bit for bit.
  *
  * Errors: ST_INTERNAL if the arguments contradict each other; ST_TIMEOUT if another rank does

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm_mpi.c: comm.h over MPI, between processes that compute on CPUs. Buffers of another device
- * are copied through host memory. It is built as a library of its own, so that only a run of
+ * are copied through host memory. It is built as a separate library, so that only a run of
  * several CPU ranks needs MPI.
  *
  * Every collective is made of messages between two ranks (mpi_exchange.h), because MPI's own

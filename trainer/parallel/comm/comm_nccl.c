@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm_nccl.c: comm.h over NCCL, between processes with one GPU each. It is a library of its own,
+/* comm_nccl.c: comm.h over NCCL, between processes with one GPU each. It is a separate library,
  * built where NCCL's header is found; NCCL itself is loaded when the engine joins.
  *
  * A call is queued on the stream it is given and returns; nccl_watch.c keeps the deadlines. An

@@ -2,7 +2,7 @@
 /* rank_link.c: implements rank_link.h: the shell of the rank link. What is decided, is decided by
  * its core (core/link_core.h); this file gives it what happens and does what it answers.
  *
- * While ranks meet, the thread that opens the link does so. Afterwards a thread of its own does,
+ * While ranks meet, the thread that opens the link does so. Afterwards a separate thread does,
  * which polls all connections. Other threads see `over`, `lost` and `others_wait`. */
 #include "trainer/parallel/link/rank_link.h"
 

@@ -221,7 +221,7 @@ static status check_failed(const lease *leased, const json_value *said, const ch
 }
 
 /* What the daemon sees of a file that a worker of another machine says is missing. GONE where it
- * has no files of its own, or is a decider. */
+ * has no files, or is a decider. */
 static sight look_for(dispatch *state, const worker_seat *worker, const lease *leased, int64_t item,
                       const char *missing)
 {

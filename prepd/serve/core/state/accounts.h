@@ -3,7 +3,7 @@
  * many of its rows are still to be checked, how much work it may have. Pure state: no sockets, no
  * clock.
  *
- * A key without a name of its own is still one key. Where there are no keys, an address stands for
+ * A key without its own name is still one key. Where there are no keys, an address stands for
  * one; over ipc all processes that are not the daemon's own have one account. Nothing that a peer
  * says about itself is part of it, and nothing that it does well cancels what it did. All of it
  * ends with the daemon.

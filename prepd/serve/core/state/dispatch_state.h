@@ -204,9 +204,8 @@ typedef struct worker_seat {
     bool passed;      /* in this turn there is nothing for it */
     bool unbegun;     /* it has said nothing about work, so if it leaves, work was not begun */
     int64_t since_ns; /* when work was given, or its last item was reported in order */
-    int64_t leased_ns,
-        made_ns;           /* when the row was leased; how long making it took, 0 if not told */
-    compression_link link; /* of a remote worker */
+    int64_t leased_ns, made_ns; /* when the row was leased; how long making it took, 0 if unknown */
+    compression_link link;      /* of a remote worker */
     int64_t joined_ns, heard_ns, told_ns;
     int64_t leases_done, missing_files;
     struct worker_seat *next;

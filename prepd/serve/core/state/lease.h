@@ -16,7 +16,7 @@
  *   - An item that kills its worker alone `solo_limit` times is poison: the caller puts it into
  *     quarantine (or refuses it in the index), and the lease is handed out again without it.
  *
- * A prefix is an item of its own, before the samples that are its branches. It is ~s, the
+ * A prefix is a separate item, before the samples that are its branches. It is ~s, the
  * complement of its first branch's sample s, so that a prefix and a sample are never the same
  * number. What is decided about a prefix holds for all its branches, since they all show its
  * pictures (lease_next_hit). It is tried alone as its first branch's sample; a branch alone is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fingerprinting.c: this daemon's own fingerprints, which a process of its own makes, `prepd
+/* fingerprinting.c: this daemon's own fingerprints, which a separate process makes, `prepd
  * fingerprint`, since the dispatcher itself never loads image code.
  *
  * The process is started together with the daemon. Meanwhile the data set is read and workers load

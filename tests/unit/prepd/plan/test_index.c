@@ -236,7 +236,7 @@ static void test_index__damage_is_refused(void **state)
     check_index(second);
     index_free(&second);
     for (size_t count = 0; count < size; count++) {
-        /* a block of its own, so that a sanitizer sees a read beyond it */
+        /* its own block, so that a sanitizer sees a read beyond it */
         uint8_t *cut = malloc(count + 1);
         memcpy(cut, bytes, count);
         assert_int_equal(index_parse(span_of(cut, count), path, KEY, &second), ST_BAD_INPUT);

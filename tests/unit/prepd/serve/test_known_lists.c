@@ -228,7 +228,7 @@ static void test_known__a_million_of_64_consumers_is_one_copy(void **state)
         blank += is_blank(&all, (int)(i % CONSUMERS), 7 * i % (20 * MILLION));
     print_message("a look: %.0f ns\n", (double)(clock_ns() - looked) / MILLION);
     assert_true(blank > 0);
-    /* Another run has a copy of its own, for which there is no room. */
+    /* Another run has its own copy, for which there is no room. */
     all.state->consumer_seats = NULL;
     consumer_seat stranger = {.src = &all.state->train, .stream = "train"};
     all.consumer[0].next = NULL;

@@ -76,7 +76,7 @@ static void test_last_words__sent_by_another(void **state)
     int end = end_of(sent_abort);
     assert_true(WIFEXITED(end) && WEXITSTATUS(end) == PROC_EXIT_OUTSIDE + SIGABRT);
     if (sigaction(SIGSEGV, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
-        return; /* a sanitizer has a handler of its own, which last_words leaves in place */
+        return; /* a sanitizer has its own handler, which last_words leaves in place */
     end = end_of(sent_segv);
     assert_true(WIFEXITED(end) && WEXITSTATUS(end) == PROC_EXIT_OUTSIDE + SIGSEGV);
 }

@@ -88,7 +88,7 @@ static void write_file(const char *folder, const char *file, const char *text)
     assert_int_equal(fclose(out), 0);
 }
 
-/* The list is a file of its own, which state.json names. */
+/* The list is a separate file, which state.json names. */
 static void test_progress__names_its_quarantine(void **state)
 {
     (void)state;

@@ -231,7 +231,7 @@ static void expect_same(token_list *got, token_list *want, int64_t count)
     }
 }
 
-/* Answers every reply of a row: each sample in a row of its own.
+/* Answers every reply of a row: each sample in its own row.
  * Returns the tokens of all prompts. */
 static int64_t answer_apart(fixture *setup, generator *generation, const row *packed,
                             const reply *replies, int64_t count, token_list *out)

@@ -227,7 +227,7 @@ static int draw_trees(fixture *setup, uint64_t seed, tree *trees, row *samples)
 /* How many rows of trees were drawn, and in how many of them a token got another expert. */
 static int rows_drawn, rows_flipped;
 
-/* Compares the trees of a seed in one row with their samples, each in a row of its own. False if a
+/* Compares the trees of a seed in one row with their samples, each in its own row. False if a
  * token got another expert. */
 static bool compare_seed(fixture *setup, const comparison *how, uint64_t seed)
 {

@@ -3,7 +3,7 @@
  * ended or has done `steps` of them; on the CPU, or with comm.engine nccl on the emulated device.
  * Tests of what happens when a rank is lost use it. Every rank writes its process id to
  * FOLDER/pid.RANK, and rank 0 the last step done to FOLDER/step. SIGUSR1 closes the rank's TCP
- * connections, which cuts its link; SIGUSR2 makes it fail with an error of its own.
+ * connections, which cuts its link; SIGUSR2 makes it fail with its own error.
  *
  *   ranks_loop FOLDER STEPS [--section.key VALUE ..] */
 #include <signal.h>

@@ -119,7 +119,7 @@ static void test_gpu__workspace_is_that_of_attention(void **state)
     const batch_caps whole_row = {.tokens = 12288, .docs = 1, .longest = 12288};
     const int64_t dp = (int64_t)2 * 12288 * 12288 * 8, whole = (int64_t)4 * 12288 * 32 * 128;
     assert_in_range(workspace(&whole_row, 1) - dp - whole, 0, 1 << 17);
-    /* Four of them take as much, since each is a run of its own, and four times the gradients. */
+    /* Four of them take as much, since each is a separate run, and four times the gradients. */
     const batch_caps rows = {.tokens = 4 * 12288, .docs = 4, .longest = 12288};
     assert_in_range(workspace(&rows, 1) - dp - 4 * whole, 0, 1 << 17);
     /* Where documents may be thousands or a single long one, our own kernels run, and the products

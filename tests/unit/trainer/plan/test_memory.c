@@ -289,7 +289,7 @@ static void test_memory__a_stand_in_is_planned_as_what_it_claims(void **state)
     assert_true(context[1] - context[0] > 43 << 20); /* a B200 has more multiprocessors */
 }
 
-/* The short table has at most six lines and ends with the total in a unit of its own; the full one
+/* The short table has at most six lines and ends with the total in its own unit; the full one
  * has every region to the byte, and these add up. */
 static void test_memory__tables_are_short_unless_asked(void **state)
 {

@@ -118,7 +118,7 @@ static void test_graphs__group_of_heads(void **state)
     cudnn_api()->BackendDestroyDescriptor(descriptor);
 }
 
-/* One key-value head over one whole row of 12,288 tokens, which is a run of its own. */
+/* One key-value head over one whole row of 12,288 tokens, which is a separate run. */
 static void test_graphs__run_of_segments(void **state)
 {
     (void)state;
