@@ -7,7 +7,7 @@
  * entered at members and about every 8 MiB between two deflate blocks, given the 32 KiB before that
  * place; zstd at frames, so that a file of one frame can only be entered at its beginning.
  *
- * The last 32 MiB unpacked are kept, and reading ahead of them goes on from where unpacking stands.
+ * The last 32 MiB unpacked are kept, and reading ahead of them continues where unpacking stands.
  * So the samples of one window, which lie close to each other, cost one unpacking. */
 #ifndef TESSERA_PREPD_DATASET_UNPACK_H
 #define TESSERA_PREPD_DATASET_UNPACK_H

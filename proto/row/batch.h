@@ -62,7 +62,7 @@ typedef struct row {
     int32_t *doc_prefix;
     /* Metadata: JSON text, or "" if absent. The digest does not cover it. Over the wire and in
      * recordings it comes in the tag. */
-    const char *cursor;     /* where the stream goes on after this row */
+    const char *cursor;     /* where the stream continues after this row */
     const char *quarantine; /* [{"id":N,"cause":"..."}]: the bad samples known when it was made */
     const char *references; /* held-out rows: the reference answers of each document, or null */
     const char *worker;     /* who made it, in words; from the tag (tag.h), "" without one */

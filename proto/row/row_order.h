@@ -39,7 +39,7 @@ WARN_UNUSED status row_order_take(row_order *order, const char *peer, uint64_t n
 
 /* --- cursors ---
  *
- * A cursor is the JSON text in a row's metadata that says where its stream goes on after that row
+ * A cursor is the JSON text in a row's metadata that says where its stream continues after that row
  * (wire.md). A consumer keeps it with its checkpoint. This checks what a consumer can know: that
  * the members agree with each other and with the run. Whether the cursor belongs to the data set
  * and plan at hand, only the daemon can tell, and it does so at HELLO. */

@@ -356,7 +356,7 @@ def ctrl_c_ends_quickstart_in_order():
             env = dict(os.environ, PATH=place.file("path") + ":" + os.environ["PATH"], TERM="xterm")
             code, said = way(words, env, lambda: os.path.exists(place.file("there")))  # noqa: B023
             lines = said.splitlines()
-            end = {"training": "after step 118; the same command goes on from there"}.get(
+            end = {"training": "after step 118; the same command resumes from there"}.get(
                 step, f'during "{step}"; the same command goes on')
             check(code == 130 and lines[-1] == "quickstart: stopped " + end, f"{phase}: exit code {code}\n{said}")
             check(("the last words" in lines) == (phase == "training"), said)

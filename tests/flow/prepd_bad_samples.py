@@ -94,7 +94,7 @@ def a_bad_header_is_known_at_its_second_loss():
 
 
 def too_many_bad_samples_stop_the_run():
-    """8 % are bad and the default allows 5 %. With 4 % the run goes on to the end of the epoch."""
+    """8 % are bad and the default allows 5 %. With 4 % the run continues to the end of the epoch."""
     with Folder(images=800, **{"prepd.workers": 3}) as f:
         for image in f.train_images()[::12]:
             with open(image, "r+b") as x:

@@ -138,7 +138,7 @@ def it_goes_on_where_it_stopped():
             whole = tessera.merge_states([p.state_dict() for p in pair])
             one = rows()
             one.load_state_dict(whole)
-            check(got + [r["number"] for r in one] == wanted, "one rank goes on from two")
+            check(got + [r["number"] for r in one] == wanted, "one rank resumes from two")
             check(one.progress.taken == len(wanted), f"rows taken by one after two: {one.progress.taken}")
             next(pair[0])
             refused(lambda: tessera.merge_states([p.state_dict() for p in pair]), ValueError, "not after the same step")

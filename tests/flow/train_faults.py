@@ -67,7 +67,7 @@ def all_are_damaged():
 
 
 def full_disk():
-    """No save fits: this is reported, the run goes on, and whole checkpoints stay; with room again the next one is
+    """No save fits: this is reported, the run continues, and whole checkpoints stay; with room again the next one is
     kept."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 60)
@@ -191,7 +191,7 @@ def no_room_for_lines():
 
 
 def the_reader_of_the_lines_may_leave():
-    """trainer train | head -1: the run goes on to its end, everything is kept, and its exit code says so."""
+    """trainer train | head -1: the run continues to its end, everything is kept, and its exit code says so."""
     with Folder(**STREAM) as f:
         rows = recorded(f, 6)
         go(f, "quiet", **rows)

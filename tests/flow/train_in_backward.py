@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """optimizer.in_backward: units are updated in the middle of a backward pass. Without clipping a run leaves the values and
-moments of one that updates after it, to the bit, in every layout; with clipping it goes on from a checkpoint as if it had
+moments of one that updates after it, to the bit, in every layout; with clipping it resumes from a checkpoint as if it had
 never ended. With moments in 8 bits and values in bf16 any number of ranks gives the same but for rounding. A step that
 was partly updated is not saved. test_in_backward has the case of one rank and of graphs."""
 

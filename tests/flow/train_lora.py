@@ -224,7 +224,7 @@ def a_checkpoint_is_an_adapter(f, rows, lora):
 
 
 def a_base_in_fewer_bits(f, rows, lora, before):
-    """The losses are close to those beside the base itself, and a run goes on bit for bit beside the same base, and
+    """The losses are close to those beside the base itself, and a run continues bit for bit beside the same base, and
     beside another only if told to. An export adds the adapters to the base as it is in its files."""
     coded = dict(lora, lora__base="nf4")
     said = go(f, "nf4", **rows, **coded)
@@ -256,7 +256,7 @@ def a_base_in_fewer_bits(f, rows, lora, before):
 
 
 def rows_with_lengths(f, rows, lora):
-    """DoRA: its files are those of PEFT, a run goes on bit for bit, and the export has rows of the trained lengths."""
+    """DoRA: its files are those of PEFT, a run continues bit for bit, and the export has rows of the trained lengths."""
     dora = dict(lora, lora__dora="true", lora__targets="q_proj,v_proj,o_proj")
     go(f, "dora", **rows, **dora)
     go(f, "dora-parts", **dict(rows, training__steps=3), **dora, memory__host="both")

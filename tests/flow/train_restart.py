@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run whose process is killed goes on from its copy in memory, as if nothing had happened; a copy that is torn,
+"""A run whose process is killed resumes from its copy in memory, as if nothing had happened; a copy that is torn,
 changed, of another run or missing on one rank is never used, and the run says so."""
 
 import contextlib
@@ -192,7 +192,7 @@ def killed_in_a_step(f, name, share, saved=False, **rows):
 
 
 def killed_while_it_updates_in_backward():
-    """What the step has updated by then is gone: the run goes on from the last copy, or where that is lost from the last
+    """What the step has updated by then is gone: the run resumes from the last copy, or where that is lost from the last
     checkpoint, both of whole steps, and ends as one that was left alone. Also with moments and values of few bits. How many steps
     these are depends on how soon the run is killed, so its end is decided afterwards."""
     rng = seed()

@@ -308,7 +308,7 @@ def goes_on_from_recordings_and_kept_steps():
         check([k for k in kept if k.startswith("step-")] == ["step-6", "step-7", "step-8"], kept)
         said = go(f, "parts", **rows)
         check("trained: loss" in said and "this run is finished: " in said and "step 8 of 8" in said, said)
-        check("--checkpoint.load_step 0 or another job.dump_folder it begins anew" in said, said)
+        check("--checkpoint.load_step 0 or another job.dump_folder it starts over" in said, said)
         # From a step in the middle. Later steps are set aside and made again, bit for bit.
         said = go(f, "quiet", checkpoint__load_step=4, checkpoint__keep_latest_k=0, **rows)
         check("resuming from step 4" in said and said.count("set aside") == 4, said)

@@ -129,7 +129,7 @@ def stops_when_asked():
 def daemon_dies_while_training():
     with Folder(**STREAM) as f:
         with Daemon(f.config) as daemon:
-            # Few rows ahead, or the run goes on for minutes with those that had come already.
+            # Few rows ahead, or the run continues for minutes with those that had come already.
             values = dict(SHORT, **{"training.steps": 100000, "job.dump_folder": f.file("run"),
                                     "prepd.ahead_bytes": 1048576, "prepd.reconnect_timeout": 0})
             p = subprocess.Popen([TRAINER, "train", "-c", f.config, *options(values)],

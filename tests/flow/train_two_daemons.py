@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks of a run take their rows from two daemons, each of which finds other samples bad. A checkpoint has what both
-have found, and a run that goes on from it gives that to every daemon, however many there are."""
+have found, and a run that resumes from it gives that to every daemon, however many there are."""
 
 import json
 import os

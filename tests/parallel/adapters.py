@@ -101,7 +101,7 @@ def ranks_share_a_base_in_codes(r):
 
 
 def any_ranks_know_the_base(r):
-    """Its hashes are the same, whoever makes them: of files that ranks share, each hashes some. One rank goes on from
+    """Its hashes are the same, whoever makes them: of files that ranks share, each hashes some. One rank resumes from
     what two wrote, and ranks refuse another base together."""
     base = r.file(f"one/checkpoint/step-{STEPS}")
     lora = (*LORA, "--checkpoint.model", "never", "--model.path", base)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of several ranks. A run that goes on with the same ranks has the same bits, with other ranks the same
-numbers up to rounding. A run that is killed while it writes goes on from its last complete checkpoint. Whichever
+numbers up to rounding. A run that is killed while it writes resumes from its last complete checkpoint. Whichever
 rank reads a damaged byte finds it, and all ranks go on from the checkpoint before."""
 
 import glob

@@ -41,7 +41,7 @@ static status came_back(const char *endpoint, int64_t begin)
 }
 
 /* To be called after client_next on c returned ST_UNAVAILABLE. `endpoint` is for the log; `cursor`
- * is that of the last row that arrived, "" before the first. ST_OK once the stream goes on;
+ * is that of the last row that arrived, "" before the first. ST_OK once the stream continues;
  * ST_UNAVAILABLE, with the first cause, after patience_s seconds; ST_STOPPED after
  * client_interrupt; otherwise the daemon's refusal, which no waiting would change. */
 static status rejoin_stream(client *consumer, const char *endpoint, const char *cursor,

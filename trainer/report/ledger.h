@@ -15,7 +15,7 @@
  * that a process writes also has "choices", the ways that its device does a step in
  * (device/choices.h), if it has several.
  *
- * A step has one line. When a run goes on from a checkpoint and will do steps again, it first moves
+ * A step has one line. When a run resumes from a checkpoint and will do steps again, it first moves
  * their lines to set-aside-ledger.jsonl (rewind.h). The reader also accepts a file in which this
  * move did not happen, because the disk refused it: a line whose step is not above that of the line
  * before begins a new branch, and replaces the earlier lines of that step and later ones. A line

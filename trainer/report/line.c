@@ -352,7 +352,8 @@ static status print_last(reporter *reports)
     print_line(reports, &numbers);
     if (fflush(stdout) != 0 && !reports->mute) {
         reports->mute = true;
-        log_warn("standard output can no longer be written (%s); the run goes on", strerror(errno));
+        log_warn("standard output can no longer be written (%s); the run continues",
+                 strerror(errno));
     }
     if (reports->metrics)
         TRY(spare(reports, write_metrics(reports, step, &numbers)));

@@ -27,7 +27,7 @@ void reporter_watch(reporter *reporter, monitor *watch);
 /* Takes a finished step, and prints a line at step 1 and at every multiple of metrics.log_freq.
  * loss, aux, grad_norm, lr, skipped and rows_digest are those of the printed step; counts and
  * shares cover all steps since the line before. If the disk refuses a line, this is warned of once
- * and the run goes on. */
+ * and the run continues. */
 WARN_UNUSED status reporter_step(reporter *reporter, const step_report *step);
 /* Prints the last step if it has no line yet. */
 WARN_UNUSED status reporter_finish(reporter *reporter);

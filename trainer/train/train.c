@@ -387,7 +387,7 @@ static status finish_training(training *run, status st)
                     ": the gradient is not finite and training.nonfinite says stop: %s%s",
                     run->now.step, run->bad,
                     run->partial ? "; a part of the model was updated in this step, so it is not "
-                                   "saved, and the same command goes on from the last checkpoint"
+                                   "saved, and the same command resumes from the last checkpoint"
                                  : "");
     return training_result(run);
 }

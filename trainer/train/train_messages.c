@@ -121,8 +121,8 @@ void training_log_finished(const training *run)
         return;
     log_info("this run is finished: %s has step %" PRId64 " of %" PRId64
              ", so nothing is trained%s. "
-             "With --checkpoint.load_step 0 or another job.dump_folder it begins anew; with a "
-             "larger training.steps it goes on",
+             "With --checkpoint.load_step 0 or another job.dump_folder it starts over; with a "
+             "larger training.steps it continues",
              run->from.path, run->now.step, steps,
              session_evaluates(run->conf) ? " and its model is evaluated again" : "");
 }
@@ -219,7 +219,7 @@ status training_no_rows(const training *run, const status_note *why, status kept
     else if (run->now.step > 0 && kept == ST_OK)
         snprintf(end, sizeof end,
                  "all %" PRId64 " steps are kept in %s/step-%" PRId64
-                 "; remove the cause and give the same command again, and it goes on from there",
+                 "; remove the cause and give the same command again, and it resumes from there",
                  run->now.step, run->folder, run->now.step);
     else if (run->now.step > 0)
         snprintf(end, sizeof end, "its checkpoint could not be written: %.1000s", trouble.message);

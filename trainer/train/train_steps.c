@@ -16,7 +16,7 @@
 
 enum { MEMORY_STEP = 3 }; /* by this step scratch has its final size and steps are captured */
 
-/* If the disk refuses lines of the ledger, the run goes on without them. */
+/* If the disk refuses lines of the ledger, the run continues without them. */
 static status spare_ledger(training *run, status st)
 {
     if (st != ST_IO)

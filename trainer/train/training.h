@@ -27,7 +27,7 @@ typedef struct training {
     ledger *ledger;
     checkpoint_writer *checkpoint_writer; /* NULL: no checkpoints are written */
     snapshot *snapshot;                   /* NULL: no copies are kept in memory */
-    int64_t on_disk;  /* of a run that goes on from a copy: the newest checkpoint's step; 0: none */
+    int64_t on_disk;  /* of a run that resumes from a copy: the newest checkpoint's step; 0: none */
     bool profiled;    /* the time of a step is reported */
     profile *profile; /* NULL: off */
     bool profile_warm;  /* the step that warms the profile up is done */
@@ -86,7 +86,7 @@ void training_log_finished(const training *run);
 /* Evaluates between two steps, prints the result and writes it to the reporter's files. */
 WARN_UNUSED status training_evaluate(training *run);
 /* Writes report.html. evaluated: the last evaluation, NULL if there is none. If that fails it
- * warns, and the run goes on. */
+ * warns, and the run continues. */
 void training_write_report(const training *run, const evaluation *evaluated);
 /* Returns the error `why` there were no rows, with a message that says how far the run came, where
  * it is kept, and how to go on. kept: the status of the last checkpoint. */

@@ -36,7 +36,7 @@ def why_absent() -> str:
 
 
 class Gone(RuntimeError):
-    """The daemon has left; the stream goes on when it is back."""
+    """The daemon has left; the stream continues when it is back."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Feed:
         while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
             try:
                 self.reader.rejoin(self.place, min(left, 1.0))
-                print(f"tessera: {where}: the daemon is back; the stream goes on after the last row", file=sys.stderr, flush=True)
+                print(f"tessera: {where}: the daemon is back; the stream continues after the last row", file=sys.stderr, flush=True)
                 return
             except TimeoutError:
                 pass
@@ -126,7 +126,7 @@ class Rows:
     source: an endpoint of prepd serve, or the file of a recording. rank, world: the share of every step; without them those of
     torchrun (RANK and WORLD_SIZE), or all rows. tensors: "numpy" or "torch"; pin_memory: tensors of torch in pinned memory.
     prefetch: rows that are received and decoded ahead of the loop. reconnect: seconds to wait for a daemon that has left;
-    its stream goes on after the last row. run: a name for the run, the same for all of its ranks and when it starts again: a
+    its stream continues after the last row. run: a name for the run, the same for all of its ranks and when it starts again: a
     second consumer of the same run and rank is then refused, unless the first is gone. native: True demands the C extension, False does without it; None takes it where
     it is. The other arguments are those of connect.
 

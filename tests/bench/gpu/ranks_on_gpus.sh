@@ -155,7 +155,7 @@ lose() { # ENGINE SIGNAL
         sleep 0.1
     done
     kill -KILL "$lost" 2>/dev/null
-    kill -0 $pid 2>/dev/null && { echo "SIG$2: the run goes on for a minute"; kill -KILL $pid; return 1; }
+    kill -0 $pid 2>/dev/null && { echo "SIG$2: the run continues for a minute"; kill -KILL $pid; return 1; }
     wait $pid
     code=$?
     printf 'SIG%s by %s: exit code %d after %d.%d s, ' "$2" "$1" $code $((i / 10)) $((i % 10))

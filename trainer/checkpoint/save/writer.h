@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* writer.h: writes checkpoints of a run (folder.h), in the background from a snapshot, prunes them,
- * and finds the one from which a run goes on.
+ * and finds the one from which a run continues.
  *
  * checkpoint_writer_save copies values and moments into host memory that was taken at the start, if
  * it can be had in a file that outlives the process (snapshot.h), and returns. A thread writes,
  * syncs, seals and renames. There is one save at a time: the next one waits for the one before. A
- * save that fails costs that checkpoint and is logged; the run goes on, and the next save tries
+ * save that fails costs that checkpoint and is logged; the run continues, and the next save tries
  * again.
  *
  * Kept are the newest checkpoint.keep_latest_k checkpoints and the one with the lowest held-out

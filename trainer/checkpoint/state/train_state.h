@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train_state.h: a rank's values and moments in one safetensors file, in the types in which it
- * stores them, so that a run goes on bit for bit. The Hugging Face files of the same
+ * stores them, so that a run continues bit for bit. The Hugging Face files of the same
  * checkpoint may be rounded (BF16) and are for other tools.
  *
  * The file is rank-RRRRR-of-WWWWW.safetensors. For each trained parameter NAME it has the flat

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_rewind.c: the files with a line per step, when a run goes on from a checkpoint. Lines of
+/* test_rewind.c: the files with a line per step, when a run resumes from a checkpoint. Lines of
  * steps after the checkpoint are moved to a file beside, so that each step that stays has one
  * line. */
 #include "tests/harness.h"

@@ -176,7 +176,7 @@ static void test_in_backward__a_sudden_norm_is_clipped(void **state)
     session_close(run);
 }
 
-/* A run goes on with the shares of its checkpoint, to the bit; those of units that are frozen now
+/* A run continues with the shares of its checkpoint, to the bit; those of units that are frozen now
  * go to the others. */
 static void test_in_backward__shares_are_taken_over(void **state)
 {
